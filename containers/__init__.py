@@ -1,0 +1,1 @@
+"""Image recipes: one folder per image."""

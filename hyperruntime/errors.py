@@ -1,0 +1,218 @@
+"""Every error the library raises, in one tree; imports nothing of the project.
+
+A message names the cause and the next step in one sentence. "The command failed" is never an error here: it is
+an :class:`~hyperruntime.spec.ExecResult` with a non-zero exit code. These errors say that something *could not be
+run*.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HyperRuntimeError(Exception):
+    """Root of all errors of this library.
+
+    Attributes:
+        exit_code: what the command line exits with (1 work failed, 2 wrong usage, 3 no usable runtime).
+    """
+
+    exit_code: int = 1
+
+
+class SpecError(HyperRuntimeError, ValueError):
+    """A value is not of the allowed form; raised on construction, before anything runs."""
+
+    exit_code = 2
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        """Name the field, the value that was given and the form that is allowed."""
+        self.field, self.value, self.allowed = field, value, allowed
+        super().__init__(f"{field}={value!r} is not allowed: {allowed}")
+
+
+class UnsupportedOptionError(HyperRuntimeError):
+    """The driver cannot honour a field of a spec here, and refuses rather than weakens it."""
+
+    exit_code = 2
+
+    def __init__(self, driver: str, field: str, why: str) -> None:
+        """Name the driver, the field and the reason with the next step."""
+        self.driver, self.field, self.why = driver, field, why
+        super().__init__(f"{driver} cannot honour {field}: {why}")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return one sentence about an unknown name: the closest match, else the known ones."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
+    return f"unknown {kind} {name!r}; {hint}"
+
+
+class DriverNotFoundError(HyperRuntimeError, LookupError):
+    """No installed driver has this name."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        """Name what was asked for and what there is."""
+        super().__init__(unknown_name("runtime", name, known))
+
+
+class DriverLoadError(HyperRuntimeError):
+    """A driver's entry point exists but cannot be loaded."""
+
+    exit_code = 3
+
+
+class DomainNotFoundError(HyperRuntimeError, LookupError):
+    """No installed domain has this name."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        """Name what was asked for and what there is."""
+        super().__init__(unknown_name("domain", name, known))
+
+
+class EngineUnavailableError(HyperRuntimeError):
+    """The engine is missing, or present and unable to run a container."""
+
+    exit_code = 3
+
+    def __init__(self, driver: str, why: str, next_step: str = "") -> None:
+        """Name the driver, why it cannot be used and what to do."""
+        self.driver, self.why, self.next_step = driver, why, next_step
+        super().__init__(f"{driver} cannot be used: {why}" + (f"; {next_step}" if next_step else ""))
+
+
+class EngineError(HyperRuntimeError):
+    """The engine refused or failed an operation for a reason that has no error of its own."""
+
+
+class ImageError(HyperRuntimeError):
+    """Something about an image went wrong."""
+
+
+class ImageNotFoundError(ImageError, LookupError):
+    """The image is not on this machine."""
+
+    exit_code = 2
+
+    def __init__(self, image: str, next_step: str) -> None:
+        """Name the image and how to get it."""
+        self.image = image
+        super().__init__(f"image {image!r} is not on this machine; {next_step}")
+
+
+class ImageBuildError(ImageError):
+    """An image build failed; the message holds the failing step's last lines."""
+
+
+class ContainerStateError(HyperRuntimeError):
+    """The container was closed, or not started, when something was asked of it."""
+
+
+class ContainerLostError(HyperRuntimeError):
+    """The container ended, or stopped answering, while it was in use.
+
+    Attributes:
+        post_mortem: what is known of its end (:class:`~hyperruntime.driver.PostMortem`), or None.
+    """
+
+    def __init__(self, message: str, post_mortem: object = None) -> None:
+        """Keep the post-mortem beside the sentence."""
+        self.post_mortem = post_mortem
+        super().__init__(message)
+
+
+class ExecStartError(HyperRuntimeError):
+    """A command could not be started in a container that is alive (no process left, no such directory)."""
+
+
+class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
+    """The working directory of an exec does not exist in the container, or cannot be entered."""
+
+    def __init__(self, workdir: str) -> None:
+        """Name the directory."""
+        self.workdir = workdir
+        super().__init__(
+            f"cannot run a command in {workdir!r}: no such directory in the container, or no permission; "
+            "create it first or pass another workdir"
+        )
+
+    def __str__(self) -> str:
+        """Return the sentence (OSError would print its tuple)."""
+        return str(self.args[0])
+
+
+class CommandFailedError(HyperRuntimeError):
+    """A command ended with a non-zero code and the caller asked for success (``result.check()``)."""
+
+
+class TransferError(HyperRuntimeError):
+    """A file could not be copied into or out of a container."""
+
+
+class UnsafeArchiveError(TransferError):
+    """A tree that came out of a container held members that may not be written here.
+
+    Attributes:
+        refused: ``(member name, reason)`` for each.
+    """
+
+    def __init__(self, message: str, refused: tuple[tuple[str, str], ...] = ()) -> None:
+        """Keep the refused members beside the sentence."""
+        self.refused = refused
+        super().__init__(message)
+
+
+class StorageError(HyperRuntimeError, OSError):
+    """A file or directory of ours could not be written: no space, no permission, not a directory."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        """Return the sentence (OSError would print its tuple)."""
+        return str(self.args[0])
+
+
+class RepositoryError(HyperRuntimeError):
+    """An agent repository is not git, is dirty, or git failed on it."""
+
+    exit_code = 2
+
+
+class PatchError(HyperRuntimeError):
+    """A diff does not apply, or tries to leave the repository.
+
+    Attributes:
+        refused: ``(path, reason)`` for each part that was refused.
+    """
+
+    def __init__(self, message: str, refused: tuple[tuple[str, str], ...] = ()) -> None:
+        """Keep the refused paths beside the sentence."""
+        self.refused = refused
+        super().__init__(message)
+
+
+class RunError(HyperRuntimeError):
+    """A run of the generate loop cannot start or go on."""
+
+
+class RunLockedError(RunError):
+    """Another live process owns the run directory."""
+
+    exit_code = 2
+
+
+class ArchiveError(RunError):
+    """A run's files cannot be read as what they should be."""
+
+
+class AgentError(HyperRuntimeError):
+    """An agent repository breaks its contract (a missing command, a bad hyperrun.toml)."""
+
+    exit_code = 2

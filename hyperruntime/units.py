@@ -1,0 +1,58 @@
+"""Parse and print sizes and durations; imports only errors."""
+
+from __future__ import annotations
+
+import re
+
+from hyperruntime.errors import SpecError
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+_FACTORS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", re.IGNORECASE)
+
+
+def parse_size(text: str, field: str = "size") -> int:
+    """Return the bytes that ``512``, ``64k``, ``1.5GiB`` or ``2g`` name (powers of 1024).
+
+    Raises:
+        SpecError: the text is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise SpecError(field, text, "a number of bytes, or one with k, m, g or t, such as 512m")
+    return int(float(match[1]) * _FACTORS[match[2].lower()])
+
+
+def parse_duration(text: str, field: str = "duration") -> float:
+    """Return the seconds that ``10``, ``1.5s``, ``200ms``, ``5m`` or ``2h`` name.
+
+    Raises:
+        SpecError: the text is no duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise SpecError(field, text, "a number of seconds, or one with ms, s, m or h, such as 5m")
+    return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+def format_size(size_bytes: float) -> str:
+    """Return a size for people: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < KIB:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= KIB
+    return f"{size_bytes:.1f} TiB"
+
+
+def format_duration(duration_s: float) -> str:
+    """Return a duration for people: ``0.35s``, ``12.3s``, ``4m05s``, ``2h03m``."""
+    if duration_s < 1:
+        return f"{duration_s:.2f}s"
+    if duration_s < 60:
+        return f"{duration_s:.1f}s"
+    minutes, seconds = divmod(round(duration_s), 60)
+    if minutes < 60:
+        return f"{minutes}m{seconds:02d}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m"
