@@ -1,3 +1,65 @@
-"""hyperruntime: a safe container on whatever engine is here, and thousands of commands a second in it."""
+"""hyperruntime: a safe container on whatever engine is here, and thousands of commands a second in it.
+
+Names are resolved on first use: importing the package starts nothing, reads no environment and loads no SDK.
+"""
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyperruntime.container import Container
+    from hyperruntime.domain import Domain, Score, Split, Task
+    from hyperruntime.driver import EngineInfo, PostMortem
+    from hyperruntime.errors import HyperRuntimeError
+    from hyperruntime.runtime import Runtime, open_runtime
+    from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Container": "container",
+    "ContainerSpec": "spec",
+    "Domain": "domain",
+    "EngineInfo": "driver",
+    "ExecResult": "spec",
+    "HyperRuntimeError": "errors",
+    "Limits": "spec",
+    "Mount": "spec",
+    "PostMortem": "driver",
+    "Runtime": "runtime",
+    "Score": "domain",
+    "Split": "domain",
+    "Task": "domain",
+    "open_runtime": "runtime",
+}
+
+__all__ = [
+    "Container",
+    "ContainerSpec",
+    "Domain",
+    "EngineInfo",
+    "ExecResult",
+    "HyperRuntimeError",
+    "Limits",
+    "Mount",
+    "PostMortem",
+    "Runtime",
+    "Score",
+    "Split",
+    "Task",
+    "open_runtime",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Return a public name from the module that holds it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hyperruntime' has no attribute {name!r}")
+    return getattr(import_module(f"hyperruntime.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -1,0 +1,94 @@
+"""The domain ``circle_packing``: n circles in the unit square, the sum of their radii as large as possible.
+
+The benchmark of AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12). Agents are trained on
+small n and validated on n=26 and n=32. All of this runs on the host; only a task's inputs enter a container.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hyperdomain_circle_packing.picture import svg
+from hyperdomain_circle_packing.png import png
+from hyperdomain_circle_packing.score import parse_circles, score_packing
+from hyperdomain_circle_packing.tasks import SPLITS, tasks_of
+from hyperruntime.domain import Domain, Score, Split, Task
+
+__all__ = ["CirclePacking"]
+
+
+@attrs.define
+class CirclePacking:
+    """Place n circles in the unit square and maximise the sum of radii.
+
+    Attributes:
+        name: the entry point's name.
+        description: one line for ``hyperrun domains``.
+        splits: small n to learn from, n=26 and n=32 to select by.
+        image: the recipe its containers run.
+        needs_gpu: never.
+        agent: the template made for it.
+        protected_paths: the contract file, and where a repository would keep harness files.
+        task_timeout_s: seconds one task may take, well above its own CPU limit.
+    """
+
+    name: str = "circle_packing"
+    description: str = "n circles in the unit square, largest sum of radii (AlphaEvolve B.12)"
+    splits: tuple[Split, ...] = SPLITS
+    image: str = "base"
+    needs_gpu: bool = False
+    agent: str = "mutator"
+    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
+    task_timeout_s: float = 60.0
+
+    def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
+        """Return the tasks of a split, smallest n first; at most ``limit`` of them.
+
+        Raises:
+            KeyError: no split has this name.
+            ValueError: the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit={limit} is not allowed: a count of tasks, 0 or more")
+        return tasks_of(split)[:limit]
+
+    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
+        """Return the sum of radii over the best known one; 0 unless the packing is exactly valid."""
+        return score_packing(task, prediction)
+
+    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Return the summary of a split; a new record counts as 1 in ``score`` and in full in ``tasks``."""
+        return {
+            "domain": self.name,
+            "split": split,
+            "score": math.fsum(min(1.0, score.value) for score in scores) / len(scores) if scores else 0.0,
+            "total": len(scores),
+            "valid": sum(score.valid for score in scores),
+            "tasks": {
+                score.task_id: {
+                    "score": score.value,
+                    "valid": score.valid,
+                    "detail": score.detail,
+                    **score.facts,
+                }
+                for score in scores
+            },
+        }
+
+    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
+        """Return the packing as SVG, a faulty one too; None where there are no circles to draw."""
+        circles, _ = parse_circles(prediction, task.inputs["n"])
+        return svg(circles, f"n = {len(circles)}: {self.score(task, prediction).detail}") if circles else None
+
+    def picture_png(self, task: Task, prediction: Any) -> bytes | None:  # noqa: ANN401
+        """Return the packing as PNG, a faulty one too; None where there are no circles to draw."""
+        circles, _ = parse_circles(prediction, task.inputs["n"])
+        return png(circles) if circles else None
+
+
+if TYPE_CHECKING:
+    _conforms: type[Domain] = CirclePacking

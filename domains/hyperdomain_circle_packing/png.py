@@ -1,0 +1,81 @@
+"""A packing as a PNG image, with the standard library alone and smooth edges."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+
+from hyperdomain_circle_packing.picture import colour
+from hyperdomain_circle_packing.score import Circle
+
+Colour = tuple[int, int, int]
+
+_PAPER: Colour = (255, 255, 255)
+_FLOOR: Colour = (246, 244, 238)
+_INK: Colour = (37, 50, 61)
+
+
+def png(circles: Sequence[Circle], size: int = 512, margin: int = 16) -> bytes:
+    """Return a PNG image of the square and its circles.
+
+    Args:
+        circles: finite ``(x, y, r)``; the square's lower left corner is the origin.
+        size: width and height of the image in pixels.
+        margin: pixels around the square.
+    """
+    side = size - 2 * margin
+    rows = [bytearray(bytes(_PAPER) * size) for _ in range(size)]
+    for row in rows[margin - 1 : size - margin + 1]:
+        row[3 * (margin - 1) : 3 * (size - margin + 1)] = bytes(_INK) * (side + 2)
+    for row in rows[margin : size - margin]:
+        row[3 * margin : 3 * (size - margin)] = bytes(_FLOOR) * side
+    largest = max((r for _, _, r in circles), default=0.0)
+    for x, y, r in circles:
+        centre = (margin + x * side, margin + (1 - y) * side)
+        _disc(rows, centre, r * side, _INK)
+        _disc(rows, centre, r * side - 1.0, colour(r, largest))
+    return encode(rows)
+
+
+def encode(rows: Sequence[bytes | bytearray]) -> bytes:
+    """Return a PNG file of 8-bit RGB rows of equal length.
+
+    Source: PNG specification, W3C, sections 5.2 (signature), 5.3 (chunks) and 11.2 (IHDR, IDAT, IEND); each
+    row starts with filter type 0.
+    """
+    header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows), 9)
+    parts = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _disc(rows: list[bytearray], centre: tuple[float, float], radius: float, fill: Colour) -> None:
+    """Paint a disc; a pixel on the rim is blended by how far its middle lies inside.
+
+    The run of pixels that are wholly inside is filled at once; only the rim is computed per pixel.
+    """
+    cx, cy = centre
+    for top in range(max(0, int(cy - radius - 1)), min(len(rows), int(cy + radius + 2))):
+        row, dy = rows[top], top + 0.5 - cy
+        outer = math.sqrt(max(0.0, (radius + 0.5) ** 2 - dy * dy))
+        inner = math.sqrt(max(0.0, (radius - 0.5) ** 2 - dy * dy)) if radius > 0.5 else 0.0
+        left, right = max(0, int(cx - outer - 1)), min(len(row) // 3, int(cx + outer + 2))
+        full = range(max(left, math.ceil(cx - inner - 0.5)), min(right, math.floor(cx + inner - 0.5) + 1))
+        if not inner:
+            full = range(left, left)
+        row[3 * full.start : 3 * max(full.start, full.stop)] = bytes(fill) * len(full)
+        for column in (*range(left, full.start), *range(max(full.start, full.stop), right)):
+            _blend(row, column, fill, radius + 0.5 - math.hypot(column + 0.5 - cx, dy))
+
+
+def _blend(row: bytearray, column: int, fill: Colour, cover: float) -> None:
+    """Mix a colour into one pixel; ``cover`` is its part, cut to [0, 1]."""
+    part = min(1.0, max(0.0, cover))
+    for channel, value in enumerate(fill, 3 * column):
+        row[channel] = round(row[channel] + (value - row[channel]) * part)

@@ -1,0 +1,97 @@
+"""The verdict on a packing: exact rational arithmetic, nothing raised, whatever the answer is.
+
+Every float is a rational number, so a packing is valid or it is not: no rounding takes part in the decision.
+Imports only the domain seam and the references.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from hyperdomain_circle_packing.tasks import BEST_KNOWN
+from hyperruntime.domain import Score, Task
+
+Circle = tuple[float, float, float]
+
+TOLERANCE = Fraction(1, 10**9)
+"""How far a circle may reach over a wall or into another one."""
+
+_LARGEST = 2
+
+
+def parse_circles(prediction: object, n: int) -> tuple[tuple[Circle, ...], str]:
+    """Return ``n`` finite ``(x, y, r)`` and an empty sentence, or no circles and what is wrong.
+
+    Only plain lists, tuples, ints and floats are looked at, so that no code of the answer ever runs.
+    """
+    if not (type(prediction) is list or type(prediction) is tuple):
+        return (), f"the answer is {_kind(prediction)}, not a list of [x, y, r]"
+    if len(prediction) != n:
+        return (), f"{len(prediction)} circles where {n} were asked for"
+    circles: list[Circle] = []
+    for index, item in enumerate(prediction):
+        circle = _parse_circle(item)
+        if isinstance(circle, str):
+            return (), f"circle {index}: {circle}"
+        circles.append(circle)
+    return tuple(circles), ""
+
+
+def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) -> str:
+    """Return one sentence on the first broken constraint, or an empty one for a valid packing.
+
+    The constraints are ``r >= 0``, ``r - t <= x, y <= 1 - r + t`` and ``|c_i - c_j| >= r_i + r_j - t``, the
+    last one compared in squares so that no root is taken.
+    """
+    exact = [(Fraction(x), Fraction(y), Fraction(r)) for x, y, r in circles]
+    for i, (x, y, r) in enumerate(exact):
+        if r < 0:
+            return f"circle {i} has the negative radius {float(r):.6g}"
+        reach = r - min(x, y, 1 - x, 1 - y)
+        if reach > tolerance:
+            return f"circle {i} leaves the square by {float(reach):.3g}"
+    for i, (x, y, r) in enumerate(exact):
+        for j in range(i):
+            dx, dy, asked = x - exact[j][0], y - exact[j][1], r + exact[j][2] - tolerance
+            if asked > 0 and dx * dx + dy * dy < asked * asked:
+                overlap = float(asked + tolerance) - math.hypot(dx, dy)
+                return f"circles {j} and {i} overlap by {overlap:.3g}"
+    return ""
+
+
+def score_packing(task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
+    """Return the sum of radii over the best known sum; 0 for an answer that is malformed or infeasible."""
+    n: int = task.inputs["n"]
+    circles, problem = parse_circles(prediction, n)
+    problem = problem or first_violation(circles)
+    if problem:
+        return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts={"n": n})
+    total, best = math.fsum(r for _, _, r in circles), BEST_KNOWN[n]
+    return Score(
+        task_id=task.id,
+        value=total / best,
+        valid=True,
+        detail=f"sum of radii {total:.6f}, best known {best:.6f}",
+        facts={"n": n, "sum_of_radii": total, "best_known": best},
+    )
+
+
+def _parse_circle(item: object) -> Circle | str:
+    """Return three finite numbers, or what keeps the item from being that."""
+    if not (type(item) is list or type(item) is tuple):
+        return f"{_kind(item)}, not [x, y, r]"
+    if len(item) != 3:
+        return f"{len(item)} values, not x, y and r"
+    for name, number in zip("xyr", item, strict=True):
+        if type(number) is not int and type(number) is not float:
+            return f"{name} is {_kind(number)}, not a number"
+        if not -_LARGEST <= number <= _LARGEST:  # false for NaN and infinities too
+            return f"{name} is not a finite number near the unit square"
+    return float(item[0]), float(item[1]), float(item[2])
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else f"of type {type(value).__name__}"

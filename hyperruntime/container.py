@@ -1,0 +1,340 @@
+"""The user's container: exec, copy in, copy out, and an end that leaves nothing. Generic over engines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import structlog
+
+from hyperruntime import transfer
+from hyperruntime.driver import Driver, Launch, LiveContainer, PostMortem
+from hyperruntime.errors import ContainerLostError, ContainerStateError, SpecError, StorageError
+from hyperruntime.execution import CancelledExecError, Execution, OutputCallback, input_source
+from hyperruntime.owner import Owner, release_on_fork
+from hyperruntime.script import make_request
+from hyperruntime.session import LaneNumbers, Session
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
+from hyperruntime.tarball import ExtractLimits, ExtractReport
+
+log = structlog.get_logger()
+
+EXCHANGE_TARGET = "/run/hyperruntime"
+_START_TIMEOUT_S = 60.0
+_CLOSE_TIMEOUT_S = 3.0
+_LOST_TIMEOUT_S = 0.3
+_ASYNC_THREADS = 64
+
+
+class Container:
+    """A running container; made by :meth:`Runtime.container`, used as a context manager.
+
+    Safe to use from many threads at once.
+
+    Attributes:
+        spec: what it was made from.
+        name: unique on this machine.
+    """
+
+    def __init__(self, driver: Driver, owner: Owner, spec: ContainerSpec, labels: Mapping[str, str]) -> None:
+        """Start it and wait until it can run commands.
+
+        Raises:
+            HyperRuntimeError: it cannot be started; which error says why.
+        """
+        self.spec = spec
+        self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
+        self._lock = threading.Lock()
+        self._numbers = LaneNumbers()
+        self._sessions: dict[str | None, Session] = {}
+        self._closed = False
+        self._lost: ContainerLostError | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._undertaker: threading.Thread | None = None
+        self._dir = os.path.join(owner.private_dir, self.name)
+        self._exchange = _make_exchange(self._dir)
+        started = time.monotonic()
+        launch = Launch(
+            spec=spec,
+            name=self.name,
+            labels={**spec.labels, **labels, **owner.identity.to_labels()},
+            exchange=Mount(source=self._exchange, target=EXCHANGE_TARGET),
+            private_dir=self._dir,
+        )
+        try:
+            self._live: LiveContainer = driver.launch(launch)
+            self._start_session(None)
+            self._live.started()
+        except BaseException:
+            self.close()
+            raise
+        log.debug("container started", driver=driver.name, name=self.name, duration_s=time.monotonic() - started)
+
+    def exec(
+        self,
+        args: Sequence[str | bytes],
+        *,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
+        on_output: OutputCallback | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> ExecResult:
+        """Run a command to its end and return how it ended; a non-zero code is a result.
+
+        It ends when the command itself does: what its background processes write later is dropped, and they
+        live on.
+
+        Args:
+            args: argv, never a shell string. timeout_s: after this many seconds everything the command
+            started is ended, whatever it did to hide. env: for this command, on top of the spec's. workdir:
+            absolute; default is the spec's. user: ``name`` or ``uid``, with an optional ``:group``; default
+            is the spec's. The first exec as another
+                user costs one exec of the engine.
+            input: bytes, or a binary file that is read as the command takes it; None is an empty input.
+            on_output: called as ``on_output("stdout" | "stderr", chunk)`` while it runs, in this thread.
+            output_limit_bytes: of each stream; past it head and tail are kept.
+
+        Returns:
+            The result; 127 for a missing program, 126 for one that cannot be executed, 128+n for a death by
+            signal.
+
+        Raises:
+            ContainerLostError: the container ended or stopped answering; holds a post-mortem.
+            WorkdirNotFoundError: the working directory does not exist.
+            ExecStartError: no process could be made for it.
+            SpecError: an argument is malformed.
+        """
+        execution = self._execution(
+            args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes, cancel_fd=None
+        )
+        return self._run(execution)
+
+    async def aexec(
+        self,
+        args: Sequence[str | bytes],
+        *,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in exec
+        on_output: OutputCallback | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> ExecResult:
+        """Do what :meth:`exec` does without blocking the event loop; cancelling ends what the command started.
+
+        At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
+        thread.
+        """
+        cancel_fd = os.eventfd(0)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ExecResult] | None = None
+        try:
+            execution_args = (args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes)
+            future = loop.run_in_executor(
+                self._pool(), lambda: self._run(self._execution(*execution_args, cancel_fd=cancel_fd))
+            )
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            os.eventfd_write(cancel_fd, 1)
+            if future is not None:
+                await asyncio.wait([future])
+                future.exception()
+            raise
+        finally:
+            os.close(cancel_fd)
+
+    def put(self, source: str | os.PathLike[str], target: str) -> None:
+        """Copy a file, link or directory of the host to exactly the path ``target`` inside.
+
+        Missing parents are made; an existing directory is merged into. Links stay links; modes and times are kept,
+        owners are not. Needs ``tar`` in the image.
+
+        Raises:
+            TransferError: the source does not exist, or the container refused it (read-only, no space).
+        """
+        transfer.put(self.exec, source, target)
+
+    def get(
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+    ) -> ExtractReport:
+        """Copy a path inside to exactly the path ``target`` of the host; the container is not trusted.
+
+        What could write or point outside ``target`` (absolute names, ``..``, links that leave the tree,
+        devices, FIFOs) is not written, and named in the report. Nothing appears at ``target`` before all of
+        it has arrived.
+
+        Raises:
+            TransferError: the source does not exist, or the archive is torn.
+            UnsafeArchiveError: it is larger than the limits.
+        """
+        return transfer.get(self.exec, source, target, limits)
+
+    def close(self) -> None:
+        """End everything in it and remove it; may be called again."""
+        self._close(_CLOSE_TIMEOUT_S)
+        if self._undertaker is not None:
+            self._undertaker.join()
+
+    def _close(self, timeout_s: float) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            sessions = dict(self._sessions)
+        if live := getattr(self, "_live", None):
+            self._end(live, sessions, timeout_s)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def __enter__(self) -> Container:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it, whatever happened."""
+        self.close()
+
+    def _end(self, live: LiveContainer, sessions: Mapping[str | None, Session], timeout_s: float) -> None:
+        main = sessions.get(None)
+        ended = main is not None and main.close(timeout_s)
+        if not ended:
+            live.remove()
+        for user, session in sessions.items():
+            if user is not None:
+                session.close(0.5)
+            session.abandon()
+        if main is None:
+            live.shell.close()
+            live.shell.close_output()
+
+    def _execution(
+        self,
+        args: Sequence[str | bytes],
+        timeout_s: float | None,
+        env: Mapping[str, str] | None,
+        workdir: str | None,
+        user: str | None,
+        source: bytes | BinaryIO | None,
+        on_output: OutputCallback | None,
+        output_limit_bytes: int,
+        cancel_fd: int | None,
+    ) -> Execution:
+        if timeout_s is not None and timeout_s <= 0:
+            raise SpecError("timeout_s", timeout_s, "a positive number of seconds, or None")
+        if output_limit_bytes < 2:
+            raise SpecError("output_limit_bytes", output_limit_bytes, "at least 2")
+        extra = {**self._odd_env, **self._live.exec_env, **(env or {})}
+        request = make_request(args, env=extra, workdir=workdir, has_input=source is not None)
+        return Execution(
+            self._session(user),
+            request,
+            timeout_s=timeout_s,
+            source=input_source(source),
+            on_output=on_output,
+            output_limit_bytes=output_limit_bytes,
+            cancel_fd=cancel_fd,
+        )
+
+    @property
+    def _odd_env(self) -> dict[str, str]:
+        """What of the spec's environment a shell would drop: names that are no shell identifiers."""
+        return {name: value for name, value in self.spec.env.items() if not name.isidentifier() or not name.isascii()}
+
+    def _run(self, execution: Execution) -> ExecResult:
+        try:
+            return execution.run()
+        except CancelledExecError:
+            raise
+        except ContainerLostError as error:
+            raise self._lose(error) from None
+
+    def _session(self, user: str | None) -> Session:
+        key = None if user == self.spec.user else user
+        with self._lock:
+            if self._lost is not None:
+                raise ContainerLostError(str(self._lost), self._lost.post_mortem)
+            if self._closed:
+                raise ContainerStateError(f"container {self.name} is closed; start another one")
+            if key in self._sessions:
+                return self._sessions[key]
+        if key is not None:
+            check_user(key)
+        return self._start_session(key)
+
+    def _start_session(self, user: str | None) -> Session:
+        shell = self._live.shell if user is None else self._live.open_shell(user)
+        session = Session(shell, self._exchange, EXCHANGE_TARGET, self._numbers)
+        release_on_fork(session)
+        if not session.start(_START_TIMEOUT_S):
+            text = session.error_text()
+            session.close(0.5)
+            error = self._live.explain_start_failure(text)
+            session.abandon()
+            raise error
+        with self._lock:
+            known = self._sessions.setdefault(user, session)
+        if known is not session:
+            session.close(1)
+            session.abandon()
+        return known
+
+    def _lose(self, error: ContainerLostError) -> ContainerLostError:
+        """Return the error with a post-mortem, and give the container up: made once, told to all."""
+        with self._lock:
+            if self._closed and self._lost is None:
+                return ContainerLostError(f"container {self.name} was closed while a command ran in it")
+            if self._lost is None:
+                post_mortem: PostMortem = self._live.post_mortem()
+                self._lost = ContainerLostError(
+                    f"{error} ({self.name}: {post_mortem}); start another container", post_mortem
+                )
+                log.warning("container lost", name=self.name, state=post_mortem.state, oom=post_mortem.oom_killed)
+                # Its removal may take seconds on a machine it has brought down; the caller shall not wait.
+                self._undertaker = threading.Thread(target=self._close, args=(_LOST_TIMEOUT_S,))
+                self._undertaker.start()
+            lost = self._lost
+        return ContainerLostError(str(lost), lost.post_mortem)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed and self._lost is None:
+                raise ContainerStateError(f"container {self.name} is closed; start another one")
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
+            return self._threads
+
+
+def _make_exchange(private_dir: str) -> str:
+    """Make the directory that is mounted into the container, with the two shell programs in it."""
+    exchange = os.path.join(private_dir, "x")
+    try:
+        os.makedirs(exchange, mode=0o755)
+        os.chmod(exchange, 0o755)
+        for name in ("supervisor.sh", "lane.sh"):
+            path = Path(exchange, name)
+            path.write_bytes(resources.files("hyperruntime").joinpath("shell", name).read_bytes())
+            path.chmod(0o644)
+    except OSError as error:
+        raise StorageError(f"the exchange directory cannot be made: {error}; free space or set TMPDIR") from error
+    return exchange

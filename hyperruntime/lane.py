@@ -1,0 +1,122 @@
+"""One lane of a container: a shell inside, and the FIFOs through which the host hands it one exec at a time.
+
+The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but create,
+replace or rename nothing. Imports nothing of the project.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+_TO_HOST, _TO_CONTAINER = 0o622, 0o644
+
+
+class Lane:
+    """The host's end of one lane.
+
+    Attributes:
+        number: its directory's name in the exchange directory.
+        sequence: number of the exec it runs or ran last.
+        group: process group (and session) of its shell inside, 0 while unknown or shared.
+        go: descriptor that starts an exec.
+        status: descriptor where the lane reports.
+    """
+
+    def __init__(self, exchange: str, number: int) -> None:
+        """Make the directory and its FIFOs; nothing runs yet.
+
+        Raises:
+            OSError: no space, or too many open files.
+        """
+        self.number, self.sequence, self.group = number, 0, 0
+        self._dir = os.path.join(exchange, str(number))
+        self._open: list[int] = []
+        self._script_bytes = 0
+        os.mkdir(self._dir)
+        try:
+            os.chmod(self._dir, 0o755)
+            for name, mode in (
+                ("go", _TO_CONTAINER),
+                ("i", _TO_CONTAINER),
+                ("o", _TO_HOST),
+                ("e", _TO_HOST),
+                ("s", _TO_HOST),
+            ):
+                self._make_fifo(name, mode)
+            self._script = self._keep(os.open(self._path("c"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+            os.fchmod(self._script, 0o644)
+            self.go = self._keep(self._open_fifo("go", os.O_RDWR))
+            self.status = self._keep(self._open_fifo("s", os.O_RDONLY))
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, script: bytes) -> None:
+        """Hand the lane its next script, whose status lines carry the present ``sequence``.
+
+        Raises:
+            OSError: the script could not be written (no space).
+        """
+        written = 0
+        while written < len(script):
+            written += os.pwrite(self._script, script[written:], written)
+        if self._script_bytes > len(script) + 65536:
+            os.ftruncate(self._script, len(script))
+        self._script_bytes = len(script)
+        os.write(self.go, b"\n")
+
+    def open_stream(self, name: str) -> int:
+        """Return a new non-blocking read end of stream ``o`` or ``e``; the caller closes it."""
+        return self._open_fifo(name, os.O_RDONLY)
+
+    def open_input(self) -> int:
+        """Return both ends in one of the command's input: writable before the command has opened it."""
+        return self._open_fifo("i", os.O_RDWR)
+
+    def reopen_input(self, descriptor: int) -> int | None:
+        """Trade the two-ended input for its write end, once the command holds the read end.
+
+        Returns None when nobody reads any more.
+        """
+        try:
+            return self._open_fifo("i", os.O_WRONLY)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def renew_stream(self, name: str) -> None:
+        """Give the next exec a FIFO of its own, because a process of this one still holds ``name``."""
+        os.unlink(self._path(name))
+        self._make_fifo(name, _TO_CONTAINER if name == "i" else _TO_HOST)
+
+    def close(self) -> None:
+        """Close every descriptor (an idle lane inside then ends) and remove the directory."""
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what the lane holds open."""
+        return tuple(self._open)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._dir, name)
+
+    def _make_fifo(self, name: str, mode: int) -> None:
+        os.mkfifo(self._path(name))
+        os.chmod(self._path(name), mode)
+
+    def _open_fifo(self, name: str, flags: int) -> int:
+        descriptor = os.open(self._path(name), flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(f"{self._path(name)} is no FIFO")
+        return descriptor
+
+    def _keep(self, descriptor: int) -> int:
+        self._open.append(descriptor)
+        return descriptor

@@ -1,0 +1,252 @@
+"""Run programs on the host; the one home of ``subprocess``. Imports only errors.
+
+Every process gets its own session, so that a signal to our process group never reaches it half-way and a
+``kill 0`` inside it never reaches us.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO
+
+import attrs
+import psutil
+
+_TAIL_BYTES = 64 * 1024
+DEVNULL = subprocess.DEVNULL
+PIPE = subprocess.PIPE
+HostProcess = subprocess.Popen[bytes]
+
+
+@attrs.frozen(kw_only=True)
+class ProcessResult:
+    """How a host process ended.
+
+    Attributes:
+        args: its argv.
+        exit_code: 0-255, or minus the signal that ended it.
+        stdout: all it wrote (empty when streamed).
+        stderr: all it wrote; when streamed, the last 64 KiB of both streams.
+    """
+
+    args: tuple[str, ...]
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def error_text(self) -> str:
+        """The last non-empty line of stderr, for one-sentence messages."""
+        lines = [line.strip() for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.exit_code}"
+
+
+def run_process(
+    args: Sequence[str],
+    *,
+    input: bytes | None = None,  # noqa: A002 - subprocess's own word
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> ProcessResult:
+    """Run a program to its end and return all its output; a non-zero code is a result.
+
+    Raises:
+        FileNotFoundError: no such program (or ``cwd``).
+        TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
+    """
+    process = spawn(args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env)
+    try:
+        stdout, stderr = process.communicate(input, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        process.communicate()
+        raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended") from None
+    except BaseException:
+        kill_group(process)
+        raise
+    return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def stream_process(
+    args: Sequence[str],
+    *,
+    on_line: Callable[[str], None],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> ProcessResult:
+    """Run a program and hand each line of its merged output to ``on_line`` while it runs.
+
+    Raises:
+        FileNotFoundError: no such program (or ``cwd``).
+        TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
+    """
+    process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        kill_group(process)
+
+    timer = threading.Timer(timeout_s or 0, expire)
+    if timeout_s is not None:
+        timer.start()
+    tail: deque[bytes] = deque(maxlen=400)
+    try:
+        for line in _lines(process.stdout):
+            tail.append(line)
+            on_line(line.decode(errors="replace").rstrip("\r\n"))
+        process.wait()
+    except BaseException:
+        kill_group(process)
+        raise
+    finally:
+        timer.cancel()
+        _close(process)
+    if expired.is_set():
+        raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended")
+    kept = b"".join(tail)[-_TAIL_BYTES:]
+    return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
+
+
+def spawn(
+    args: Sequence[str],
+    *,
+    stdin: int | IO[bytes] = subprocess.PIPE,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own with unbuffered pipes; the caller owns it.
+
+    Raises:
+        FileNotFoundError: no such program (or ``cwd``).
+    """
+    return subprocess.Popen(
+        list(args),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        start_new_session=True,
+        bufsize=0,
+    )
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process made by :func:`spawn` and everything in its session's process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """Wait for a process at most ``timeout_s``; return its code, or None while it still runs."""
+    try:
+        return process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program on PATH, or None."""
+    return shutil.which(name)
+
+
+def process_start_time(pid: int) -> float | None:
+    """Return when a process started (seconds since the epoch), or None when there is none.
+
+    With the pid it identifies a process for as long as the machine is up (pids are used again).
+    """
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
+
+
+def is_alive(pid: int, start_time: float) -> bool:
+    """Tell whether the very process that had this pid and start time still runs (a zombie does not)."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - start_time) < 1.0
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:
+    """Poll a condition until it holds or the time is up; return whether it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval_s)
+    return True
+
+
+class ProcessShell:
+    """An attached shell that is a process of the engine's command line; what most drivers hand back."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Take over a process whose three streams are pipes."""
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ValueError("an attached shell needs three pipes")
+        self._process = process
+        self.input = process.stdin.fileno()
+        self.output = process.stdout.fileno()
+        self.errors = process.stderr.fileno()
+
+    def close_input(self) -> None:
+        """Let the shell read end-of-file."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code, or None while it runs."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Kill the attached process if it still runs; whoever reads its output sees the end."""
+        self.close_input()
+        if self._process.poll() is None:
+            kill_group(self._process)
+            self._process.wait()
+
+    def close_output(self) -> None:
+        """Close the output descriptors, once nobody reads them."""
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _lines(stream: IO[bytes] | None) -> Iterable[bytes]:
+    if stream is None:
+        return
+    buffered = b""
+    while chunk := stream.read(_TAIL_BYTES):
+        *lines, buffered = (buffered + chunk).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if buffered:
+        yield buffered
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()

@@ -1,0 +1,100 @@
+"""Find drivers, domains and executors by entry point; the one home of stevedore. Imports errors only.
+
+A class is loaded only when it is asked for by name, so a broken plugin breaks nothing but itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import attrs
+from stevedore import ExtensionManager
+
+from hyperruntime.errors import (
+    DomainNotFoundError,
+    DriverLoadError,
+    DriverNotFoundError,
+    HyperRuntimeError,
+    unknown_name,
+)
+
+RUNTIMES = "hyperruntime.runtimes"
+DOMAINS = "hyperruntime.domains"
+EXECUTORS = "hyperruntime.executors"
+AUTO_ORDER = ("podman", "apptainer", "docker")
+
+
+@attrs.frozen(kw_only=True)
+class Plugin:
+    """One entry point.
+
+    Attributes:
+        name: the entry point's name.
+        source: the distribution that publishes it.
+        load: returns the object; raises whatever its import raises.
+    """
+
+    name: str
+    source: str
+    load: Callable[[], Any]
+
+
+def plugins(group: str) -> dict[str, Plugin]:
+    """Return the entry points of a group by name, without importing any."""
+    # An ordinary manager imports every plugin of the group when it is made; this one only lists them.
+    manager: ExtensionManager[Any] = ExtensionManager.make_test_instance([], namespace=group)
+    return {point.name: _plugin(point) for point in manager.list_entry_points()}
+
+
+def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name the type before it is loaded
+    """Return a driver by name.
+
+    Raises:
+        DriverNotFoundError: no installed driver has this name.
+        DriverLoadError: it is installed and cannot be loaded.
+    """
+    return _load(RUNTIMES, name, DriverNotFoundError)()
+
+
+def load_domain(name: str) -> Any:  # noqa: ANN401 - a Domain
+    """Return a domain by name.
+
+    Raises:
+        DomainNotFoundError: no installed domain has this name.
+        DriverLoadError: it is installed and cannot be loaded.
+    """
+    return _load(DOMAINS, name, DomainNotFoundError)()
+
+
+def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor
+    """Return an executor factory, called with the number of workers.
+
+    Raises:
+        HyperRuntimeError: no installed executor has this name.
+        DriverLoadError: it is installed and cannot be loaded.
+    """
+    return _load(EXECUTORS, name, lambda n, known: HyperRuntimeError(unknown_name("executor", n, known)))
+
+
+def auto_order() -> list[str]:
+    """Return the drivers' names in the order in which ``auto`` tries them."""
+    known = plugins(RUNTIMES)
+    return [n for n in AUTO_ORDER if n in known] + sorted(n for n in known if n not in AUTO_ORDER)
+
+
+def _plugin(point: EntryPoint) -> Plugin:
+    return Plugin(name=point.name, source=point.dist.name if point.dist else "unknown", load=point.load)
+
+
+def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception]) -> Any:  # noqa: ANN401
+    known = plugins(group)
+    if name not in known:
+        raise missing(name, list(known))
+    try:
+        return known[name].load()
+    except Exception as error:  # noqa: BLE001 - a plugin's import may raise anything
+        raise DriverLoadError(
+            f"{name!r} of package {known[name].source!r} cannot be loaded: {error}; reinstall or remove that package"
+        ) from error

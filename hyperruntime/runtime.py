@@ -1,0 +1,153 @@
+"""What a user opens: a driver plus everything generic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+
+import attrs
+import structlog
+
+from hyperruntime import registry
+from hyperruntime.container import Container
+from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
+from hyperruntime.errors import DriverLoadError, EngineUnavailableError
+from hyperruntime.images import ImageStore
+from hyperruntime.owner import LABEL, Owner, OwnerIdentity, stale_directories
+
+log = structlog.get_logger()
+
+AUTO = "auto"
+ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
+
+
+@attrs.frozen(kw_only=True)
+class OwnedContainer:
+    """A container of this library and whose it is.
+
+    Attributes:
+        record: as the engine lists it.
+        owner: whom its labels name.
+        owner_state: ``alive``, ``dead`` or ``elsewhere`` (on another machine).
+    """
+
+    record: ContainerRecord
+    owner: OwnerIdentity
+    owner_state: str
+
+
+class Runtime:
+    """An engine, opened; a context manager. Safe to use from many threads.
+
+    Attributes:
+        name: the driver's name.
+        images: the engine's images.
+    """
+
+    def __init__(self, driver: Driver, *, run_id: str = "") -> None:
+        """Own what will be started; nothing is started yet but the guard of this owner.
+
+        Args:
+            driver: the engine's adapter.
+            run_id: put in the labels of every container.
+        """
+        self.name = driver.name
+        self._driver, self._run_id = driver, run_id
+        identity = OwnerIdentity.current()
+        self._owner = Owner(driver.cleanup_args(f"{LABEL}={identity.token}"), identity)
+        driver.open(self._owner.private_dir)
+        self.images = ImageStore(driver.images)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine can do on this machine.
+
+        Raises:
+            EngineUnavailableError: it cannot run a container.
+        """
+        return self._driver.probe()
+
+    def container(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
+        """Start a container; close it, or use it in a ``with`` statement.
+
+        Raises:
+            ImageNotFoundError: the image is not here.
+            UnsupportedOptionError: a field cannot be honoured on this machine.
+            EngineUnavailableError: the engine cannot run a container.
+        """
+        from hyperruntime.spec import ContainerSpec
+
+        if not isinstance(spec, ContainerSpec):
+            raise TypeError(f"container() takes a ContainerSpec, not {type(spec).__name__}")
+        run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
+        return Container(self._driver, self._owner, spec, {**(labels or {}), **run})
+
+    def containers(self) -> tuple[OwnedContainer, ...]:
+        """Return this user's containers of this library, of every owner."""
+        found = []
+        for record in self._driver.containers():
+            owner = OwnerIdentity.from_labels(record.labels)
+            if owner is not None:
+                found.append(OwnedContainer(record=record, owner=owner, owner_state=owner.state()))
+        return tuple(found)
+
+    def prune(self) -> tuple[str, ...]:
+        """Remove what dead owners of this machine left, and only that; return its names."""
+        import shutil
+
+        removed = []
+        for owned in self.containers():
+            if owned.owner_state == "dead":
+                self._driver.remove_container(owned.record.id)
+                removed.append(owned.record.id)
+                log.info("container pruned", container=owned.record.id, owner_pid=owned.owner.pid)
+        for directory in stale_directories():
+            shutil.rmtree(directory, ignore_errors=True)
+            removed.append(str(directory))
+        return tuple(removed)
+
+    def close(self) -> None:
+        """End the driver's services and dismiss the guard; containers are closed by whoever opened them."""
+        self._driver.close()
+        self._owner.close()
+
+    def __enter__(self) -> Runtime:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
+    """Open an engine by name.
+
+    Args:
+        name: a driver's name, or ``"auto"``: the first that works of podman, apptainer, docker and plugins.
+        None takes
+            ``HYPERRUNTIME_RUNTIME`` from the environment, else ``auto``.
+        run_id: put in the labels of every container, for people who look at them.
+
+    Raises:
+        DriverNotFoundError: no installed driver has this name.
+        DriverLoadError: it is installed and cannot be loaded.
+        EngineUnavailableError: the engine, or every engine, cannot run a container here.
+    """
+    wanted = name or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
+    if wanted != AUTO:
+        driver: Driver = registry.load_driver(wanted)
+        driver.probe()
+        return Runtime(driver, run_id=run_id)
+    reasons = []
+    for candidate in registry.auto_order():
+        try:
+            driver = registry.load_driver(candidate)
+            driver.probe()
+            return Runtime(driver, run_id=run_id)
+        except (DriverLoadError, EngineUnavailableError) as error:
+            reasons.append(str(error))
+    raise EngineUnavailableError(AUTO, "; ".join(reasons) or "no driver is installed", "see `hyperrun doctor`")

@@ -1,0 +1,110 @@
+"""Turn one exec into the shell text that a lane sources: pure, no I/O. Imports errors and spec."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.spec import check_env, check_inside_path
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Names that some POSIX shell gives a meaning or refuses to assign: these go through env(1).
+_SPECIAL = frozenset(
+    "_ IFS OPTIND OPTARG LINENO PPID UID EUID RANDOM SECONDS SHELLOPTS BASHOPTS BASH_VERSINFO BASH_ENV ENV "
+    "PWD OLDPWD HR_DIR HR_LANE POSIXLY_CORRECT".split()
+)
+MAX_TAG_BASE_KIB = 2**52
+
+
+@attrs.frozen(kw_only=True)
+class ExecRequest:
+    """One command, checked.
+
+    Attributes:
+        args: argv; bytes keep any file name.
+        env: set for this command only, on top of the container's.
+        workdir: where it starts; None is the container's.
+        has_input: whether its standard input is fed (else it is empty).
+    """
+
+    args: tuple[bytes, ...]
+    env: Mapping[str, str]
+    workdir: str | None
+    has_input: bool
+
+
+def make_request(
+    args: Sequence[str | bytes],
+    *,
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    has_input: bool = False,
+) -> ExecRequest:
+    """Return a checked request.
+
+    Raises:
+        SpecError: args is a string or empty, holds NUL or has no program; env or workdir is malformed.
+    """
+    if isinstance(args, (str, bytes)):
+        raise SpecError("args", args, "a list of arguments, never a shell string: ['sh', '-c', text] runs one")
+    try:
+        encoded = tuple(a if isinstance(a, bytes) else os.fsencode(a) for a in args)
+    except (TypeError, UnicodeEncodeError):
+        raise SpecError("args", args, "a list of str, bytes or paths") from None
+    if not encoded or not encoded[0] or encoded[0].startswith(b"-"):
+        raise SpecError("args", args, "a list that begins with a program's name or path")
+    if any(b"\0" in a for a in encoded):
+        raise SpecError("args", args, "arguments without NUL")
+    check_env("env", env or {})
+    if workdir is not None:
+        check_inside_path("workdir", workdir)
+    return ExecRequest(args=encoded, env=dict(env or {}), workdir=workdir, has_input=has_input)
+
+
+def lane_script(request: ExecRequest, sequence: int, tag_kib: int) -> bytes:
+    """Return what a lane sources to run a request.
+
+    The command runs in a subshell whose hard RSS limit is lowered to a value of its own: a mark that every
+    descendant inherits whatever it does to its session, group, parent or environment, and that Linux gives
+    no other meaning (getrlimit(2): RLIMIT_RSS has no effect since 2.4.30).
+
+    Args:
+        request: what to run.
+        sequence: number of the exec in its lane, echoed in its status lines.
+        tag_kib: the limit that marks this exec, KiB.
+    """
+    started = b'echo "%d in" >&4;' % sequence if request.has_input else b""
+    source = b'"$HR_LANE/i"' if request.has_input else b"/dev/null"
+    lines = [b"(ulimit -m %d;%s" % (tag_kib, started)]
+    if request.workdir is not None:
+        lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (_quote_text(request.workdir), sequence))
+    through_env: list[bytes] = []
+    for name, value in request.env.items():
+        pair = os.fsencode(name) + b"=" + os.fsencode(value)
+        if _NAME.fullmatch(name) and name not in _SPECIAL and not name.startswith("BASH_"):
+            lines.append(b"export %s=%s" % (name.encode(), _quote_text(value)))
+        else:
+            through_env.append(pair)
+    args = (b"env", *through_env, *request.args) if through_env else request.args
+    lines.append(b"exec 3<&- 4>&-")
+    lines.append(b'exec %s) <%s >"$HR_LANE/o" 2>"$HR_LANE/e"' % (b" ".join(map(_quote, args)), source))
+    # On one line: once the status is out the host may write the next script, so nothing may be left to read of this.
+    lines.append(b'echo "%d $?" >&4;return\n' % sequence)
+    return b"\n".join(lines)
+
+
+def tag_bytes(tag_kib: int) -> int:
+    """Return a tag as ``/proc/PID/limits`` prints it."""
+    return tag_kib * 1024
+
+
+def _quote(argument: bytes) -> bytes:
+    return b"'" + argument.replace(b"'", b"'\\''") + b"'"
+
+
+def _quote_text(text: str) -> bytes:
+    return _quote(os.fsencode(text))

@@ -1,0 +1,340 @@
+"""The long-lived shell inside a container through which execs run: lanes, control, the end of a process tree.
+
+A session owns one attached shell (the supervisor, ``shell/supervisor.sh``). The supervisor starts lanes and
+ends process trees; the lanes run the execs, and the hot path touches nothing but a lane's own FIFOs. One
+thread per session reads what the supervisor answers, keeps the last lines of its errors, and drains streams
+that background processes hold on to. Design: docs/decisions/0002-exec.md.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from typing import Protocol
+
+import attrs
+import structlog
+
+from hyperruntime.errors import ContainerLostError
+from hyperruntime.lane import Lane
+from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
+
+log = structlog.get_logger()
+
+_LINE_LIMIT = 4096
+_TAIL_LINES = 20
+_MAX_DRAINS = 256
+_PONG_TIMEOUT_S = 10.0
+
+
+class AttachedShell(Protocol):
+    """A live ``/bin/sh`` inside a container, attached by pipes; :class:`subprocess.Popen` as drivers start it.
+
+    ``input``, ``output`` and ``errors`` are descriptors; closing ``input`` ends the shell.
+    """
+
+    @property
+    def input(self) -> int:
+        """Descriptor that feeds the shell."""
+        ...
+
+    @property
+    def output(self) -> int:
+        """Descriptor of what the shell prints."""
+        ...
+
+    @property
+    def errors(self) -> int:
+        """Descriptor of what the engine says."""
+        ...
+
+    def close_input(self) -> None:
+        """Let the shell read end-of-file; may be called again."""
+        ...
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the attached process's exit code, or None while it runs."""
+        ...
+
+    def close(self) -> None:
+        """End the attached process if it still runs."""
+        ...
+
+    def close_output(self) -> None:
+        """Close the output descriptors, once nobody reads them."""
+        ...
+
+
+@attrs.define
+class LaneNumbers:
+    """Numbers for lanes and tags, unique in a container; shared by its sessions."""
+
+    _lane: int = 0
+    _tag: int = 0
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def next_lane(self) -> int:
+        """Return a lane number."""
+        with self._lock:
+            self._lane += 1
+            return self._lane
+
+    def next_tag(self) -> int:
+        """Return a tag number."""
+        with self._lock:
+            self._tag += 1
+            return self._tag
+
+
+class Session:
+    """Execs as one user in one container.
+
+    Attributes:
+        lost: set once the attached shell is gone.
+    """
+
+    def __init__(self, shell: AttachedShell, exchange: str, inside: str, numbers: LaneNumbers) -> None:
+        """Take over a shell that was just attached.
+
+        Args:
+            shell: the live shell; the session owns it from now on.
+            exchange: the exchange directory on the host.
+            inside: where it is mounted in the container.
+            numbers: the container's counters.
+        """
+        self.lost = threading.Event()
+        self._shell, self._exchange, self._inside, self._numbers = shell, exchange, inside, numbers
+        self._lock = threading.Lock()
+        self._idle: list[Lane] = []
+        self._lanes: set[Lane] = set()
+        self._answers: dict[str, int] = {}
+        self._answered = threading.Condition()
+        self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._drains: set[int] = set()
+        self._private_groups = False
+        self._tag_base_kib = MAX_TAG_BASE_KIB
+        self._ready = threading.Event()
+        self._closing = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._serve, name="hyperruntime-session", daemon=True)
+
+    def start(self, timeout_s: float) -> bool:
+        """Start the supervisor; return whether it answered before the deadline."""
+        self._thread.start()
+        self._send(f"HR_DIR={self._inside}; . {self._inside}/supervisor.sh\n")
+        deadline = time.monotonic() + timeout_s
+        while not self._ready.wait(0.05):
+            if self.lost.is_set() or time.monotonic() > deadline:
+                return self._ready.is_set()
+        return True
+
+    def acquire_lane(self) -> Lane:
+        """Return a lane for one exec: an idle one, else a new one.
+
+        Raises:
+            ContainerLostError: the container is gone.
+            OSError: no space or no descriptors for a new lane.
+        """
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        lane = Lane(self._exchange, self._numbers.next_lane())
+        with self._lock:
+            self._lanes.add(lane)
+        self._send(f"lane {lane.number}\n")
+        return lane
+
+    def release_lane(self, lane: Lane) -> None:
+        """Keep a lane that is clean for the next exec."""
+        with self._lock:
+            if lane in self._lanes and not self._closing:
+                self._idle.append(lane)
+
+    def retire_lane(self, lane: Lane) -> None:
+        """Give up a lane that may not serve again."""
+        with self._lock:
+            known = lane in self._lanes
+            self._lanes.discard(lane)
+        if known:
+            lane.close()
+
+    def next_tag_kib(self) -> int:
+        """Return the mark of the next exec (KiB of its hard RSS limit)."""
+        return self._tag_base_kib - self._numbers.next_tag()
+
+    def drain(self, descriptor: int) -> None:
+        """Read and drop what arrives on a descriptor until it ends, then close it."""
+        with self._lock:
+            full = len(self._drains) >= _MAX_DRAINS or self._closing
+            if not full:
+                self._drains.add(descriptor)
+        if full:
+            os.close(descriptor)
+        else:
+            self._wake()
+
+    def end_tree(self, lane: Lane, tag_kib: int, timeout_s: float) -> bool:
+        """End every process that an exec started; return whether none is left.
+
+        First the lane's whole process group at one stroke, then whatever carries the tag. A round in which
+        something was found, or born, proves nothing, so another follows; the third stops everything for the
+        moment of the sweep, which leaves nowhere to run to.
+        """
+        deadline = time.monotonic() + timeout_s
+        group = lane.group if self._private_groups else 0
+        for verb in ("kill", "kill", "freeze"):
+            left = self._ask(f"{verb} {group} {tag_bytes(tag_kib)}", "killed", deadline - time.monotonic())
+            if left is None:
+                return False
+            if left == 0:
+                return True
+            time.sleep(0.005)
+        return False
+
+    def responds(self) -> bool:
+        """Tell whether the supervisor still answers."""
+        return not self.lost.is_set() and self._ask("ping", "pong", _PONG_TIMEOUT_S, count=False) is not None
+
+    def error_text(self) -> str:
+        """Return the last lines the engine wrote about this shell."""
+        return "\n".join(self._error_tail)
+
+    def wait_end(self, timeout_s: float) -> int | None:
+        """Return the exit code of the attached process, or None while it runs."""
+        return self._shell.wait(timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """End the session; return whether the attached process ended by itself in time."""
+        with self._lock:
+            self._closing = True
+        self._shell.close_input()
+        ended = self._shell.wait(timeout_s) is not None
+        self._wake()
+        if self._thread.is_alive() and ended:
+            self._thread.join(timeout_s)
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._lanes.difference_update(idle)
+        for lane in idle:
+            lane.close()  # a lane in use is closed by the thread that uses it
+        return ended
+
+    def abandon(self) -> None:
+        """Close the attached process and the thread after the container was removed by the engine."""
+        self._shell.close()
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(2)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors whose end tells the container that its owner is gone."""
+        with self._lock:
+            held = [fd for lane in self._lanes for fd in lane.descriptors()]
+        return (self._shell.input, *held)
+
+    def _ask(self, request: str, verb: str, timeout_s: float, *, count: bool = True) -> int | None:
+        key = f"{verb} {self._numbers.next_tag()}"
+        deadline = time.monotonic() + max(0.0, timeout_s)
+        with self._answered:
+            try:
+                self._send(f"{request} {key.split()[1]}\n")
+            except ContainerLostError:
+                return None
+            while key not in self._answers:
+                if self.lost.is_set() or not self._answered.wait(max(0.0, deadline - time.monotonic())):
+                    return self._answers.pop(key, None) if count else None
+            return self._answers.pop(key)
+
+    def _send(self, line: str) -> None:
+        data = line.encode()
+        try:
+            with self._lock:
+                if self._closing:
+                    raise ContainerLostError("the container was closed while a command was starting in it")
+                os.write(self._shell.input, data)
+        except OSError:
+            self.lost.set()
+            raise ContainerLostError("the container is gone") from None
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._wake_write >= 0:
+                try:
+                    os.write(self._wake_write, b"x")
+                except BlockingIOError:
+                    pass
+
+    def _serve(self) -> None:
+        try:
+            self._serve_streams()
+        finally:
+            with self._answered:
+                self.lost.set()
+                self._answered.notify_all()
+            with self._lock:
+                drains, self._drains, self._closing = self._drains, set(), True
+                for descriptor in (*drains, self._wake_read, self._wake_write):
+                    os.close(descriptor)
+                self._wake_write = -1
+            self._shell.close_output()
+
+    def _serve_streams(self) -> None:
+        partial = {self._shell.output: b"", self._shell.errors: b""}
+        while self._shell.output in partial:
+            poll = select.poll()
+            with self._lock:
+                watched = (*partial, self._wake_read, *self._drains)
+            for descriptor in watched:
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wake_read:
+                    os.read(descriptor, 4096)
+                elif descriptor in partial:
+                    self._read_lines(descriptor, partial)
+                else:
+                    self._drop(descriptor)
+
+    def _read_lines(self, descriptor: int, partial: dict[int, bytes]) -> None:
+        try:
+            chunk = os.read(descriptor, 65536)
+        except OSError:
+            chunk = b""
+        *lines, rest = (partial[descriptor] + chunk).split(b"\n")
+        partial[descriptor] = rest[-_LINE_LIMIT:]
+        for line in lines:
+            text = line[-_LINE_LIMIT:].decode(errors="replace")
+            if descriptor == self._shell.output:
+                self._hear(text.split())
+            else:
+                self._error_tail.append(text)
+        if not chunk:
+            del partial[descriptor]
+
+    def _hear(self, words: list[str]) -> None:
+        match words:
+            case ["ready", group, hard]:
+                self._private_groups = group == "setsid"
+                if hard.isdigit():
+                    self._tag_base_kib = min(MAX_TAG_BASE_KIB, int(hard) // 1024)
+                self._ready.set()
+            case [("killed" | "pong") as verb, number, *found]:
+                with self._answered:
+                    self._answers[f"{verb} {number}"] = int(found[0]) if found and found[0].isdigit() else 0
+                    self._answered.notify_all()
+            case _:
+                pass
+
+    def _drop(self, descriptor: int) -> None:
+        try:
+            chunk = os.read(descriptor, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk:
+            with self._lock:
+                self._drains.discard(descriptor)
+            os.close(descriptor)

@@ -1,0 +1,264 @@
+"""Build a tree of files out of sight and move it into place at its end; imports nothing of the project.
+
+Every name is reached by descriptors that follow no link, so what is built can never lead a later write
+elsewhere. What is killed half-way leaves at most one hidden ``.hyperruntime-*`` directory in or beside the
+target.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+ROOT = b"root"  # the name, in the staging directory, of what becomes the target
+Parts = tuple[bytes, ...]
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PERMISSIONS = 0o777  # no set-user-id, set-group-id or sticky bit
+_DEFAULT_MODE = 0o755
+_NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_NO_SUCH_FILE = "a hard link to a file that the archive did not bring"
+_Place = tuple[int, bytes]  # a name in an open directory
+_Made = TypeVar("_Made")
+
+
+class RefusedError(Exception):
+    """One entry may not be made here; the others may."""
+
+
+class StagedTree:
+    """A tree that appears at its target all at once; names are tuples of components that begin with ``ROOT``.
+
+    Attributes:
+        directories_made: how many directories were made, those that a name merely implied among them.
+    """
+
+    def __init__(self, target: bytes) -> None:
+        """Make the staging directory: in the target if that is a directory (maybe a mount), else beside it.
+
+        Raises:
+            OSError: the directory that is to hold it is missing or cannot be written.
+        """
+        self.directories_made = 0
+        parent, self._name = os.path.split(os.path.abspath(target))
+        self._merging = os.path.isdir(target) and not os.path.islink(target)
+        self._cached: tuple[Parts, int] | None = None
+        self._stamps: dict[Parts, tuple[int, int | None]] = {}
+        self._home = os.open(target if self._merging else parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._hidden = f".hyperruntime-{secrets.token_hex(8)}"
+        try:
+            os.mkdir(self._hidden, 0o700, dir_fd=self._home)
+            self._top = os.open(self._hidden, _OPEN_DIRECTORY, dir_fd=self._home)
+        except BaseException:
+            os.close(self._home)
+            raise
+
+    def __enter__(self) -> StagedTree:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Remove what was not installed."""
+        self._forget()
+        os.close(self._top)
+        shutil.rmtree(self._hidden, ignore_errors=True, dir_fd=self._home)
+        os.close(self._home)
+
+    def make_directory(self, parts: Parts, mode: int = _DEFAULT_MODE, mtime_ns: int | None = None) -> None:
+        """Make a directory, or keep the one that is there; mode and time are set when all is in place.
+
+        Raises:
+            RefusedError: its path goes through a link or a file.
+        """
+        parent = self._directory(parts[:-1])
+        try:
+            os.close(os.open(parts[-1], _OPEN_DIRECTORY, dir_fd=parent))
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY:
+                raise
+            _replace((parent, parts[-1]), lambda: self._mkdir(parent, parts))
+        self._stamps[parts] = (mode & _PERMISSIONS, mtime_ns)
+
+    def create_file(self, parts: Parts) -> int:
+        """Return a descriptor that writes to a new file, private until it is stamped; the caller closes it.
+
+        Raises:
+            RefusedError: its path goes through a link or a file, or a full directory has its name.
+        """
+        parent = self._directory(parts[:-1])
+        return _replace((parent, parts[-1]), lambda: os.open(parts[-1], _CREATE_FILE, 0o600, dir_fd=parent))
+
+    def make_symlink(self, parts: Parts, link: bytes, mtime_ns: int) -> None:
+        """Make a symbolic link; that it stays in the tree is for the caller to check.
+
+        Raises:
+            RefusedError: as for :meth:`create_file`.
+        """
+        parent = self._directory(parts[:-1])
+        _replace((parent, parts[-1]), lambda: os.symlink(link, parts[-1], dir_fd=parent))
+        os.utime(parts[-1], ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+
+    def make_hardlink(self, parts: Parts, existing: Parts) -> None:
+        """Make a second name of a regular file that was made before.
+
+        Raises:
+            RefusedError: as for :meth:`create_file`, or ``existing`` is no such file.
+        """
+        try:
+            source = os.dup(self._directory(existing[:-1], create=False))
+        except FileNotFoundError:
+            raise RefusedError(_NO_SUCH_FILE) from None
+        try:
+            if not stat.S_ISREG(os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode):
+                raise RefusedError("a hard link to what is no file")
+            parent = self._directory(parts[:-1])
+            if parts != existing:
+                _replace((parent, parts[-1]), lambda: _link((source, existing[-1]), (parent, parts[-1])))
+        except FileNotFoundError:
+            raise RefusedError(_NO_SUCH_FILE) from None
+        finally:
+            os.close(source)
+
+    def install(self) -> list[tuple[bytes, str]]:
+        """Move the tree to its target, into the directory there if there is one; return what was refused.
+
+        A file or link of the target is replaced by what has its name; a directory is merged with a directory
+        and keeps its own mode; one that is not empty is never replaced by anything else.
+
+        Raises:
+            RefusedError: nothing was made, or the target itself cannot be replaced.
+        """
+        self._forget()
+        name = b"." if self._merging else self._name
+        refused: list[tuple[bytes, str]] = []
+        try:
+            self._move((self._top, ROOT), (self._home, name), (ROOT,), refused)
+        except FileNotFoundError:
+            raise RefusedError("it holds nothing that may be written here") from None
+        for parts in sorted(self._stamps, reverse=True):  # a directory after all that it holds
+            self._stamp((name, *parts[1:]), *self._stamps[parts])
+        return refused
+
+    def _move(self, new: _Place, old: _Place, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
+        brings_directory, has_directory = _is_directory(new), _is_directory(old)
+        if brings_directory and has_directory:
+            self._stamps.pop(parts, None)
+            self._merge(new, old, parts, refused)
+            return
+        if brings_directory is None:
+            raise FileNotFoundError
+        if has_directory is not None and brings_directory != has_directory:
+            _clear(old)
+        os.rename(new[1], old[1], src_dir_fd=new[0], dst_dir_fd=old[0])
+
+    def _merge(self, new: _Place, old: _Place, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
+        source = os.open(new[1], _OPEN_DIRECTORY, dir_fd=new[0])
+        try:
+            home = os.open(old[1], _OPEN_DIRECTORY, dir_fd=old[0])
+            try:
+                for name in map(os.fsencode, os.listdir(source)):
+                    try:
+                        self._move((source, name), (home, name), (*parts, name), refused)
+                    except RefusedError as refusal:
+                        refused.append((b"/".join((*parts[1:], name)), str(refusal)))
+            finally:
+                os.close(home)
+        finally:
+            os.close(source)
+
+    def _stamp(self, path: Parts, mode: int, mtime_ns: int | None) -> None:
+        descriptor = os.dup(self._home)
+        try:
+            for name in path:
+                deeper = os.open(name, _OPEN_DIRECTORY, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = deeper
+            os.fchmod(descriptor, mode)
+            if mtime_ns is not None:
+                os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY:  # a later member, or the target, put something else there
+                raise
+        finally:
+            os.close(descriptor)
+
+    def _directory(self, parts: Parts, *, create: bool = True) -> int:
+        """Return a descriptor, owned by the cache, of a directory of this tree; good until the next call."""
+        known, descriptor = self._cached or ((), None)
+        if descriptor is None or parts[: len(known)] != known:
+            self._forget()
+            known, descriptor = (), os.dup(self._top)
+            self._cached = known, descriptor
+        for end in range(len(known) + 1, len(parts) + 1):
+            deeper = self._enter(descriptor, parts[:end], create)
+            os.close(descriptor)
+            descriptor = deeper
+            self._cached = parts[:end], descriptor
+        return descriptor
+
+    def _enter(self, parent: int, parts: Parts, create: bool) -> int:
+        try:
+            return os.open(parts[-1], _OPEN_DIRECTORY, dir_fd=parent)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except OSError as error:
+            if error.errno in _NO_DIRECTORY:
+                raise RefusedError("its path goes through a link or a file") from None
+            raise
+        self._mkdir(parent, parts)
+        return os.open(parts[-1], _OPEN_DIRECTORY, dir_fd=parent)
+
+    def _mkdir(self, parent: int, parts: Parts) -> None:
+        os.mkdir(parts[-1], 0o700, dir_fd=parent)
+        self.directories_made += 1
+        self._stamps[parts] = (_DEFAULT_MODE, None)
+
+    def _forget(self) -> None:
+        if self._cached is not None:
+            os.close(self._cached[1])
+            self._cached = None
+
+
+def stamp_file(descriptor: int, mode: int, mtime_ns: int) -> None:
+    """Give a file its permissions, without special bits, and its time."""
+    os.fchmod(descriptor, mode & _PERMISSIONS)
+    os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+
+
+def _link(existing: _Place, place: _Place) -> None:
+    os.link(existing[1], place[1], src_dir_fd=existing[0], dst_dir_fd=place[0], follow_symlinks=False)
+
+
+def _replace(place: _Place, make: Callable[[], _Made]) -> _Made:
+    """Make an entry, after removing what has its name."""
+    try:
+        return make()
+    except FileExistsError:
+        _clear(place)
+        return make()
+
+
+def _clear(place: _Place) -> None:
+    if not _is_directory(place):
+        os.unlink(place[1], dir_fd=place[0])
+        return
+    try:
+        os.rmdir(place[1], dir_fd=place[0])
+    except OSError as error:
+        raise RefusedError(f"a directory has its name and stays: {error.strerror}") from None
+
+
+def _is_directory(place: _Place) -> bool | None:
+    """Tell whether an entry is a directory; None where there is none. A link to one is not."""
+    try:
+        mode = os.stat(place[1], dir_fd=place[0], follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    return stat.S_ISDIR(mode)

@@ -1,0 +1,212 @@
+"""Carry trees of files as tar streams, in flat memory: extract what nobody vouches for, write what we trust.
+
+Imports errors, units and the parts that only it uses: staging (where files are made), tarstream (how
+members are read) and tarwriter (how they are written).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import BinaryIO
+
+import attrs
+
+from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
+from hyperruntime.links import link_problem
+from hyperruntime.staging import ROOT, Parts, RefusedError, StagedTree, stamp_file
+from hyperruntime.tarstream import CHUNK, Member, TarReader
+from hyperruntime.tarwriter import Path, Refusals, write_tree
+from hyperruntime.units import GIB
+
+__all__ = ["ExtractLimits", "ExtractReport", "Path", "Refusals", "extract_tree", "write_tree"]
+
+_MAX_NAME_BYTES = 4096
+_REPORTED_NAME = 300
+_REPORTED_REFUSALS = 1000
+_DRAIN_BYTES = CHUNK
+_BAD_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+
+
+def _positive(_: object, attribute: attrs.Attribute[int], value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+        raise SpecError(f"ExtractLimits.{attribute.name}", value, "a positive whole number")
+
+
+@attrs.frozen(kw_only=True)
+class ExtractLimits:
+    """How much an archive may bring.
+
+    Attributes:
+        max_bytes: bytes of all files with their holes filled, those that are refused included.
+        max_members: members of the archive, and directories that their names imply.
+        max_member_bytes: a larger file is refused and the rest goes on; None for no cap of its own.
+        max_depth: components of a name below the target.
+    """
+
+    max_bytes: int = attrs.field(default=16 * GIB, validator=_positive)
+    max_members: int = attrs.field(default=1_000_000, validator=_positive)
+    max_member_bytes: int | None = attrs.field(default=None, validator=_positive)
+    max_depth: int = attrs.field(default=128, validator=_positive)
+
+
+@attrs.frozen(kw_only=True)
+class ExtractReport:
+    """What an archive brought.
+
+    Attributes:
+        members: how many were written.
+        bytes: bytes of their files, with holes filled.
+        refused: ``(name, reason)`` of each that was not; the first thousand, then one line with the count.
+    """
+
+    members: int
+    bytes: int
+    refused: Refusals
+
+
+def extract_tree(fileobj: BinaryIO, target: Path, *, limits: ExtractLimits, rename_root: bool = True) -> ExtractReport:
+    """Write the tree that a tar stream brings to ``target``, and nothing anywhere else; return what came.
+
+    The stream may be hostile. Absolute names, ``..``, devices, FIFOs, links that leave the target and names
+    that pass through a link are refused one by one. Permissions and times are kept; owners and special mode
+    bits are not. What came appears at its end only; a directory that is there already is merged with (see
+    :meth:`~hyperruntime.staging.StagedTree.install`), a link that is there is replaced and never followed.
+
+    Args:
+        fileobj: read from front to end, and up to 1 MiB past the end mark; need not seek; never closed.
+        target: the path to make; its parent directory must exist.
+        limits: what the archive may bring at most.
+        rename_root: whether the archive's one top-level name stands for the target; otherwise the target is a
+            directory that gets the top-level names.
+
+    Raises:
+        TransferError: the archive is corrupt or ends early, or the target cannot be written.
+        UnsafeArchiveError: a cap was reached, or nothing in the archive may be written here; nothing was.
+
+    Source: GNU tar manual, "Basic Tar Format"; POSIX.1-2017 pax.
+    """
+    reader = TarReader(fileobj)
+    extraction = _Extraction(reader, limits, rename_root=rename_root)
+    path = os.fsencode(target)
+    try:
+        with StagedTree(path) as tree:
+            extraction.run(tree)
+            for name, reason in tree.install():
+                extraction.refuse(name, reason)
+    except RefusedError as refusal:
+        message = f"nothing was written to {os.fsdecode(path)!r}: {refusal}"
+        raise UnsafeArchiveError(message, extraction.refusals()) from None
+    except OSError as error:
+        message = f"cannot write what came to {os.fsdecode(path)!r}: {error.strerror or error}"
+        raise TransferError(message) from error
+    finally:
+        reader.close()
+    return ExtractReport(members=extraction.written, bytes=extraction.bytes, refused=extraction.refusals())
+
+
+class _Extraction:
+    """One archive on its way into a staged tree: names, caps and what was refused."""
+
+    def __init__(self, reader: TarReader, limits: ExtractLimits, *, rename_root: bool) -> None:
+        self.written = self.bytes = 0
+        self._reader, self._limits = reader, limits
+        self._top: Parts | None = None if rename_root else ()
+        self._members = self._declared = self._unreported = 0
+        self._refused: list[tuple[str, str]] = []
+
+    def run(self, tree: StagedTree) -> None:
+        """Stage every member, one by one."""
+        if self._top == ():
+            tree.make_directory((ROOT,))
+        for member in self._reader:
+            self._charge(member, tree)
+            try:
+                self._add(member, tree)
+                self.written += 1
+            except RefusedError as refusal:
+                self.refuse(member.name, str(refusal))
+            except OSError as error:
+                if error.errno not in _BAD_NAME:
+                    raise
+                self.refuse(member.name, f"no file can have this name: {error.strerror}")
+        self._reader.drain(_DRAIN_BYTES)
+
+    def refuse(self, name: bytes, reason: str) -> None:
+        """Note one refused entry, within bounds."""
+        if len(self._refused) < _REPORTED_REFUSALS:
+            self._refused.append((os.fsdecode(name[:_REPORTED_NAME]), reason))
+        else:
+            self._unreported += 1
+
+    def refusals(self) -> Refusals:
+        """Return what was refused."""
+        more = ((("", f"and {self._unreported} more"),)) if self._unreported else ()
+        return (*self._refused, *more)
+
+    def _charge(self, member: Member, tree: StagedTree) -> None:
+        self._members += 1
+        self._declared += max(member.size, member.full_size)
+        if self._members + tree.directories_made > self._limits.max_members:
+            self._stop("max_members", self._limits.max_members, "members")
+        if self._declared + self._reader.record_bytes > self._limits.max_bytes:
+            self._stop("max_bytes", self._limits.max_bytes, "bytes")
+
+    def _stop(self, cap: str, value: int, what: str) -> None:
+        message = f"the archive brings more than {value} {what}, so nothing was written; raise {cap} or send less"
+        raise UnsafeArchiveError(message, self.refusals())
+
+    def _add(self, member: Member, tree: StagedTree) -> None:
+        if member.kind == "other":
+            raise RefusedError(member.problem)
+        parts = self._parts(member.name)
+        if member.kind == "directory":
+            tree.make_directory(parts, member.mode, member.mtime_ns)
+        elif member.kind == "symlink":
+            if problem := link_problem(member.link, len(parts) - 2):
+                raise RefusedError(problem)
+            tree.make_symlink(parts, member.link, member.mtime_ns)
+        elif member.kind == "hardlink":
+            tree.make_hardlink(parts, self._parts(member.link))
+        else:
+            self._add_file(parts, member, tree)
+
+    def _add_file(self, parts: Parts, member: Member, tree: StagedTree) -> None:
+        cap = self._limits.max_member_bytes
+        if cap is not None and member.full_size > cap:
+            raise RefusedError(f"its {member.full_size} bytes are more than {cap} (cap max_member_bytes)")
+        descriptor = tree.create_file(parts)
+        try:
+            for offset, length in member.extents if member.extents is not None else ((0, member.size),):
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                for chunk in self._reader.data(length):
+                    _write_all(descriptor, chunk)
+            if member.extents is not None:
+                os.ftruncate(descriptor, member.full_size)
+            stamp_file(descriptor, member.mode, member.mtime_ns)
+        finally:
+            os.close(descriptor)
+        self.bytes += member.full_size
+
+    def _parts(self, name: bytes) -> Parts:
+        """Return a name's components in the staged tree."""
+        components = tuple(part for part in name.split(b"/") if part not in (b"", b"."))
+        if not name or b"\0" in name or len(name) > _MAX_NAME_BYTES:
+            raise RefusedError("its name is empty, too long or holds NUL")
+        if name.startswith(b"/"):
+            raise RefusedError("an absolute name")
+        if b".." in components:
+            raise RefusedError("a name with .. in it")
+        if self._top is None:
+            self._top = components[:1]
+        if components[: len(self._top)] != self._top:
+            raise RefusedError("a second top-level name")
+        parts = (ROOT, *components[len(self._top) :])
+        if len(parts) > self._limits.max_depth + 1:
+            self._stop("max_depth", self._limits.max_depth, "levels of directories")
+        return parts
+
+
+def _write_all(descriptor: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(descriptor, view) :]

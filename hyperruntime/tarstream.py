@@ -1,0 +1,263 @@
+"""Read tar members from a stream that nobody vouches for, in bounded memory; imports only errors.
+
+The standard ``tarfile`` loads long-name and PAX records of any size whole: one header can fill the memory.
+Source: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar manual, "Basic Tar
+Format".
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, Literal, cast
+
+import attrs
+
+from hyperruntime.errors import TransferError, UnsafeArchiveError
+
+BLOCK = 512
+CHUNK = 1024 * 1024
+Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
+
+_BUFFER = 64 * 1024
+_MAX_RECORD = 64 * 1024  # a long name or a set of PAX attributes; both tars write far less
+_MAX_RECORDS = 8  # such records in a row before one member
+_MAX_SPARSE_BLOCKS = 1024
+_MAX_SECONDS = 1 << 33
+_OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
+_SECONDS = re.compile(rb"(-?\d{1,11})(?:\.(\d{1,9})\d*)?")
+_KINDS: dict[bytes, Kind] = {
+    b"0": "file", b"\0": "file", b"7": "file", b"S": "file",
+    b"1": "hardlink", b"2": "symlink", b"5": "directory",
+}  # fmt: skip
+_REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a FIFO"}
+_Extents = tuple[tuple[int, int], ...]
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """One member's header.
+
+    Attributes:
+        name: as stored, any bytes.
+        kind: what it is; ``other`` is never to be made.
+        size: bytes of data that follow in the stream.
+        full_size: bytes of the file once its holes are filled.
+        mode: permission bits and more, as stored.
+        mtime_ns: nanoseconds since the epoch.
+        link: what a link names, as stored.
+        extents: ``(offset, length)`` of each run of data of a sparse file; None for a plain one.
+        problem: why a member of kind ``other`` is refused.
+    """
+
+    name: bytes
+    kind: Kind
+    size: int
+    full_size: int
+    mode: int
+    mtime_ns: int
+    link: bytes
+    extents: _Extents | None = None
+    problem: str = ""
+
+
+class TarReader:
+    """Iterate over the members of a stream; each one's data may be read before the next is asked for.
+
+    Attributes:
+        record_bytes: bytes of long names and attributes read so far, which no member's size counts.
+    """
+
+    def __init__(self, fileobj: BinaryIO) -> None:
+        """Read from a file object that need not seek; an unbuffered one is buffered until :meth:`close`."""
+        raw = isinstance(fileobj, io.RawIOBase)
+        self._file = cast(BinaryIO, io.BufferedReader(fileobj, _BUFFER)) if raw else fileobj
+        self._wrapped = raw
+        self._buffer = memoryview(bytearray(CHUNK))
+        self._left = 0  # data of this member that is still to come
+        self._padding = 0
+        self.record_bytes = 0
+
+    def close(self) -> None:
+        """Let go of the file object and leave it open."""
+        if self._wrapped and isinstance(self._file, io.BufferedReader):
+            self._file.detach()
+            self._wrapped = False
+
+    def __iter__(self) -> Iterator[Member]:
+        """Yield each member up to the end mark.
+
+        Raises:
+            TransferError: the stream is no tar archive, is corrupt or ends early.
+            UnsafeArchiveError: a header record is larger than any honest one.
+        """
+        while (member := self._next_member()) is not None:
+            yield member
+
+    def data(self, size: int | None = None) -> Iterator[memoryview]:
+        """Yield the next ``size`` bytes (or all) of the member's data; each chunk is valid until the next.
+
+        Raises:
+            TransferError: the stream ends before.
+        """
+        wanted = self._left if size is None else min(size, self._left)
+        while wanted:
+            chunk = self._read(min(wanted, CHUNK))
+            if not chunk:
+                raise TransferError("the archive ends in the middle of a file; was the sender killed?")
+            self._left -= len(chunk)
+            wanted -= len(chunk)
+            yield chunk
+
+    def drain(self, limit: int) -> None:
+        """Read what follows the end mark, at most ``limit`` bytes: an honest sender is not cut off."""
+        while limit > 0 and (chunk := self._read(min(limit, CHUNK))):
+            limit -= len(chunk)
+
+    def _next_member(self) -> Member | None:
+        names: dict[str, bytes] = {}
+        for _ in range(_MAX_RECORDS + 1):
+            for _ in self.data():
+                pass
+            self._block(self._padding)
+            self._padding = 0
+            header = self._block(BLOCK)
+            if not any(header):
+                return None
+            _check_sum(header)
+            flag = header[156:157]
+            if flag not in b"LKxgX":
+                return self._member(header, flag, names)
+            self._record(header, flag, names)
+        raise UnsafeArchiveError(f"the archive holds more than {_MAX_RECORDS} header records for one member")
+
+    def _record(self, header: bytes, flag: bytes, names: dict[str, bytes]) -> None:
+        size = _number(header[124:136])
+        if size > _MAX_RECORD:
+            raise UnsafeArchiveError(f"a header record of {size} bytes is over the cap of {_MAX_RECORD} bytes")
+        payload = self._block(size)
+        self.record_bytes += size
+        self._padding = -size % BLOCK
+        if flag in b"LK":
+            names["path" if flag == b"L" else "linkpath"] = payload.split(b"\0", 1)[0]
+        elif flag in b"xX":  # a global record ("g") may name nothing that we use
+            names.update(_pax_attributes(payload))
+
+    def _member(self, header: bytes, flag: bytes, names: dict[str, bytes]) -> Member:
+        name = names.get("path", _stored_name(header))
+        size = _pax_number(names["size"]) if "size" in names else _number(header[124:136])
+        kind = _KINDS.get(flag, "other")
+        problem = _REFUSED.get(flag, f"a member of unknown type {flag!r}") if kind == "other" else ""
+        if kind == "file" and flag == b"\0" and name.endswith(b"/"):
+            kind = "directory"  # as tars older than POSIX wrote it
+        if any(key.startswith("GNU.sparse.") for key in names):
+            kind, problem = "other", "a sparse file in PAX form"
+        extents, full_size = self._sparse(header, size) if flag == b"S" else (None, size)
+        self._left = 0 if kind in ("directory", "symlink", "hardlink") or flag in b"346" else size
+        self._padding = -self._left % BLOCK
+        return Member(
+            name=name, kind=kind, size=self._left, full_size=full_size, mode=_number(header[100:108]),
+            mtime_ns=_mtime(header[136:148], names.get("mtime")), extents=extents, problem=problem,
+            link=names.get("linkpath", header[157:257].split(b"\0", 1)[0]),
+        )  # fmt: skip
+
+    def _sparse(self, header: bytes, size: int) -> tuple[_Extents, int]:
+        full_size = _number(header[483:495])
+        extents = _extents(header[386:482])
+        more = header[482]
+        for _ in range(_MAX_SPARSE_BLOCKS):
+            if not more:
+                break
+            block = self._block(BLOCK)
+            self.record_bytes += BLOCK
+            extents += _extents(block[:504])
+            more = block[504]
+        ends = [0, *(offset + length for offset, length in extents)]
+        ordered = all(end <= offset for end, (offset, _) in zip(ends, extents, strict=False))
+        if more or not ordered or ends[-1] > full_size or sum(length for _, length in extents) != size:
+            raise TransferError("the archive is corrupt: a sparse file's map makes no sense")
+        return tuple(extents), full_size
+
+    def _read(self, size: int) -> memoryview:
+        """Return 0 to ``size`` bytes, 0 only at the end of the stream."""
+        readinto = getattr(self._file, "readinto", None)
+        if readinto is None:
+            return memoryview(self._file.read(size))
+        return self._buffer[: readinto(self._buffer[:size])]
+
+    def _block(self, size: int) -> bytes:
+        block = b""
+        while len(block) < size:
+            chunk = self._read(size - len(block))
+            if not chunk:
+                raise TransferError("the archive is empty or ends early; was the sender killed?")
+            block += chunk
+        return block
+
+
+def _check_sum(header: bytes) -> None:
+    """Refuse a block that is no header: its sum, its own field counted as spaces, is stored in it."""
+    rest = header[:148] + b" " * 8 + header[156:]
+    stored, unsigned = _number(header[148:156]), sum(rest)
+    if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in rest):  # old tars: signed bytes
+        raise TransferError("the stream is no tar archive, or is corrupt: a header's checksum is wrong")
+
+
+def _stored_name(header: bytes) -> bytes:
+    name = header[:100].split(b"\0", 1)[0]
+    if header[257:263] == b"ustar\0" and header[345]:
+        return header[345:500].split(b"\0", 1)[0] + b"/" + name
+    return name
+
+
+def _number(field: bytes, *, signed: bool = False) -> int:
+    """Return a header field's number: octal digits, or GNU's base 256 where the first bit is set."""
+    if field[0] in (0x80, 0xFF):
+        value = int.from_bytes(field[1:], "big")
+        value -= (1 << 8 * (len(field) - 1)) if field[0] == 0xFF else 0
+    else:
+        octal = _OCTAL.fullmatch(field)
+        if octal is None:
+            raise TransferError("the archive is corrupt: a header holds no number where one must be")
+        value = int(octal[1] or b"0", 8)
+    if value < 0 and not signed:
+        raise TransferError("the archive is corrupt: a header holds a negative size")
+    return value
+
+
+def _pax_number(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 20:
+        raise TransferError("the archive is corrupt: a PAX size is no number")
+    return int(text)
+
+
+def _mtime(field: bytes, pax: bytes | None) -> int:
+    seconds, nanoseconds = 0, 0
+    if pax is not None and (match := _SECONDS.fullmatch(pax)):
+        seconds = int(match[1])
+        nanoseconds = int((match[2] or b"").ljust(9, b"0")) * (-1 if pax.startswith(b"-") else 1)
+    elif pax is None:
+        seconds = _number(field, signed=True)
+    return max(-_MAX_SECONDS, min(seconds, _MAX_SECONDS)) * 1_000_000_000 + nanoseconds
+
+
+def _pax_attributes(payload: bytes) -> dict[str, bytes]:
+    """Return the attributes of a PAX record: lines of ``<length> <key>=<value>``."""
+    attributes: dict[str, bytes] = {}
+    while payload:
+        length, _, rest = payload.partition(b" ")
+        taken = int(length) if length.isdigit() and len(length) <= 6 else 0
+        line = rest[: taken - len(length) - 1]
+        key, equals, value = line.partition(b"=")
+        if taken <= len(length) + 1 or taken > len(payload) or not equals or not value.endswith(b"\n"):
+            raise TransferError("the archive is corrupt: a PAX record cannot be read")
+        attributes[key.decode("utf-8", "replace")] = value[:-1]
+        payload = payload[taken:]
+    return attributes
+
+
+def _extents(table: bytes) -> list[tuple[int, int]]:
+    """Return the used ``(offset, length)`` entries, 12 bytes a number, of a sparse map."""
+    entries = [(table[at : at + 12], table[at + 12 : at + 24]) for at in range(0, len(table), 24)]
+    return [(_number(offset), _number(length)) for offset, length in entries if offset[0]]

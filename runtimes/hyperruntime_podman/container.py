@@ -1,0 +1,123 @@
+"""One running Podman container: its attached shells, its end, and why it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from hyperruntime.driver import Launch, PostMortem
+from hyperruntime.errors import (
+    EngineError,
+    EngineUnavailableError,
+    HyperRuntimeError,
+    ImageNotFoundError,
+    SpecError,
+)
+from hyperruntime.process import PIPE, ProcessShell, run_process, spawn
+from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
+
+_REMOVE_TIMEOUT_S = 30.0
+
+
+class PodmanContainer:
+    """A container whose main process is the shell attached to ``podman run``.
+
+    Attributes:
+        id: its name.
+        shell: its main process's shell.
+        exec_env: what every exec needs beyond the spec's environment.
+    """
+
+    def __init__(self, launch: Launch, settings: Settings) -> None:
+        """Start it; the shell answers a little later.
+
+        Raises:
+            UnsupportedOptionError: a field of the spec cannot be honoured.
+        """
+        self.id = launch.name
+        self.exec_env: Mapping[str, str] = {}
+        self._launch, self._settings = launch, settings
+        self._cgroups: tuple[Path, ...] = ()
+        self.shell = ProcessShell(spawn(run_args(launch, settings), stdin=PIPE, cwd="/"))
+
+    def open_shell(self, user: str) -> ProcessShell:
+        """Attach another shell as another user."""
+        return ProcessShell(spawn(exec_args(self.id, user, self._settings), stdin=PIPE, cwd="/"))
+
+    def started(self) -> None:
+        """Note the container's cgroups while they exist: they tell of memory later."""
+        try:
+            pid = int(Path(pidfile(self._launch)).read_text())
+            self._cgroups = _cgroup_paths(Path("/proc", str(pid), "cgroup").read_text())
+        except (OSError, ValueError):
+            self._cgroups = ()
+
+    def post_mortem(self) -> PostMortem:
+        """Return what is known of its end."""
+        oom = self._oom_killed()
+        code = self.shell.wait(0.3)
+        state = "running" if code is None else "exited"
+        return PostMortem(state=state, exit_code=code, oom_killed=oom)
+
+    def explain_start_failure(self, error_text: str) -> HyperRuntimeError:
+        """Return the error that says why the shell never answered."""
+        spec, text = self._launch.spec, _last_line(error_text)
+        if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
+            step = f"get it with `podman pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
+            return ImageNotFoundError(spec.image, step)
+        if "unable to find user" in error_text or "no matching entries in passwd" in error_text:
+            return SpecError("user", spec.user, "a user that the image knows, or a numeric uid")
+        if re.search(r"workdir.*(does not exist|not exist)", error_text):
+            return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
+        if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh", error_text):
+            return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
+        if "no space left" in error_text.lower():
+            return EngineError(f"Podman's storage is full: {text}; free space with `podman system prune`")
+        if not text:
+            code = self.shell.wait(1.0)
+            text = "the shell in it never answered" if code is None else f"podman ended with exit code {code}"
+        return EngineUnavailableError(NAME, text, "see `hyperrun doctor`")
+
+    def remove(self) -> None:
+        """End and remove it at once."""
+        remove(self.id)
+
+    def _oom_killed(self) -> bool:
+        for directory in self._cgroups:
+            for name in ("memory.events", "memory.oom_control"):
+                try:
+                    text = (directory / name).read_text()
+                except OSError:
+                    continue
+                if re.search(r"^oom_kill [1-9]", text, re.MULTILINE):
+                    return True
+        return False
+
+
+def remove(name: str) -> None:
+    """End and remove a container by name or id; no error when it is gone already."""
+    try:
+        result = run_process(["podman", "rm", "--force", "--time", "0", name], timeout_s=_REMOVE_TIMEOUT_S, cwd="/")
+    except TimeoutError as error:
+        raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
+    if result.exit_code != 0 and b"no such container" not in result.stderr.lower():
+        raise EngineError(f"container {name} could not be removed: {result.error_text}")
+
+
+def _cgroup_paths(text: str) -> tuple[Path, ...]:
+    """Return the directories of a process's memory cgroup from ``/proc/PID/cgroup``. Source: cgroups(7)."""
+    paths = []
+    for line in text.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            paths += [Path("/sys/fs/cgroup" + path), Path("/sys/fs/cgroup/unified" + path)]
+        elif "memory" in controllers.split(","):
+            paths.append(Path("/sys/fs/cgroup/memory" + path))
+    return tuple(p for p in paths if os.path.isdir(p))
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("Error: ") if lines else ""

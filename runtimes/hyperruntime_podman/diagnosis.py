@@ -1,0 +1,102 @@
+"""Say what is right and wrong with Podman on this machine, and what to do."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hyperruntime.driver import Finding
+from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.process import find_program
+from hyperruntime_podman.probe import INSTALL_HINT, Probe, forget, probe
+
+_NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3"}
+
+
+def diagnose() -> tuple[Finding, ...]:
+    """Probe anew, past what was remembered; never raises."""
+    forget()
+    return tuple(_findings())
+
+
+def _findings() -> Iterator[Finding]:
+    path = find_program("podman")
+    if path is None:
+        yield Finding(subject="podman", ok=False, detail="not on PATH", next_step=INSTALL_HINT)
+        return
+    yield Finding(subject="podman", ok=True, detail=path)
+    if os.geteuid() != 0:
+        yield from _rootless()
+    try:
+        found = probe()
+    except EngineUnavailableError as error:
+        yield Finding(subject="running a container", ok=False, detail=error.why, next_step=error.next_step)
+        return
+    yield from _tried(found)
+
+
+def _tried(found: Probe) -> Iterator[Finding]:
+    settings = found.settings
+    for what, why in found.tried:
+        yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
+    works = f"Podman {found.version} with {settings.oci_runtime or 'its default OCI runtime'}, storage {found.storage}"
+    yield Finding(subject="running a container", ok=True, detail=works)
+    for field, how in settings.limits.items():
+        if how == "no":
+            step = "use root, or cgroup v2 with delegation; a container that asks for it is refused"
+            yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
+        else:
+            note = " (counted over all of this user's containers)" if how == "rlimit" else ""
+            yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
+    if settings.bridge:
+        yield Finding(subject="network bridge", ok=True, detail="works")
+    else:
+        step = "give slirp4netns /dev/net/tun" if settings.rootless else "install netavark, or CNI plugins"
+        yield Finding(subject="network bridge", ok=None, detail="does not work", next_step=step)
+    if found.storage == "vfs":
+        step = 'for a new store: [storage] driver = "overlay" in ~/.config/containers/storage.conf'
+        yield Finding(subject="storage", ok=None, detail="vfs copies every image for each container", next_step=step)
+
+
+def _rootless() -> Iterator[Finding]:
+    user = getpass.getuser()
+    for name in ("/etc/subuid", "/etc/subgid"):
+        try:
+            lines = Path(name).read_text().splitlines()
+        except OSError:
+            lines = []
+        has = any(line.split(":")[0] in (user, str(os.getuid())) for line in lines)
+        step = f"ask root for `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`"
+        yield Finding(
+            subject=name,
+            ok=has,
+            detail="has a range" if has else f"no range for {user}",
+            next_step="" if has else step,
+        )
+    for device, use in (("/dev/fuse", "fuse-overlayfs storage"), ("/dev/net/tun", "the bridge network")):
+        ok = os.access(device, os.R_OK | os.W_OK)
+        yield Finding(
+            subject=device,
+            ok=True if ok else None,
+            detail="usable" if ok else f"not usable: {use} will not work",
+            next_step="" if ok else f"ask root for `chmod 666 {device}`",
+        )
+    if not os.environ.get("XDG_RUNTIME_DIR"):
+        yield Finding(subject="XDG_RUNTIME_DIR", ok=None, detail="not set: Podman keeps its run files in /tmp")
+    if (kind := _home_file_system()) in _NETWORK_FS:
+        step = "set graphroot in ~/.config/containers/storage.conf to a local disk"
+        yield Finding(subject="storage", ok=False, detail=f"home is on {kind}", next_step=step)
+
+
+def _home_file_system() -> str:
+    home, best, kind = os.path.realpath(Path.home()), "", ""
+    try:
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _, point, name, *_rest = line.split()
+            if (home + "/").startswith(point.rstrip("/") + "/") and len(point) > len(best):
+                best, kind = point, name
+    except OSError:
+        return ""
+    return kind

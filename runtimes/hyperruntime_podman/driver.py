@@ -1,0 +1,115 @@
+"""The Podman driver: rootful and rootless, no daemon left behind."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
+from hyperruntime.errors import SpecError
+from hyperruntime.owner import LABEL
+from hyperruntime_podman.args import NAME, Settings, base_args
+from hyperruntime_podman.container import PodmanContainer, remove
+from hyperruntime_podman.diagnosis import diagnose
+from hyperruntime_podman.images import PodmanImages
+from hyperruntime_podman.probe import Probe, cached_probe
+from hyperruntime_podman.service import PodmanService
+
+
+class PodmanDriver:
+    """Adapter for Podman 4 and 5."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        """Start and read nothing."""
+        self._probe: Probe | None = None
+        self._service: PodmanService | None = None
+        self._private_dir: str | None = None
+
+    @property
+    def images(self) -> PodmanImages:
+        """Podman's images."""
+        return PodmanImages(self._api(), lambda: base_args(self._settings()))
+
+    def open(self, private_dir: str) -> None:
+        """Keep the API socket there."""
+        self._private_dir = private_dir
+
+    def probe(self) -> EngineInfo:
+        """Return what Podman can do here."""
+        if self._probe is None:
+            self._probe = cached_probe()
+        return self._probe.to_info()
+
+    def diagnose(self) -> Sequence[Finding]:
+        """Probe anew and say what was found."""
+        return diagnose()
+
+    def launch(self, launch: Launch) -> PodmanContainer:
+        """Start a container with its shell attached."""
+        for mount in launch.spec.mounts:
+            if not Path(mount.source).exists():
+                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
+        return PodmanContainer(launch, self._settings())
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """Return this library's containers that Podman lists for this user."""
+
+        def listed(client: Any) -> tuple[ContainerRecord, ...]:  # noqa: ANN401 - podman-py is untyped
+            found = client.containers.list(all=True, filters={"label": [LABEL]})
+            return tuple(_record(container.attrs) for container in found)
+
+        return self._api().call(listed)
+
+    def remove_container(self, container_id: str) -> None:
+        """End and remove a container."""
+        remove(container_id)
+
+    def cleanup_args(self, label: str) -> tuple[str, ...]:
+        """Return what removes every container with a label."""
+        script = (
+            'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && podman rm --force --time 0 $ids'
+        )
+        return ("/bin/sh", "-c", script, "cleanup", label)
+
+    def close(self) -> None:
+        """End the API service."""
+        if self._service is not None:
+            self._service.close()
+
+    def _settings(self) -> Settings:
+        self.probe()
+        assert self._probe is not None
+        return self._probe.settings
+
+    def _api(self) -> PodmanService:
+        if self._service is None:
+            self._service = PodmanService(self._private_dir or tempfile.mkdtemp(prefix="hyperruntime-api-"))
+        return self._service
+
+
+def _record(attrs: dict[str, Any]) -> ContainerRecord:
+    names = attrs.get("Names") or [attrs.get("Name", "")]
+    return ContainerRecord(
+        id=str(names[0] or attrs.get("Id", "")).lstrip("/"),
+        image=str(attrs.get("Image") or attrs.get("ImageName") or ""),
+        state=str(attrs.get("State") if isinstance(attrs.get("State"), str) else attrs.get("Status", "")),
+        created=_epoch(attrs.get("Created")),
+        labels=dict(attrs.get("Labels") or {}),
+    )
+
+
+def _epoch(value: object) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+_: type[Driver] = PodmanDriver

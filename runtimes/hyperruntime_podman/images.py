@@ -1,0 +1,112 @@
+"""Podman's images: podman-py for what exists, the command line for what streams (build, import, load)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.driver import Image
+from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.process import run_process, stream_process
+from hyperruntime_podman.service import PodmanService
+
+
+class PodmanImages:
+    """The images of one user's Podman store."""
+
+    def __init__(self, service: PodmanService, base_args: Callable[[], list[str]]) -> None:
+        """Use a service that is started on first need."""
+        self._service, self._base_args = service, base_args
+
+    def exists(self, reference: str) -> bool:
+        """Tell whether an image of exactly this reference, or of this whole identifier, is here."""
+        wanted = with_tag(reference)
+        return any(wanted in i.references or reference in (i.id, f"sha256:{i.id}") for i in self.list())
+
+    def list(self) -> tuple[Image, ...]:
+        """Return every image."""
+        with _translated("images cannot be listed"):
+            return self._service.call(lambda client: tuple(_image(i.attrs) for i in client.images.list()))
+
+    def remove(self, reference: str) -> None:
+        """Remove a reference."""
+        if not self.exists(reference):
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        with _translated(f"image {reference!r} cannot be removed"):
+            self._service.call(lambda client: client.images.remove(reference))
+
+    def load_rootfs(self, tar: Path, reference: str) -> str:
+        """Make an image of one layer from a root file system's tar."""
+        result = run_process(["podman", "import", "--quiet", str(tar), reference], cwd="/")
+        if result.exit_code != 0:
+            raise ImageError(f"{tar} cannot be made the image {reference!r}: {result.error_text}")
+        return result.stdout.decode().split()[-1].removeprefix("sha256:")
+
+    def load(self, archive: Path) -> tuple[str, ...]:
+        """Load a saved image archive."""
+        result = run_process(["podman", "load", "--quiet", "--input", str(archive)], cwd="/")
+        if result.exit_code != 0:
+            raise ImageError(f"{archive} cannot be loaded as an image: {result.error_text}")
+        lines = result.stdout.decode().splitlines()
+        return tuple(line.partition(": ")[2].strip() for line in lines if line.startswith("Loaded image"))
+
+    def build(
+        self,
+        context: Path,
+        reference: str,
+        *,
+        containerfile: Path,
+        build_args: Mapping[str, str],
+        force: bool,
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Build a Containerfile with the host's network; its steps run under this machine's lawful limits."""
+        args = [
+            *self._base_args(),
+            "build",
+            "--network",
+            "host",
+            "--file",
+            str(containerfile),
+            "--tag",
+            reference,
+        ]
+        args += ["--pull=missing", *(["--no-cache"] if force else [])]
+        for name, value in build_args.items():
+            args += ["--build-arg", f"{name}={value}"]
+        result = stream_process([*args, str(context)], on_line=on_output, cwd="/")
+        if result.exit_code != 0:
+            tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
+            raise ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{tail}")
+        return next((i.id for i in self.list() if with_tag(reference) in i.references), "")
+
+
+def with_tag(reference: str) -> str:
+    """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
+    name = reference.rpartition("/")[2]
+    return reference if ":" in name or "@" in name else f"{reference}:latest"
+
+
+def _image(attrs: Mapping[str, Any]) -> Image:
+    created = attrs.get("Created")
+    return Image(
+        id=str(attrs["Id"]).removeprefix("sha256:"),
+        references=tuple(attrs.get("RepoTags") or attrs.get("Names") or ()),
+        size_bytes=int(attrs.get("Size") or 0),
+        created=float(created) if isinstance(created, (int, float)) else 0.0,
+    )
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Turn podman-py's two unrelated families of errors into ours."""
+    from podman.errors import APIError, PodmanError
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (APIError, PodmanError, RequestException) as error:
+        text = getattr(error, "explanation", None) or str(error)
+        raise EngineError(f"{what}: {text}") from error

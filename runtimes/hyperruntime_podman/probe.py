@@ -1,0 +1,215 @@
+"""Find out how Podman must be called on this machine, by really running a container of the host's own userland.
+
+``podman info`` succeeds on machines where every ``podman run`` fails, so nothing less than a run is believed. What
+works is remembered per boot, Podman binary and user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import structlog
+from platformdirs import user_cache_dir
+
+from hyperruntime.driver import Enforcement, EngineInfo
+from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.process import ProcessResult, find_program, run_process
+from hyperruntime_podman.args import NAME, Settings, probe_args
+
+log = structlog.get_logger()
+
+INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
+_RUNTIMES = ("", "runc", "crun")
+_NPROC_CEILING = 32768  # what Podman lowers its own limit to when it may not raise it
+_TIMEOUT_S = 60.0
+_SCRIPT = r"""
+show() { for f in "$@"; do [ -r "$f" ] && { read -r v <"$f"; echo "$n $v"; return; }; done; echo "$n none"; }
+c=/sys/fs/cgroup
+n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
+n=pids show $c/pids.max $c/pids/pids.max
+n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
+echo works
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Probe:
+    """What probing found.
+
+    Attributes:
+        version: Podman's.
+        storage: its storage driver.
+        settings: how to call it.
+        tried: what was tried before, with the reason it failed.
+    """
+
+    version: str
+    storage: str
+    settings: Settings
+    tried: tuple[tuple[str, str], ...] = ()
+
+    def to_info(self) -> EngineInfo:
+        """Return it as the library tells it."""
+        return EngineInfo(
+            engine=NAME,
+            version=self.version,
+            rootless=self.settings.rootless,
+            oci_runtime=self.settings.oci_runtime or "podman's default",
+            storage=self.storage,
+            networks=("none", "host", "bridge") if self.settings.bridge else ("none", "host"),
+            limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
+            gpus=False,
+            users=True,
+        )
+
+
+def cached_probe() -> Probe:
+    """Return what a probe of this boot, binary and user found, else probe now.
+
+    Raises:
+        EngineUnavailableError: Podman is missing or can run no container.
+    """
+    path = _cache_path()
+    try:
+        data = json.loads(path.read_text())
+        tried = tuple((str(a), str(b)) for a, b in data.pop("tried"))
+        return Probe(settings=Settings(**data.pop("settings")), tried=tried, **data)
+    except (OSError, ValueError, TypeError, KeyError):
+        return probe()
+
+
+def probe() -> Probe:
+    """Try Podman's OCI runtimes in turn and remember the first that works.
+
+    Raises:
+        EngineUnavailableError: Podman is missing or can run no container.
+    """
+    version, storage = _versions()
+    tried: list[tuple[str, str]] = []
+    with tempfile.TemporaryDirectory(prefix="hyperruntime-probe-") as directory:
+        rootfs, userland = _skeleton(Path(directory))
+        for candidate, limited in itertools.product(_candidates(), (True, False)):
+            result = _try(probe_args(candidate, rootfs, userland, _SCRIPT, limited=limited))
+            if b"works" not in result.stdout:
+                tried.append((_describe(candidate, limited=limited), result.error_text))
+                continue
+            settings = attrs.evolve(
+                candidate,
+                limits=_limits(result.stdout.decode(), candidate),
+                bridge=_bridge_works(candidate, rootfs, userland),
+            )
+            found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
+            _remember(found)
+            return found
+    raise EngineUnavailableError(
+        NAME,
+        f"it is installed ({version}) and no container runs: {tried[-1][1]}",
+        "`hyperrun doctor` lists what was tried",
+    )
+
+
+def forget() -> None:
+    """Drop what was remembered, so that the next probe is a real one."""
+    _cache_path().unlink(missing_ok=True)
+
+
+def _versions() -> tuple[str, str]:
+    if find_program("podman") is None:
+        raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
+    result = _try(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
+    if result.exit_code != 0:
+        raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", "`hyperrun doctor` says more")
+    version, _, storage = result.stdout.decode().strip().partition(" ")
+    return version, storage
+
+
+def _candidates() -> Iterator[Settings]:
+    rootless = os.geteuid() != 0
+    nofile = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 20)
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    nproc = _NPROC_CEILING if hard == resource.RLIM_INFINITY else min(hard, _NPROC_CEILING)
+    for runtime in _RUNTIMES:
+        if runtime and find_program(runtime) is None and not Path("/usr/sbin", runtime).exists():
+            continue
+        yield Settings(oci_runtime=runtime, nofile=nofile, nproc=nproc, rootless=rootless)
+        yield Settings(oci_runtime=runtime, rootless=rootless)
+
+
+def _skeleton(directory: Path) -> tuple[str, list[str]]:
+    """Make a root file system of links into the host's userland; return it and what must be mounted."""
+    rootfs = directory / "rootfs"
+    rootfs.mkdir()
+    for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr"):
+        (rootfs / name).mkdir()
+    userland = ["/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        host = Path("/", name)
+        if host.is_symlink():
+            (rootfs / name).symlink_to(os.readlink(host).lstrip("/"))
+        elif host.is_dir():
+            (rootfs / name).mkdir()
+            userland.append(str(host))
+    return str(rootfs), userland
+
+
+def _limits(printed: str, settings: Settings) -> dict[str, Enforcement]:
+    shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
+    seen = {
+        "memory_bytes": shown.get("memory") == "67108864",
+        "pids": shown.get("pids") == "100",
+        "cpus": shown.get("cpu", "").split()[:1] in (["50000"],),
+    }
+    limits: dict[str, Enforcement] = {field: "cgroup" if works else "no" for field, works in seen.items()}
+    if limits["pids"] == "no" and settings.rootless and settings.nproc:
+        limits["pids"] = "rlimit"
+    return limits
+
+
+def _bridge_works(settings: Settings, rootfs: str, userland: list[str]) -> bool:
+    args = probe_args(settings, rootfs, userland, "echo works", limited=False)
+    args[args.index("none")] = "slirp4netns" if settings.rootless else "bridge"
+    return b"works" in _try(args).stdout
+
+
+def _describe(settings: Settings, *, limited: bool) -> str:
+    parts = [settings.oci_runtime or "default OCI runtime"]
+    parts.append("with ulimits" if settings.nofile else "without ulimits")
+    parts.append("with limits" if limited else "without limits")
+    return ", ".join(parts)
+
+
+def _try(args: list[str]) -> ProcessResult:
+    try:
+        return run_process(args, timeout_s=_TIMEOUT_S, cwd="/")
+    except (TimeoutError, FileNotFoundError) as error:
+        return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
+
+
+def _cache_path() -> Path:
+    binary = find_program("podman")
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        stat = os.stat(binary or "")
+        key = f"{boot[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+    except OSError:
+        key = "unknown"
+    version = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
+    return Path(user_cache_dir("hyperruntime")) / f"podman-{os.geteuid()}-{version}-{key}.json"
+
+
+def _remember(found: Probe) -> None:
+    path = _cache_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(attrs.asdict(found)))
+        os.replace(temporary, path)
+    except OSError as error:
+        log.debug("probe not remembered", error=str(error))

@@ -1,0 +1,243 @@
+"""The base image's root filesystem: what mmdebstrap is asked for, and what becomes of its failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from hyperruntime import bootstrap
+from hyperruntime.errors import ImageBuildError
+from hyperruntime.process import run_process
+
+MIRROR = "http://mirror.example/debian"
+
+FAKE = """#!/bin/sh
+{body}
+for last in "$@"; do case $last in *.partial) target=$last ;; esac; done
+{{ printf '%s\\n' "$@"; env; }} > "$target.said"
+echo "I: extracting archives..."
+tar -c -f "$target" -T /dev/null
+mv "$target.said" "{said}"
+"""
+
+
+@pytest.fixture
+def fake_mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a stand-in for mmdebstrap on PATH; return where it leaves its arguments and environment."""
+    return install_fake(tmp_path, monkeypatch, body="")
+
+
+def install_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Path:
+    programs, said = tmp_path / "programs", tmp_path / "said"
+    programs.mkdir()
+    program = programs / "mmdebstrap"
+    program.write_text(FAKE.format(body=body, said=said))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("TMPDIR", raising=False)
+    return said
+
+
+def test_the_tar_appears_under_its_name_and_nothing_else_stays(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out dir" / "it's base.tar"
+    bootstrap.build_base_rootfs(target, mirror=MIRROR)
+    assert tarfile.is_tarfile(target)
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_progress_is_handed_on_line_by_line(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR, on_output=lines.append)
+    assert lines == ["I: extracting archives..."]
+
+
+def test_packages_suite_and_mirror_are_asked_for(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    bootstrap.build_base_rootfs(
+        tmp_path / "base.tar", packages=("git", "less"), suite="trixie", mirror=MIRROR
+    )
+    said = fake_mmdebstrap.read_text().splitlines()
+    assert any(re.fullmatch(r"--include=git,less(,usr-is-merged)?", line) for line in said)
+    assert f"deb {MIRROR} trixie main" in said
+    assert "trixie" in said
+
+
+def test_file_times_are_fixed_by_the_day_or_by_the_caller(
+    fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
+    match = re.search(r"^SOURCE_DATE_EPOCH=(\d+)$", fake_mmdebstrap.read_text(), re.MULTILINE)
+    assert match is not None
+    assert int(match[1]) % 86400 == 0
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000001")
+    bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
+    assert "SOURCE_DATE_EPOCH=1700000001" in fake_mmdebstrap.read_text()
+
+
+def test_our_own_python_settings_do_not_reach_the_build(
+    fake_mmdebstrap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
+    assert "PYTHONPATH" not in fake_mmdebstrap.read_text()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("tar: out: Cannot write: No space left on device", "the disk is full"),
+        ("W: Failed to fetch http://x/InRelease  Temporary failure resolving 'x'", "cannot be reached"),
+        ("E: Failed to fetch http://x/InRelease  Could not connect to x:80 (1.2.3.4)", "cannot be reached"),
+        ("E: unable to pick chroot mode automatically (use --mode for manual selection)", "user namespaces"),
+        ("E: newuidmap 123 0 100000 65536 failed", "usermod --add-subuids"),
+        ("E: Unable to locate package nosuch", "check the package names"),
+        ("Err:1 http://x bookwurm InRelease\\n  404  Not Found [IP: 1.2.3.4 80]", "check the package names"),
+        ("W: GPG error: http://x InRelease: NO_PUBKEY 0123", "debian-archive-keyring"),
+        ("E: Release file for http://x/InRelease is not valid yet (invalid for another 3d)", "set the clock"),
+        ("E: something nobody has seen", "something nobody has seen"),
+    ],
+)
+def test_a_failure_becomes_one_sentence_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, expected: str
+) -> None:
+    (tmp_path / "output").write_text(output.replace("\\n", "\n") + "\nE: mmdebstrap failed to run\n")
+    install_fake(tmp_path, monkeypatch, body=f"cat '{tmp_path}/output' >&2; exit 25")
+    target = tmp_path / "out" / "base.tar"
+    with pytest.raises(ImageBuildError, match=re.escape(expected)) as caught:
+        bootstrap.build_base_rootfs(target, mirror=MIRROR)
+    assert "\n" not in str(caught.value)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_silent_failure_names_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake(tmp_path, monkeypatch, body="exit 9")
+    with pytest.raises(ImageBuildError, match="exit code 9"):
+        bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
+
+
+def test_a_missing_mmdebstrap_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
+        bootstrap.build_base_rootfs(tmp_path / "base.tar")
+
+
+def test_an_unwritable_place_is_refused_before_anything_runs(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ImageBuildError, match="cannot write"):
+        bootstrap.build_base_rootfs(tmp_path / "file" / "base.tar", mirror=MIRROR)
+    assert not fake_mmdebstrap.exists()
+
+
+def test_the_scratch_directory_may_be_entered_by_the_namespace_and_is_gone_afterwards() -> None:
+    with bootstrap._work_directory() as work:
+        assert stat.S_IMODE(work.stat().st_mode) == 0o755
+        (work / "left").write_text("over")
+    assert not work.exists()
+
+
+def test_a_tree_in_which_something_is_mounted_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing such a tree removes what is mounted, as a killed build once did to the host's /dev/shm."""
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted" / "precious").write_text("")
+    monkeypatch.setattr(bootstrap, "mount_points_under", lambda path, mountinfo: [f"{path}/mounted"])
+    bootstrap._remove_tree(tmp_path)
+    assert (tmp_path / "mounted" / "precious").exists()
+
+
+def test_mount_points_below_a_directory_are_found(tmp_path: Path) -> None:
+    base = tmp_path / "a b"
+    base.mkdir()
+    escaped = str(base).replace(" ", "\\040")
+    mountinfo = (
+        f"63 30 0:54 / {escaped}/dev/pts rw,nosuid - devpts none rw\n"
+        f"64 30 0:27 / {escaped} rw - tmpfs tmpfs rw\n"
+        f"65 30 0:27 / {escaped}-other rw - tmpfs tmpfs rw\n"
+        "66 30 0:22 / /sys ro - sysfs sys rw\n"
+    )
+    assert bootstrap.mount_points_under(base, mountinfo) == [f"{base}/dev/pts", str(base)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's builds make namespaces themselves")
+def test_a_build_as_root_that_does_not_unmount_leaves_no_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"mkdir '{tmp_path}/mnt'; mount -t tmpfs none '{tmp_path}/mnt' && touch '{tmp_path}/ok'; exit 25"
+    install_fake(tmp_path, monkeypatch, body=body)
+    with pytest.raises(ImageBuildError):
+        bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
+    assert (tmp_path / "ok").exists() == bool(bootstrap._namespaces())
+    assert bootstrap.mount_points_under(tmp_path, Path("/proc/self/mountinfo").read_text()) == []
+
+
+def test_the_hosts_mirrors_serve_any_suite() -> None:
+    lines = [
+        "Debian|http://local/debian/|bookworm|main",
+        "Debian|http://local/debian/|bookworm|contrib",
+        "Debian|http://local/debian/|bookworm-updates|main",
+        "Debian|http://local/security/|bookworm-security|main",
+        "Debian Backports|http://local/debian/|bookworm-backports|main",
+        "Elsewhere|http://third.party/|bookworm|main",
+        "",
+    ]
+    assert bootstrap.parse_index_targets(lines, "trixie") == [
+        "deb http://local/debian/ trixie main",
+        "deb http://local/debian/ trixie-updates main",
+        "deb http://local/security/ trixie-security main",
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["Ubuntu|http://archive.example/ubuntu/|jammy|main"],
+        ["Debian|http://local/security/|bookworm-security|main"],
+    ],
+)
+def test_without_a_debian_mirror_on_the_host_there_are_no_host_sources(lines: list[str]) -> None:
+    assert bootstrap.parse_index_targets(lines, "bookworm") == []
+
+
+def test_nothing_of_the_host_stays_in_the_image(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    """The last hooks, run on a directory that looks like the image before them."""
+    bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
+    root = tmp_path / "root"
+    for name in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/hyperruntime", "etc/resolv.conf"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("of the host\n")
+    for name in ("usr/share/doc/git/copyright", "usr/share/doc/git/README", "usr/share/man/man1/git.1"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("text\n")
+    hooks = [line.removeprefix("--customize-hook=") for line in fake_mmdebstrap.read_text().splitlines()]
+    for hook in (
+        hook for hook in hooks if hook.startswith(("find", "rm", "mkdir")) and "sources.list" not in hook
+    ):
+        run_hook(hook, root)
+    run_hook(bootstrap._write_sources("bookworm"), root)
+    left = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+    assert MIRROR not in "".join(left.values())
+    assert "of the host" not in "".join(left.values())
+    assert left["etc/resolv.conf"] == ""
+    assert left["etc/apt/sources.list"].splitlines()[0] == "deb http://deb.debian.org/debian bookworm main"
+    assert sorted(name for name in left if name.startswith("usr/")) == ["usr/share/doc/git/copyright"]
+
+
+def run_hook(hook: str, root: Path) -> None:
+    result = run_process(["sh", "-c", hook, "exec", str(root)])
+    assert result.exit_code == 0, result.stderr
+
+
+def test_the_containerfile_installs_the_same_packages() -> None:
+    text = Path(__file__).parents[2].joinpath("containers/base/Containerfile").read_text()
+    installed = re.search(r"--no-install-recommends \\\n(?P<names>(?: +[a-z0-9.-]+ \\\n)+)", text)
+    assert installed is not None
+    assert installed["names"].replace("\\", "").split() == list(bootstrap.BASE_PACKAGES)

@@ -1,0 +1,196 @@
+"""The circle packing domain: what counts as a packing, and what does not."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import xml.etree.ElementTree as ET
+import zlib
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperdomain_circle_packing import CirclePacking
+from hyperdomain_circle_packing.score import TOLERANCE, Circle, first_violation, parse_circles
+from hyperdomain_circle_packing.tasks import BEST_KNOWN
+from hyperruntime.domain import Score, Task
+
+Json = Any
+DOMAIN = CirclePacking()
+QUARTERS = [[0.25, 0.25, 0.25], [0.75, 0.25, 0.25], [0.25, 0.75, 0.25], [0.75, 0.75, 0.25]]
+
+numbers = st.floats(min_value=-0.5, max_value=1.5, allow_nan=False)
+packings = st.lists(
+    st.tuples(numbers, numbers, st.floats(min_value=-0.1, max_value=0.6)), min_size=1, max_size=5
+)
+hostile = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=25,
+)
+
+
+def task(n: int) -> Task:
+    return Task(id=f"n{n}", inputs={"n": n})
+
+
+def is_valid(circles: list[Circle]) -> bool:
+    """Decide validity in another way than the domain does: whole numbers on a common grid."""
+    grid = math.lcm(10**9, *(Fraction(value).denominator for circle in circles for value in circle))
+    whole = [tuple(int(Fraction(value) * grid) for value in circle) for circle in circles]
+    slack = grid // 10**9
+    for i, (x, y, r) in enumerate(whole):
+        if r < 0 or min(x, y, grid - x, grid - y) - r < -slack:
+            return False
+        for u, v, s in whole[:i]:
+            if r + s > slack and (x - u) ** 2 + (y - v) ** 2 < (r + s - slack) ** 2:
+                return False
+    return True
+
+
+@given(packings)
+def test_a_packing_is_valid_exactly_when_integer_arithmetic_says_so(
+    circles: list[Circle],
+) -> None:
+    assert (first_violation(circles) == "") == is_valid(circles)
+
+
+@given(
+    st.floats(min_value=0.05, max_value=0.2),
+    st.floats(min_value=0.0, max_value=2 * math.pi),
+    st.integers(min_value=-4, max_value=4),
+)
+def test_the_border_of_touching_is_decided_exactly(r: float, angle: float, steps: int) -> None:
+    reach = 2 * r - 1e-9
+    x, y = 0.5 + reach * math.cos(angle), 0.5 + reach * math.sin(angle)
+    for _ in range(abs(steps)):
+        x = math.nextafter(x, math.copysign(9, steps))
+    circles = [(0.5, 0.5, r), (x, y, r)]
+    assert (first_violation(circles) == "") == is_valid(circles)
+
+
+@given(hostile, st.sampled_from([1, 2, 8]))
+def test_no_answer_makes_scoring_raise(prediction: Json, n: int) -> None:
+    score = DOMAIN.score(task(n), prediction)
+    assert math.isfinite(score.value)
+    assert score.detail
+    assert score.valid or score.value == 0.0
+    json.dumps(dict(score.facts), allow_nan=False)
+    DOMAIN.picture(task(n), prediction)
+    DOMAIN.picture_png(task(n), prediction)
+
+
+@pytest.mark.parametrize(
+    ("circle", "problem"),
+    [
+        ([0.5, 0.5, math.nan], "r is not a finite number"),
+        ([math.inf, 0.5, 0.1], "x is not a finite number"),
+        ([0.5, -math.inf, 0.1], "y is not a finite number"),
+        ([0.5, 0.5, 10**400], "r is not a finite number"),
+        ([0.5, 0.5, True], "type bool"),
+        (["0.5", 0.5, 0.1], "type str"),
+        ([0.5, 0.5], "2 values"),
+        ([[0.5], 0.5, 0.1], "type list"),
+        ({"x": 1}, "type dict"),
+        (None, "null"),
+        ([0.5, 0.5, -1e-300], "negative radius"),
+        ([0.5, 0.5, 0.6], "leaves the square"),
+        ([0.3, 0.3, 0.05], "overlap"),
+    ],
+)
+def test_a_faulty_circle_scores_nothing_and_is_named(circle: Json, problem: str) -> None:
+    others = [[0.1 + 0.2 * (i % 4), 0.1 + 0.2 * (i // 4), 0.05] for i in range(7)]
+    score = DOMAIN.score(task(8), [*others, circle])
+    assert (score.value, score.valid) == (0.0, False)
+    assert problem in score.detail
+
+
+def test_a_wrong_count_scores_nothing() -> None:
+    for prediction in ([], QUARTERS, [QUARTERS[0]] * 9, {"circles": QUARTERS}, "four"):
+        assert not DOMAIN.score(task(8), prediction).valid
+
+
+def test_a_touching_packing_is_valid_and_one_step_beyond_the_tolerance_is_not() -> None:
+    circles, problem = parse_circles(QUARTERS, 4)
+    assert problem == ""
+    assert first_violation(circles) == ""
+    assert first_violation(circles, Fraction(0)) == ""
+    slack = float(TOLERANCE)
+    assert first_violation([(0.5, 0.5, 0.5 + slack * 0.99)]) == ""
+    assert first_violation([(0.5, 0.5, 0.5 + slack * 1.01)]) != ""
+
+
+def test_the_score_is_the_sum_of_radii_over_the_best_known_one() -> None:
+    grid = [[0.1 + 0.2 * (i % 5), 0.1 + 0.2 * (i // 5), 0.1 - 1e-12] for i in range(25)] + [
+        [0.2, 0.2, 0.0414]
+    ]
+    score = DOMAIN.score(task(26), grid)
+    assert score.valid
+    assert score.value == pytest.approx(2.5414 / 2.635983)
+    assert score.facts["sum_of_radii"] == pytest.approx(2.5414)
+
+
+def test_tasks_are_in_order_hold_no_label_and_have_a_reference() -> None:
+    for split in DOMAIN.splits:
+        tasks = DOMAIN.tasks(split.name)
+        assert DOMAIN.tasks(split.name, 1) == tasks[:1]
+        assert len({one.id for one in tasks}) == len(tasks) > split.staged_samples
+        for one in tasks:
+            assert set(one.inputs) == {"n", "seed", "work", "time_limit_s"}
+            assert one.inputs["n"] in BEST_KNOWN
+            assert one.inputs["time_limit_s"] < DOMAIN.task_timeout_s
+    assert [one.inputs["n"] for one in DOMAIN.tasks("val")] == [26, 32]
+    with pytest.raises(KeyError):
+        DOMAIN.tasks("test")
+    with pytest.raises(ValueError, match="limit=-1"):
+        DOMAIN.tasks("val", -1)
+
+
+def test_a_report_holds_the_mean_and_counts_a_record_as_one() -> None:
+    record = Score(task_id="n08", value=1.2, valid=True)
+    report = DOMAIN.report("train", [record, DOMAIN.score(task(8), None)])
+    assert (report["score"], report["total"], report["valid"]) == (0.5, 2, 1)
+    assert report["tasks"]["n08"]["score"] == 1.2
+    assert DOMAIN.report("train", [])["score"] == 0.0
+    json.dumps(report, allow_nan=False)
+
+
+def test_the_svg_is_a_document_with_a_disc_per_circle() -> None:
+    faulty = DOMAIN.picture(task(8), QUARTERS * 2)
+    assert faulty is not None
+    assert "overlap" in faulty
+    fair = DOMAIN.picture(task(8), [[0.1 + 0.2 * (i % 4), 0.1 + 0.2 * (i // 4), 0.05] for i in range(8)])
+    assert fair is not None
+    assert len([element for element in ET.fromstring(fair) if element.tag.endswith("circle")]) == 8
+    assert DOMAIN.picture(task(8), None) is None
+
+
+def test_the_png_decodes_to_the_colours_it_should_show() -> None:
+    image = DOMAIN.picture_png(task(4), QUARTERS)
+    assert image is not None
+    width, height, rows = decode(image)
+    assert (width, height) == (512, 512)
+    assert rows[0][:3] == bytes((255, 255, 255))
+    assert rows[256][3 * 256 : 3 * 257] == bytes((246, 244, 238))  # the gap in the middle
+    assert rows[136][3 * 136 : 3 * 137] != bytes((246, 244, 238))  # inside the upper left circle
+    assert DOMAIN.picture_png(task(4), "junk") is None
+
+
+def decode(image: bytes) -> tuple[int, int, list[bytes]]:
+    """Read back a PNG file of unfiltered RGB rows, checking every checksum."""
+    assert image[:8] == b"\x89PNG\r\n\x1a\n"
+    place, parts = 8, {}
+    while place < len(image):
+        (length,) = struct.unpack_from(">I", image, place)
+        kind, data = image[place + 4 : place + 8], image[place + 8 : place + 8 + length]
+        assert struct.unpack_from(">I", image, place + 8 + length) == (zlib.crc32(kind + data),)
+        parts[kind] = data
+        place += 12 + length
+    width, height = struct.unpack_from(">II", parts[b"IHDR"])
+    pixels, step = zlib.decompress(parts[b"IDAT"]), 3 * width + 1
+    assert len(pixels) == step * height
+    return width, height, [pixels[row * step + 1 : (row + 1) * step] for row in range(height)]

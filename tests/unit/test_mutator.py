@@ -1,0 +1,212 @@
+"""The shipped agent ``mutator``: its programs, its operators, its contract, and that it improves."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hyperdomain_circle_packing import CirclePacking
+from hyperdomain_circle_packing.score import first_violation
+
+ROOT = Path(__file__).resolve().parents[2]
+AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
+Modules = Any  # their names are found at run time
+MODULES = ("budget", "genome", "memory", "operators", "meta_agent", "packing", "task_agent", "run_meta_agent")
+
+
+def bench() -> ModuleType:
+    """Return the simulation script as a module."""
+    spec = importlib.util.spec_from_file_location(
+        "mutator_progress", ROOT / "tests/bench/mutator_progress.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
+    """Import the agent's modules from its own folder, as a container would, and forget them afterwards."""
+    monkeypatch.syspath_prepend(str(AGENT))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loaded = {name: importlib.import_module(name) for name in MODULES}
+    yield type("Agent", (), loaded)
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """Return a committed copy of the template."""
+    copy = tmp_path / "the agent's repo"
+    shutil.copytree(AGENT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    git(copy, "init", "-q", "-b", "main")
+    git(copy, "add", "-A")
+    git(copy, "commit", "-qm", "initial")
+    return copy
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout.decode()
+
+
+def run_meta(repo: Path, outdir: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-B", "run_meta_agent.py", "--outdir", str(outdir), *arguments]
+    return subprocess.run(command, cwd=repo, capture_output=True, env={**os.environ, **env})
+
+
+def test_a_program_survives_reading_and_writing(agent: Modules) -> None:
+    text = (AGENT / "packing.py").read_text()
+    assert agent.genome.render(agent.genome.parse(text)) == text
+    agent.genome.check(text)
+
+
+def test_every_block_of_the_library_packs_validly(agent: Modules) -> None:
+    library = agent.genome.load_library(AGENT)
+    assert {slot for slot, _ in library} == {"seed", "radii", "search", "stage"}
+    for (slot, name), block in library.items():
+        program = agent.genome.parse((AGENT / "packing.py").read_text())
+        program.put(slot, name, block)
+        if slot == "stage":
+            program.stages = [name]
+        names: dict[str, Any] = {}
+        exec(compile(agent.genome.render(program), name, "exec"), names)
+        for n in (1, 2, 9):
+            circles = names["pack"](n, 1, 60_000, 5.0)
+            assert len(circles) == n
+            assert first_violation([(x, y, r) for x, y, r in circles], tolerance=Fraction(0)) == "", (
+                slot,
+                name,
+                n,
+            )
+
+
+def test_matching_gives_the_largest_radii(agent: Modules) -> None:
+    names: dict[str, Any] = {}
+    exec(agent.genome.load_library(AGENT)["radii", "matching"], {"math": __import__("math")}, names)
+    budget = agent.budget.Budget(10**9, 10.0)
+    assert names["radii"]([0.5], [0.5], budget) == [0.5]
+    corners = names["radii"]([0.25, 0.75, 0.25, 0.75], [0.25, 0.25, 0.75, 0.75], budget)
+    assert sum(corners) == pytest.approx(1.0)
+    # A chain: radii a, b, c with a + b <= 0.2, b + c <= 0.2; the ends grow and the middle gives way.
+    assert names["radii"]([0.3, 0.5, 0.7], [0.5] * 3, budget) == pytest.approx([0.2, 0.0, 0.2])
+
+
+def test_chains_of_mutations_stay_whole_programs_that_compile(agent: Modules) -> None:
+    library, rng = agent.genome.load_library(AGENT), random.Random(5)
+    parent = agent.genome.parse((AGENT / "packing.py").read_text())
+    scored = [("initial", 0.8, parent)]
+    for turn in range(150):
+        shop = agent.operators.Workshop(library, scored, rng)
+        child = rng.choice(scored)[2].copy()
+        for operator in agent.operators.plan(child, 0.8, shop):
+            operator(child, shop)
+        text = agent.genome.render(child)
+        agent.genome.check(text)
+        assert agent.genome.render(agent.genome.parse(text)) == text
+        assert len(child.stages) <= agent.operators.MOST_STAGES
+        scored.append((str(turn), rng.uniform(0.7, 0.99), child))
+    assert len({agent.genome.render(program) for _, _, program in scored}) > 120
+
+
+def test_the_meta_agent_writes_a_patch_and_an_account_and_repeats_itself(repo: Path, tmp_path: Path) -> None:
+    patches = []
+    for name in ("one", "two"):
+        done = run_meta(repo, tmp_path / name, HYPERRUN_SEED="3", HYPERRUN_GENERATION="1")
+        assert done.returncode == 0, done.stderr.decode()
+        patches.append((tmp_path / name / "model_patch.diff").read_bytes())
+        account = (tmp_path / name / "meta_agent_chat_history.md").read_text()
+        assert "handed in" in account
+        git(repo, "checkout", "-q", ".")
+    assert patches[0] == patches[1]
+    assert b"+++ b/packing.py" in patches[0]
+    run_meta(repo, tmp_path / "three", HYPERRUN_SEED="4", HYPERRUN_GENERATION="1")
+    assert (tmp_path / "three" / "model_patch.diff").read_bytes() != patches[0]
+
+
+def test_a_patch_holds_new_and_binary_files_but_no_bytecode_and_no_output(repo: Path) -> None:
+    (repo / "notes é.bin").write_bytes(bytes(range(256)))
+    (repo / "__pycache__").mkdir()
+    (repo / "__pycache__" / "x.pyc").write_bytes(b"x")
+    before = git(repo, "status", "--porcelain")
+    done = run_meta(repo, repo / "out dir")
+    assert done.returncode == 0, done.stderr.decode()
+    patch = (repo / "out dir" / "model_patch.diff").read_bytes()
+    assert b"GIT binary patch" in patch
+    assert b"pyc" not in patch
+    assert b"out dir" not in patch
+    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), (
+        "the index was touched"
+    )
+    clone = repo.parent / "clone"
+    git(repo.parent, "clone", "-q", str(repo), str(clone))
+    git(clone, "apply", str(repo / "out dir" / "model_patch.diff"))
+    assert (clone / "notes é.bin").read_bytes() == bytes(range(256))
+    assert (clone / "packing.py").read_text() == (repo / "packing.py").read_text()
+
+
+def test_a_failure_is_exit_code_one(repo: Path, tmp_path: Path) -> None:
+    (repo / "packing.py").write_text("no program at all")
+    done = run_meta(repo, tmp_path / "out")
+    assert done.returncode == 1
+    assert b"ValueError" in done.stderr
+
+
+def test_memory_rebuilds_programs_and_shrugs_at_damage(agent: Modules, repo: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert run_meta(repo, run / "gen_1" / "agent_output").returncode == 0
+    child = (repo / "packing.py").read_text()
+    git(repo, "checkout", "-q", ".")
+    (run / "gen_1" / "metadata.json").write_text('{"parent_genid": "initial", "current_genid": 1}')
+    (run / "gen_1" / "circle_packing_eval").mkdir()
+    (run / "gen_1" / "circle_packing_eval" / "report.json").write_text('{"score": 0.9}')
+    (run / "gen_initial").mkdir()
+    for number, metadata in ((2, "{torn"), (3, '{"parent_genid": 3}'), (4, '["list"]')):
+        (run / f"gen_{number}" / "agent_output").mkdir(parents=True)
+        (run / f"gen_{number}" / "metadata.json").write_text(metadata)
+    (run / "gen_4" / "agent_output" / "model_patch.diff").write_text("this is no patch")
+    known = {one.name: one for one in agent.memory.recall(str(run), repo)}
+    assert known["1"].text == child
+    assert (known["1"].score, known["1"].parent) == (0.9, "initial")
+    assert known["initial"].text == (repo / "packing.py").read_text()
+    assert "4" not in known
+    assert agent.memory.recall(str(tmp_path / "nowhere"), repo) == []
+    assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
+
+
+def test_the_task_agent_answers_every_task_validly_and_alike_each_time(
+    agent: Modules, tmp_path: Path
+) -> None:
+    domain, history = CirclePacking(), tmp_path / "history.md"
+    for split in ("train", "val"):
+        for task in domain.tasks(split):
+            prediction, _ = agent.task_agent.TaskAgent("none", str(history)).forward(dict(task.inputs))
+            score = domain.score(task, json.loads(json.dumps(prediction)))
+            assert score.valid
+            assert 0.8 < score.value < 0.95
+            assert agent.task_agent.TaskAgent(None, None).forward(task.inputs)[0] == prediction
+    assert len(history.read_text().splitlines()) == 6
+
+
+@pytest.mark.slow
+def test_three_generations_improve_the_packing(tmp_path: Path) -> None:
+    nodes = bench().simulate(3, seed=1, rule="best", home=tmp_path)
+    assert len(nodes) == 4
+    assert max(node.val for node in nodes) > nodes[0].val + 0.05

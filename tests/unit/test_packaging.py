@@ -1,0 +1,289 @@
+"""What is published: the wheel, away from the checkout; and what importing it costs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from configparser import ConfigParser
+from importlib.metadata import version
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from typing import Any
+
+import attrs
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (
+    "hyperruntime",
+    "runtimes",
+    "domains",
+    "containers",
+    "setup.cfg",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
+GROUPS = ("hyperruntime.runtimes", "hyperruntime.domains", "hyperruntime.executors")
+# Which files may import what has one home; whatever else imports it breaks STYLE 4.2.
+HOMES = {
+    "subprocess": ("hyperruntime/process.py",),
+    "stevedore": ("hyperruntime/registry.py",),
+    "click": ("hyperruntime/cli/",),
+    "podman": ("runtimes/hyperruntime_podman/",),
+    "docker": ("runtimes/hyperruntime_docker/",),
+    "openai": ("hyperruntime/loop/model.py",),
+    "torch": ("domains/",),
+    "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
+    "hyperdomain_circle_packing": ("domains/hyperdomain_circle_packing/",),
+}
+MODULE_LINES, FUNCTION_LINES = 400, 50
+HEAVY = (
+    "podman",
+    "docker",
+    "openai",
+    "torch",
+    "parsl",
+    "rich",
+    "stevedore",
+    "click",
+    "requests",
+    "starlette",
+    "uvicorn",
+)
+
+LOAD_ENTRY_POINTS = """
+import importlib.metadata, json, sys
+found = []
+for group in json.loads(sys.argv[1]):
+    for entry in importlib.metadata.entry_points(group=group):
+        entry.load()
+        found.append([group, entry.name, entry.dist.name, sys.modules[entry.module].__file__])
+print(json.dumps(found))
+"""
+
+FIND_DATA = """
+import importlib.resources, json
+def files(package):
+    root = importlib.resources.files(package)
+    stack, found = [("", root)], []
+    while stack:
+        name, here = stack.pop()
+        for entry in here.iterdir():
+            path = f"{name}{entry.name}"
+            stack.append((path + "/", entry)) if entry.is_dir() else found.append(path)
+    return sorted(path for path in found if "__pycache__" not in path)
+print(json.dumps({name: files(name) for name in ("hyperruntime", "hyperruntime_images")}))
+"""
+
+
+def run(*args: str | Path, cwd: Path) -> str:
+    """Return a command's stdout; it must succeed. Nothing of this process's import settings reaches it."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([str(arg) for arg in args], cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{args}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@attrs.frozen(kw_only=True)
+class Installed:
+    """A virtual environment with the wheel, and no way back to the checkout.
+
+    Attributes:
+        wheel: the wheel.
+        prefix: the environment's root.
+        elsewhere: a directory that is not the checkout.
+    """
+
+    wheel: Path
+    prefix: Path
+    elsewhere: Path
+
+    @property
+    def names(self) -> list[str]:
+        """The files in the wheel."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            return archive.namelist()
+
+    def python(self, script: str, *args: str) -> Any:  # noqa: ANN401 - whatever the script prints as JSON
+        """Return what a script prints as JSON in the environment."""
+        return json.loads(run(self.prefix / "bin/python", "-I", "-c", script, *args, cwd=self.elsewhere))
+
+
+def build_wheel(work: Path) -> Path:
+    """Build the wheel from a copy, so that a stale build/ in the checkout cannot hide a missing file."""
+    source, wheels = work / "source", work / "wheels"
+    source.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            copytree(ROOT / name, source / name, ignore=ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    if not needs_newer_setuptools():
+        pip.append("--no-build-isolation")
+    run(*pip, "--wheel-dir", wheels, source, cwd=work)
+    (wheel,) = wheels.glob("*.whl")
+    return wheel
+
+
+def needs_newer_setuptools() -> bool:
+    """Tell whether pip must fetch a setuptools to build with (70.1 is the first to do without `wheel`)."""
+    try:
+        return tuple(int(part) for part in version("setuptools").split(".")[:2]) < (70, 1)
+    except LookupError:
+        return True
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Build the wheel and install it; only its dependencies come from the environment that runs the tests."""
+    work = tmp_path_factory.mktemp("packaging")
+    wheel, prefix, elsewhere = build_wheel(work), work / "a venv's place", work / "elsewhere"
+    elsewhere.mkdir()
+    run(sys.executable, "-m", "venv", "--without-pip", prefix, cwd=work)
+    into = ("--python", prefix / "bin/python")
+    run(sys.executable, "-m", "pip", *into, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=work)
+    (packages,) = prefix.glob("lib/python3*/site-packages")
+    # What a .pth file names is searched last, and .pth files there (our editable install) are not read.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Installed(wheel=wheel, prefix=prefix, elsewhere=elsewhere)
+
+
+def declared_entry_points() -> Iterator[tuple[str, str]]:
+    config = ConfigParser(delimiters="=")
+    config.read(ROOT / "setup.cfg")
+    for group in GROUPS:
+        for line in config["options.entry_points"][group].strip().splitlines():
+            yield group, line.partition("=")[0].strip()
+
+
+def test_every_entry_point_loads_from_the_wheel(installed: Installed) -> None:
+    found = installed.python(LOAD_ENTRY_POINTS, json.dumps(GROUPS))
+    ours = {
+        (group, name): file for group, name, distribution, file in found if distribution == "hyperruntime"
+    }
+    assert set(ours) == set(declared_entry_points())
+    assert {file for file in ours.values() if not file.startswith(str(installed.prefix))} == set()
+
+
+def test_the_command_answers_from_the_wheel(installed: Installed) -> None:
+    assert "generate" in run(installed.prefix / "bin/hyperrun", "--help", cwd=installed.elsewhere)
+
+
+def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> None:
+    here = {
+        str(path.relative_to(base))
+        for base in (ROOT, ROOT / "runtimes", ROOT / "domains")
+        for path in base.glob("hyper*/**/*.py")
+    }
+    assert here - set(installed.names) == set()
+
+
+def test_every_image_recipe_is_found(installed: Installed) -> None:
+    found = installed.python(FIND_DATA)["hyperruntime_images"]
+    here = {
+        str(path.relative_to(ROOT / "containers")) for path in ROOT.glob("containers/*/*") if path.is_file()
+    }
+    assert "base/Containerfile" in found
+    assert {path for path in here if "__pycache__" not in path} - set(found) == set()
+
+
+def test_every_file_of_an_agent_template_and_every_script_is_found(installed: Installed) -> None:
+    found = installed.python(FIND_DATA)["hyperruntime"]
+    here = {
+        str(path.relative_to(ROOT / "hyperruntime"))
+        for pattern in ("agents/*/**/*", "**/*.sh")
+        for path in ROOT.joinpath("hyperruntime").glob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert any(name.endswith("task_agent.py") for name in here)
+    assert here - set(found) == set()
+
+
+def test_every_package_says_that_it_is_typed(installed: Installed) -> None:
+    packages = {name.partition("/")[0] for name in installed.names if name.endswith(".py")} - {
+        "hyperruntime_images"
+    }
+    assert {name for name in packages if f"{name}/py.typed" not in installed.names} == set()
+
+
+def test_nothing_generic_lands_in_site_packages(installed: Installed) -> None:
+    top_level = {name.partition("/")[0] for name in installed.names}
+    assert {name for name in top_level if not name.startswith("hyper")} == set()
+
+
+def test_the_wheel_carries_the_license(installed: Installed) -> None:
+    assert any(name.endswith("/LICENSE") and ".dist-info/" in name for name in installed.names)
+
+
+def test_importing_loads_no_sdk_and_starts_nothing(tmp_path: Path) -> None:
+    script = """
+import json, os, sys, threading
+import hyperruntime
+children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+modules = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps([modules, threading.active_count(), children]))
+"""
+    modules, threads, children = json.loads(run(sys.executable, "-I", "-c", script, cwd=tmp_path))
+    assert set(modules) & set(HEAVY) == set()
+    assert (threads, children) == (1, [])
+
+
+def modules() -> list[Path]:
+    """The modules we write, agent templates included."""
+    found = [
+        path for folder in ("hyperruntime", "runtimes", "domains") for path in (ROOT / folder).rglob("*.py")
+    ]
+    assert found
+    return sorted(found)
+
+
+def is_template(path: Path) -> bool:
+    """Tell whether a module is an agent's, which runs in containers and knows nothing of us."""
+    agents = ROOT / "hyperruntime" / "agents"
+    return agents in path.parents and path.parent != agents
+
+
+def test_no_module_and_no_function_outgrows_its_limit() -> None:
+    too_long = []
+    for path in modules():
+        text = path.read_text()
+        lines = text.count("\n")
+        if lines > MODULE_LINES:
+            too_long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES:
+                    too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
+    assert too_long == []
+
+
+def imported_names(path: Path) -> set[str]:
+    """Return the top-level names that a module imports anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("name", sorted(HOMES))
+def test_what_has_one_home_is_imported_nowhere_else(name: str) -> None:
+    strangers = [
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if not is_template(path)
+        and name in imported_names(path)
+        and not str(path.relative_to(ROOT)).startswith(HOMES[name])
+    ]
+    assert strangers == []
