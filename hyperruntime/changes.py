@@ -103,20 +103,22 @@ def settle(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]
     What stays keeps the directories above it and all below it: a new file may not stand in place of such a
     directory, nor a new directory in place of a file.
     """
-    left = [change for change in changes if change.path not in dropped]
+    stays = set(dropped)
+    left = [change for change in changes if change.path not in stays]
     while True:
-        above = {ancestor for path in dropped for ancestor in ancestors(path)}
+        above = {ancestor for path in stays for ancestor in ancestors(path)}
         blocked = [
             change
             for change in left
-            if (change.mode != GONE and change.path in above)
-            or any(ancestor in dropped for ancestor in ancestors(change.path))
+            if (change.mode != GONE and change.path in above) or not stays.isdisjoint(ancestors(change.path))
         ]
         if not blocked:
             return sorted(left, key=lambda change: (change.mode != GONE, change.path))
         for change in blocked:
-            dropped[change.path] = "something that stays as it was has this place"
-        left = [change for change in left if change.path not in dropped]
+            stays.add(change.path)
+            if change.mode != GONE:
+                dropped[change.path] = "something that stays as it was has its place"
+        left = [change for change in left if change.path not in stays]
 
 
 def ancestors(path: bytes) -> list[bytes]:

@@ -34,6 +34,7 @@ _START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 _ASYNC_THREADS = 64
+_KILLED_EXIT_CODE = 137
 
 
 class Container:
@@ -74,7 +75,7 @@ class Container:
         try:
             self._live: LiveContainer = driver.launch(launch)
             self._start_session(None)
-            self._live.started()
+            self._live.observe()
         except BaseException:
             self.close()
             raise
@@ -98,10 +99,11 @@ class Container:
         live on.
 
         Args:
-            args: argv, never a shell string. timeout_s: after this many seconds everything the command
-            started is ended, whatever it did to hide. env: for this command, on top of the spec's. workdir:
-            absolute; default is the spec's. user: ``name`` or ``uid``, with an optional ``:group``; default
-            is the spec's. The first exec as another
+            args: argv, never a shell string.
+            timeout_s: after this many seconds everything the command started is ended, whatever it did to hide.
+            env: for this command, on top of the spec's.
+            workdir: absolute; default is the spec's.
+            user: ``name`` or ``uid``, with an optional ``:group``; default is the spec's. The first exec as another
                 user costs one exec of the engine.
             input: bytes, or a binary file that is read as the command takes it; None is an empty input.
             on_output: called as ``on_output("stdout" | "stderr", chunk)`` while it runs, in this thread.
@@ -263,7 +265,10 @@ class Container:
 
     def _run(self, execution: Execution) -> ExecResult:
         try:
-            return execution.run()
+            result = execution.run()
+            if result.exit_code == _KILLED_EXIT_CODE:
+                self._live.observe()
+            return result
         except CancelledExecError:
             raise
         except ContainerLostError as error:
@@ -284,7 +289,7 @@ class Container:
 
     def _start_session(self, user: str | None) -> Session:
         shell = self._live.shell if user is None else self._live.open_shell(user)
-        session = Session(shell, self._exchange, EXCHANGE_TARGET, self._numbers)
+        session = Session(shell, self._exchange, EXCHANGE_TARGET, self._numbers, on_death=self._live.observe)
         release_on_fork(session)
         if not session.start(_START_TIMEOUT_S):
             text = session.error_text()

@@ -164,8 +164,8 @@ class LiveContainer(Protocol):
         """Environment every exec needs beyond the spec's (what CDI adds)."""
         ...
 
-    def started(self) -> None:
-        """Note what a post-mortem will need; called once the shell answered. Never raises."""
+    def observe(self) -> None:
+        """Note what a post-mortem will need while it can be seen; called at the start and when a command is killed."""
         ...
 
     def open_shell(self, user: str) -> AttachedShell:

@@ -281,6 +281,7 @@ class Execution:
                 self._drain(_GRACE_S)
                 return False
             case "gone":
+                self._session.on_death()
                 if not self._session.responds():
                     raise ContainerLostError("the container ended while a command ran in it")
                 self._end_tree()

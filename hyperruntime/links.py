@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def link_problem(target: bytes, depth: int) -> str:
-    """Return why a link could lead out of its tree, or nothing; ``depth`` is how many directories it is below the top.
+    """Return why a link, ``depth`` directories below the top, could lead out of its tree, or nothing.
 
     Steps up are allowed at the front only: there they leave real directories, which can be counted; after a
     name they would leave whatever that name leads to. So no chain of allowed links leads out either.

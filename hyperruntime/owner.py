@@ -112,7 +112,7 @@ class OwnerIdentity:
         }
 
     def state(self) -> str:
-        """Return ``alive``, ``dead``, or ``elsewhere`` for an owner on another machine, whom nobody can see from here."""
+        """Return ``alive``, ``dead``, or ``elsewhere`` (on another machine, where nobody can look)."""
         if self.host != socket.gethostname():
             return "elsewhere"
         return "alive" if is_alive(self.pid, self.start_time) else "dead"

@@ -33,8 +33,8 @@ _ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f
 _NOTHING = b"/dev/null"
 _SIGNS = (b" ", b"-", b"+", b"\\", b"\n")
 _EXTENDED = (
-    b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"copy ", b"rename ", b"similarity index ",
-    b"dissimilarity index ", b"index ",
+    b"old mode ", b"new mode ", b"deleted file mode ", b"new file mode ", b"copy ", b"rename ",
+    b"similarity index ", b"dissimilarity index ", b"index ",
 )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception])
         raise missing(name, list(known))
     try:
         return known[name].load()
-    except Exception as error:  # noqa: BLE001 - a plugin's import may raise anything
+    except Exception as error:
         raise DriverLoadError(
             f"{name!r} of package {known[name].source!r} cannot be loaded: {error}; reinstall or remove that package"
         ) from error

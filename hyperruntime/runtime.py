@@ -128,8 +128,7 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
 
     Args:
         name: a driver's name, or ``"auto"``: the first that works of podman, apptainer, docker and plugins.
-        None takes
-            ``HYPERRUNTIME_RUNTIME`` from the environment, else ``auto``.
+            None takes ``HYPERRUNTIME_RUNTIME`` from the environment, else ``auto``.
         run_id: put in the labels of every container, for people who look at them.
 
     Raises:

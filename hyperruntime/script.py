@@ -14,8 +14,8 @@ from hyperruntime.spec import check_env, check_inside_path
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that some POSIX shell gives a meaning or refuses to assign: these go through env(1).
 _SPECIAL = frozenset(
-    "_ IFS OPTIND OPTARG LINENO PPID UID EUID RANDOM SECONDS SHELLOPTS BASHOPTS BASH_VERSINFO BASH_ENV ENV "
-    "PWD OLDPWD HR_DIR HR_LANE POSIXLY_CORRECT".split()
+    {"_", "IFS", "OPTIND", "OPTARG", "LINENO", "PPID", "UID", "EUID", "RANDOM", "SECONDS", "SHELLOPTS", "BASHOPTS"}
+    | {"ENV", "PWD", "OLDPWD", "HR_DIR", "HR_LANE", "POSIXLY_CORRECT"}
 )
 MAX_TAG_BASE_KIB = 2**52
 

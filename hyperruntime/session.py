@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -94,9 +95,17 @@ class Session:
 
     Attributes:
         lost: set once the attached shell is gone.
+        on_death: called when a lane is seen to be dead.
     """
 
-    def __init__(self, shell: AttachedShell, exchange: str, inside: str, numbers: LaneNumbers) -> None:
+    def __init__(
+        self,
+        shell: AttachedShell,
+        exchange: str,
+        inside: str,
+        numbers: LaneNumbers,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
         """Take over a shell that was just attached.
 
         Args:
@@ -104,8 +113,10 @@ class Session:
             exchange: the exchange directory on the host.
             inside: where it is mounted in the container.
             numbers: the container's counters.
+            on_death: called at once when a lane is seen to be dead, by the thread that sees it.
         """
         self.lost = threading.Event()
+        self.on_death = on_death
         self._shell, self._exchange, self._inside, self._numbers = shell, exchange, inside, numbers
         self._lock = threading.Lock()
         self._idle: list[Lane] = []

@@ -154,11 +154,13 @@ class ExecResult:
     """How a command ended.
 
     Attributes:
-        args: its argv. exit_code: 0-255; 128+n for a death by signal n; 124 when it timed out. stdout: what
-        it wrote there; past the output limit its head, one line saying how much is missing, its tail.
-        stderr: the same for the other stream. timed_out: whether its deadline passed and everything it had
-        started was ended. truncated: whether output was dropped. duration_s: seconds from the call to its
-        end.
+        args: its argv.
+        exit_code: 0-255; 128+n for a death by signal n; 124 when it timed out.
+        stdout: what it wrote there; past the output limit its head, one line saying how much is missing, its tail.
+        stderr: the same for the other stream.
+        timed_out: whether its deadline passed and everything it had started was ended.
+        truncated: whether output was dropped.
+        duration_s: seconds from the call to its end.
     """
 
     args: tuple[str, ...]

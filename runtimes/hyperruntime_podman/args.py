@@ -129,7 +129,7 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
         elif enforced == "rlimit":
             nproc = min(nproc, int(value)) if nproc else int(value)
         else:
-            why = "this machine gives rootless Podman no such cgroup controller; run as root, use cgroup v2 with delegation"
+            why = "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 with delegation"
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")

@@ -39,27 +39,26 @@ class PodmanContainer:
         self.id = launch.name
         self.exec_env: Mapping[str, str] = {}
         self._launch, self._settings = launch, settings
-        self._cgroups: tuple[Path, ...] = ()
+        self._cgroups: tuple[Path, ...] | None = None
+        self._oom_killed = False
         self.shell = ProcessShell(spawn(run_args(launch, settings), stdin=PIPE, cwd="/"))
 
     def open_shell(self, user: str) -> ProcessShell:
         """Attach another shell as another user."""
         return ProcessShell(spawn(exec_args(self.id, user, self._settings), stdin=PIPE, cwd="/"))
 
-    def started(self) -> None:
-        """Note the container's cgroups while they exist: they tell of memory later."""
-        try:
-            pid = int(Path(pidfile(self._launch)).read_text())
-            self._cgroups = _cgroup_paths(Path("/proc", str(pid), "cgroup").read_text())
-        except (OSError, ValueError):
-            self._cgroups = ()
+    def observe(self) -> None:
+        """Note the container's cgroups, then whether the kernel has killed in them: they vanish with it."""
+        if self._cgroups is None:
+            self._cgroups = self._find_cgroups()
+        self._oom_killed = self._oom_killed or any(_kernel_killed_in(directory) for directory in self._cgroups)
 
     def post_mortem(self) -> PostMortem:
         """Return what is known of its end."""
-        oom = self._oom_killed()
+        self.observe()
         code = self.shell.wait(0.3)
         state = "running" if code is None else "exited"
-        return PostMortem(state=state, exit_code=code, oom_killed=oom)
+        return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed)
 
     def explain_start_failure(self, error_text: str) -> HyperRuntimeError:
         """Return the error that says why the shell never answered."""
@@ -84,16 +83,12 @@ class PodmanContainer:
         """End and remove it at once."""
         remove(self.id)
 
-    def _oom_killed(self) -> bool:
-        for directory in self._cgroups:
-            for name in ("memory.events", "memory.oom_control"):
-                try:
-                    text = (directory / name).read_text()
-                except OSError:
-                    continue
-                if re.search(r"^oom_kill [1-9]", text, re.MULTILINE):
-                    return True
-        return False
+    def _find_cgroups(self) -> tuple[Path, ...]:
+        try:
+            pid = int(Path(pidfile(self._launch)).read_text())
+            return _cgroup_paths(Path("/proc", str(pid), "cgroup").read_text())
+        except (OSError, ValueError):
+            return ()
 
 
 def remove(name: str) -> None:
@@ -104,6 +99,17 @@ def remove(name: str) -> None:
         raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
     if result.exit_code != 0 and b"no such container" not in result.stderr.lower():
         raise EngineError(f"container {name} could not be removed: {result.error_text}")
+
+
+def _kernel_killed_in(cgroup: Path) -> bool:
+    """Tell whether the kernel killed a process for want of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
+    for name in ("memory.events", "memory.oom_control"):
+        try:
+            if re.search(r"^oom_kill [1-9]", (cgroup / name).read_text(), re.MULTILINE):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _cgroup_paths(text: str) -> tuple[Path, ...]:
