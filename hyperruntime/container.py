@@ -15,19 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-import structlog
-
 from hyperruntime import transfer
 from hyperruntime.driver import Driver, Launch, LiveContainer, PostMortem
 from hyperruntime.errors import ContainerLostError, ContainerStateError, SpecError, StorageError
 from hyperruntime.execution import CancelledExecError, Execution, OutputCallback, input_source
+from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner, release_on_fork
 from hyperruntime.script import make_request
 from hyperruntime.session import LaneNumbers, Session
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 EXCHANGE_TARGET = "/run/hyperruntime"
 _START_TIMEOUT_S = 60.0

@@ -1,4 +1,4 @@
-"""Run git deaf to everything around it; imports errors and process.
+"""Run git deaf to everything around it; imports changes, errors and process.
 
 No configuration of the user or the machine is read, no hook, filter, pager or helper of a repository is
 run, and identity and dates are fixed, so that the same content always gives the same commit.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from hyperruntime.changes import GONE, Change
 from hyperruntime.errors import RepositoryError
 from hyperruntime.process import ProcessResult, run_process
 
-IDENTITY = b"hyperruntime <hyperruntime@localhost> 946684800 +0000"
 _NAME, _EMAIL, _DATE = "hyperruntime", "hyperruntime@localhost", "946684800 +0000"
 _CONFIG = (
     ("core.attributesFile", os.devnull),
@@ -91,3 +91,27 @@ def git(
         verb = next((arg for arg in args if not arg.startswith("-")), "")
         raise RepositoryError(f"git {verb} failed: {result.error_text}")
     return result.stdout
+
+
+def commit_stream(parent: str | None, changes: Sequence[Change], reference: str, message: str) -> bytes:
+    """Return what ``git fast-import`` reads to make a commit, point a reference at it and print its name.
+
+    Source: git-fast-import(1), "Input Format".
+    """
+    identity = f"{_NAME} <{_EMAIL}> {_DATE}".encode()
+    text = message.encode()
+    blobs, lines = [], [b"commit " + reference.encode(), b"mark :1"]
+    lines += [b"author " + identity, b"committer " + identity, b"data %d\n%s" % (len(text), text)]
+    lines += [] if parent is None else [b"from " + parent.encode()]
+    for mark, change in enumerate(changes, start=2):
+        if change.data is not None:
+            blobs += [b"blob", b"mark :%d" % mark, b"data %d\n%s" % (len(change.data), change.data)]
+        name = change.blob if change.data is None else b":%d" % mark
+        gone = change.mode == GONE
+        lines.append((b"D " if gone else b"M %s %s " % (change.mode, name)) + _quote(change.path))
+    return b"\n".join([*blobs, *lines, b"", b"get-mark :1", b"done", b""])
+
+
+def _quote(path: bytes) -> bytes:
+    plain = (bytes([byte]) if 32 < byte < 127 and byte not in b'"\\' else b"\\%03o" % byte for byte in path)
+    return b'"' + b"".join(plain) + b'"'

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 
-import structlog
 from filelock import FileLock
 from platformdirs import user_cache_path
 
 from hyperruntime.bootstrap import build_base_rootfs
 from hyperruntime.driver import Image, Images
 from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, unknown_name
+from hyperruntime.logs import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"

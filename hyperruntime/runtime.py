@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from types import TracebackType
 
 import attrs
-import structlog
 
 from hyperruntime import registry
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
 from hyperruntime.errors import DriverLoadError, EngineUnavailableError
 from hyperruntime.images import ImageStore
+from hyperruntime.logs import get_logger
 from hyperruntime.owner import LABEL, Owner, OwnerIdentity, stale_directories
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 AUTO = "auto"
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"

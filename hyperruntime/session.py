@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 import attrs
-import structlog
 
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.lane import Lane
+from hyperruntime.logs import get_logger
 from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 _LINE_LIMIT = 4096
 _TAIL_LINES = 20

@@ -67,7 +67,7 @@ def _why(result: ExecResult) -> str:
     text = result.stderr.decode(errors="replace").strip().splitlines()
     if result.exit_code == 127:
         return "the image has no tar; use an image that has it"
-    return text[-1] if text else f"tar ended with exit code {result.exit_code}"
+    return text[0] if text else f"tar ended with exit code {result.exit_code}"
 
 
 class _Feeder:

@@ -62,7 +62,9 @@ def images(base_image: str, busybox_image: str, bash_image: str) -> dict[str, st
 
 
 @pytest.fixture(scope="module", params=SHELLS)
-def shell_container(request: pytest.FixtureRequest, runtime: hr.Runtime, images: dict[str, str]) -> Iterator[hr.Container]:
+def shell_container(
+    request: pytest.FixtureRequest, runtime: hr.Runtime, images: dict[str, str]
+) -> Iterator[hr.Container]:
     """A container for each shell."""
     with runtime.container(hr.ContainerSpec(image=images[request.param])) as container:
         yield container

@@ -150,6 +150,11 @@ def mount_option(mount: Mount) -> str:
     """Return a ``--mount`` value; Podman reads it as one line of CSV, so any path can be quoted."""
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += ["ro=true"] if mount.read_only else []
+    return csv_line(fields)
+
+
+def csv_line(fields: Sequence[str]) -> str:
+    """Return fields as one line of CSV, which is how Podman reads the values of several flags."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()

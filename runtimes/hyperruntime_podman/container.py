@@ -70,7 +70,7 @@ class PodmanContainer:
             return SpecError("user", spec.user, "a user that the image knows, or a numeric uid")
         if re.search(r"workdir.*(does not exist|not exist)", error_text):
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
-        if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh", error_text):
+        if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh|failed to exec pid1", error_text, re.I):
             return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
         if "no space left" in error_text.lower():
             return EngineError(f"Podman's storage is full: {text}; free space with `podman system prune`")

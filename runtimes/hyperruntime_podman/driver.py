@@ -60,7 +60,7 @@ class PodmanDriver:
         """Return this library's containers that Podman lists for this user."""
 
         def listed(client: Any) -> tuple[ContainerRecord, ...]:  # noqa: ANN401 - podman-py is untyped
-            found = client.containers.list(all=True, filters={"label": [LABEL]})
+            found = client.containers.list(all=True, filters={"label": LABEL})
             return tuple(_record(container.attrs) for container in found)
 
         return self._api().call(listed)
@@ -71,9 +71,7 @@ class PodmanDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return what removes every container with a label."""
-        script = (
-            'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && podman rm --force --time 0 $ids'
-        )
+        script = 'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && podman rm --force --ignore --time 0 $ids'
         return ("/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from hyperruntime.driver import Image
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.process import run_process, stream_process
+from hyperruntime_podman.args import csv_line
 from hyperruntime_podman.service import PodmanService
 
 
@@ -69,7 +70,7 @@ class PodmanImages:
             "--network",
             "host",
             "--file",
-            str(containerfile),
+            csv_line([str(containerfile)]),
             "--tag",
             reference,
         ]

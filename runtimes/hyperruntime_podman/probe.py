@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
-import structlog
 from platformdirs import user_cache_dir
 
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.logs import get_logger
 from hyperruntime.process import ProcessResult, find_program, run_process
 from hyperruntime_podman.args import NAME, Settings, probe_args
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
 _RUNTIMES = ("", "runc", "crun")

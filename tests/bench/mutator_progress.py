@@ -63,9 +63,7 @@ def evaluate(agent: Path, split: str, report: Path | None) -> tuple[float, dict[
     domain, scores = CirclePacking(), []
     for task in domain.tasks(split):
         command = [sys.executable, "-B", "-c", RUN_TASK]
-        done = subprocess.run(
-            command, cwd=agent, input=json.dumps(dict(task.inputs)).encode(), capture_output=True
-        )
+        done = subprocess.run(command, cwd=agent, input=json.dumps(dict(task.inputs)).encode(), capture_output=True)
         prediction = json.loads(done.stdout) if done.returncode == 0 else None
         scores.append(domain.score(task, prediction))
     summary = domain.report(split, scores)
@@ -80,10 +78,7 @@ def select(nodes: Sequence[Node], rule: str, rng: random.Random) -> Node:
     if rule == "best":
         return max(nodes, key=lambda node: node.val)
     middle = statistics.fmean(sorted((node.val for node in nodes), reverse=True)[:3])
-    weights = [
-        1 / (1 + math.exp(-10 * (node.val - middle))) * math.exp(-((node.children / 8) ** 3))
-        for node in nodes
-    ]
+    weights = [1 / (1 + math.exp(-10 * (node.val - middle))) * math.exp(-((node.children / 8) ** 3)) for node in nodes]
     return rng.choices(nodes, weights)[0]
 
 
@@ -117,9 +112,7 @@ def finish(work: Path, folder: Path, name: str, parent: Node | None, meta_s: flo
     (folder / "metadata.json").write_text(json.dumps({"parent_genid": genid, "current_genid": name}))
     commit = git(work, "rev-parse", "HEAD").strip()
     eval_s = time.monotonic() - started
-    return Node(
-        name=name, parent=genid, commit=commit, train=train, val=val, sums=sums, meta_s=meta_s, eval_s=eval_s
-    )
+    return Node(name=name, parent=genid, commit=commit, train=train, val=val, sums=sums, meta_s=meta_s, eval_s=eval_s)
 
 
 def simulate(generations: int, seed: int, rule: str, home: Path) -> list[Node]:

@@ -24,9 +24,7 @@ DOMAIN = CirclePacking()
 QUARTERS = [[0.25, 0.25, 0.25], [0.75, 0.25, 0.25], [0.25, 0.75, 0.25], [0.75, 0.75, 0.25]]
 
 numbers = st.floats(min_value=-0.5, max_value=1.5, allow_nan=False)
-packings = st.lists(
-    st.tuples(numbers, numbers, st.floats(min_value=-0.1, max_value=0.6)), min_size=1, max_size=5
-)
+packings = st.lists(st.tuples(numbers, numbers, st.floats(min_value=-0.1, max_value=0.6)), min_size=1, max_size=5)
 hostile = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -125,9 +123,7 @@ def test_a_touching_packing_is_valid_and_one_step_beyond_the_tolerance_is_not() 
 
 
 def test_the_score_is_the_sum_of_radii_over_the_best_known_one() -> None:
-    grid = [[0.1 + 0.2 * (i % 5), 0.1 + 0.2 * (i // 5), 0.1 - 1e-12] for i in range(25)] + [
-        [0.2, 0.2, 0.0414]
-    ]
+    grid = [[0.1 + 0.2 * (i % 5), 0.1 + 0.2 * (i // 5), 0.1 - 1e-12] for i in range(25)] + [[0.2, 0.2, 0.0414]]
     score = DOMAIN.score(task(26), grid)
     assert score.valid
     assert score.value == pytest.approx(2.5414 / 2.635983)

@@ -29,9 +29,7 @@ MODULES = ("budget", "genome", "memory", "operators", "meta_agent", "packing", "
 
 def bench() -> ModuleType:
     """Return the simulation script as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "mutator_progress", ROOT / "tests/bench/mutator_progress.py"
-    )
+    spec = importlib.util.spec_from_file_location("mutator_progress", ROOT / "tests/bench/mutator_progress.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -152,9 +150,7 @@ def test_a_patch_holds_new_and_binary_files_but_no_bytecode_and_no_output(repo: 
     assert b"GIT binary patch" in patch
     assert b"pyc" not in patch
     assert b"out dir" not in patch
-    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), (
-        "the index was touched"
-    )
+    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), "the index was touched"
     clone = repo.parent / "clone"
     git(repo.parent, "clone", "-q", str(repo), str(clone))
     git(clone, "apply", str(repo / "out dir" / "model_patch.diff"))
@@ -191,9 +187,7 @@ def test_memory_rebuilds_programs_and_shrugs_at_damage(agent: Modules, repo: Pat
     assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
 
 
-def test_the_task_agent_answers_every_task_validly_and_alike_each_time(
-    agent: Modules, tmp_path: Path
-) -> None:
+def test_the_task_agent_answers_every_task_validly_and_alike_each_time(agent: Modules, tmp_path: Path) -> None:
     domain, history = CirclePacking(), tmp_path / "history.md"
     for split in ("train", "val"):
         for task in domain.tasks(split):

@@ -59,9 +59,7 @@ def render(program):
     """Return the source text of a program, blocks in a fixed order so that diffs stay small."""
     keys = [(slot, program.name_in(slot)) for slot in SLOTS]
     keys += [("stage", name) for name in sorted(set(program.stages))]
-    parts = [
-        f"# block: {slot} {name}\n{program.blocks[slot, name].strip()}\n\n\n# end" for slot, name in keys
-    ]
+    parts = [f"# block: {slot} {name}\n{program.blocks[slot, name].strip()}\n\n\n# end" for slot, name in keys]
     stages = "".join(f"stage_{name}, " for name in program.stages).rstrip()
     body = "\n\n\n".join([*parts, f"STAGES = ({stages})\n\n{program.frame}"])
     return f"{program.head}\n\n{body}"
@@ -100,7 +98,5 @@ def load_library(folder):
     library = {}
     for file in LIBRARY_FILES:
         for match in _BLOCK.finditer((folder / file).read_text(encoding="utf-8")):
-            library[match[1], match[2]] = (
-                re.sub(r"  # noqa: F811.*$", "", match[3], flags=re.MULTILINE).strip() + "\n"
-            )
+            library[match[1], match[2]] = re.sub(r"  # noqa: F811.*$", "", match[3], flags=re.MULTILINE).strip() + "\n"
     return library

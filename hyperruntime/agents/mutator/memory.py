@@ -31,9 +31,7 @@ def recall(evals_folder, repo_path, program="packing.py"):
     roots = _root_texts(Path(repo_path), program)
     known = []
     for name in sorted(parents, key=lambda name: (name.isdigit(), int(name) if name.isdigit() else 0)):
-        patches = [
-            folder / f"gen_{step}" / "agent_output" / "model_patch.diff" for step in _lineage(name, parents)
-        ]
+        patches = [folder / f"gen_{step}" / "agent_output" / "model_patch.diff" for step in _lineage(name, parents)]
         patches = [path for path in patches if path.is_file() and path.stat().st_size]
         for root in roots:
             text = _patched(root, patches, program)
@@ -93,10 +91,7 @@ def _patched(text, patches, program):
         place = Path(folder)
         (place / program).write_text(text, encoding="utf-8")
         for patch in patches:
-            if (
-                _git(place, "apply", f"--include={program}", "--whitespace=nowarn", str(patch.resolve()))
-                is None
-            ):
+            if _git(place, "apply", f"--include={program}", "--whitespace=nowarn", str(patch.resolve())) is None:
                 return None
         try:
             return (place / program).read_text(encoding="utf-8")

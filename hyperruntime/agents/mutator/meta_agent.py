@@ -133,6 +133,4 @@ def _account(text, parent, child, candidates, past):
         lines += ["", f"## Candidate, {verdict} (trial {result:.5f})", ""]
         lines += [f"{number}. {sentence}" for number, sentence in enumerate(said, 1)]
     lines += ["", "## What was known", ""]
-    return lines + [
-        f"- generation {one.name} (from {one.parent}): training score {one.score}" for one in past
-    ]
+    return lines + [f"- generation {one.name} (from {one.parent}): training score {one.score}" for one in past]

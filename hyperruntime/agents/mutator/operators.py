@@ -94,9 +94,7 @@ def repeat_stage(program, shop):
 
 def tune(program, shop):
     """Change one to three named numbers by a factor; whole numbers stay whole."""
-    used = [
-        key for key in sorted(program.blocks) if key in program.alleles() and constants(program.blocks[key])
-    ]
+    used = [key for key in sorted(program.blocks) if key in program.alleles() and constants(program.blocks[key])]
     said = []
     for _ in range(shop.rng.randint(1, 3)):
         key = shop.rng.choice(used)
@@ -132,9 +130,7 @@ def _nearby(value, rng):
         return max(1, round(value * math.exp(rng.gauss(0, 0.5))))
     if 0.5 <= value < 1:  # momentum, aspect and the like: what counts is the distance to one
         return (
-            round(1 - (1 - value) * math.exp(rng.gauss(0, 0.5)), 4)
-            if value > 0.5
-            else round(rng.uniform(0.1, 0.9), 3)
+            round(1 - (1 - value) * math.exp(rng.gauss(0, 0.5)), 4) if value > 0.5 else round(rng.uniform(0.1, 0.9), 3)
         )
     return float(f"{(value or 0.01) * math.exp(rng.gauss(0, 0.5)):.3g}")
 

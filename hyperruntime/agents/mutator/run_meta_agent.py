@@ -17,13 +17,9 @@ def parse_arguments(arguments=None):
     parser.add_argument("--model", default="none", help="belongs to the contract; this agent uses no model")
     parser.add_argument("--chat_history_file", default="", help="default: OUTDIR/meta_agent_chat_history.md")
     parser.add_argument("--repo_path", default="./", help="the repository to change")
-    parser.add_argument(
-        "--evals_folder", default="", help="what earlier generations were and how they scored"
-    )
+    parser.add_argument("--evals_folder", default="", help="what earlier generations were and how they scored")
     parser.add_argument("--iterations_left", type=int, default=None)
-    parser.add_argument(
-        "--git_dir", default="", help="the repository the diff is taken from; default: REPO_PATH"
-    )
+    parser.add_argument("--git_dir", default="", help="the repository the diff is taken from; default: REPO_PATH")
     parser.add_argument("--base_commit", default="HEAD", help="what the diff is taken against")
     parser.add_argument("--outdir", default="./outputs")
     return parser.parse_args(arguments)
@@ -51,9 +47,7 @@ def take_diff(work_tree, git_dir, base, outdir):
             **os.environ,
             "GIT_INDEX_FILE": str(Path(folder) / "index"),
             "GIT_OBJECT_DIRECTORY": str(Path(folder) / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(
-                (Path(work_tree) / os.fsdecode(objects.stdout).strip()).resolve()
-            ),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((Path(work_tree) / os.fsdecode(objects.stdout).strip()).resolve()),
         }
         Path(folder, "objects").mkdir()
 
@@ -87,9 +81,7 @@ def main(arguments=None):
     history = options.chat_history_file or str(outdir / "meta_agent_chat_history.md")
     try:
         MetaAgent(options.model, history).forward(str(repo), options.evals_folder, options.iterations_left)
-        patch = take_diff(
-            repo, git_directory(Path(options.git_dir or repo).resolve()), options.base_commit, outdir
-        )
+        patch = take_diff(repo, git_directory(Path(options.git_dir or repo).resolve()), options.base_commit, outdir)
         partial = outdir / "model_patch.diff.partial"
         partial.write_bytes(patch)
         shutil.move(partial, outdir / "model_patch.diff")
