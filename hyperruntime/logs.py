@@ -18,7 +18,7 @@ class _Logger:
         self._name = name
         self._standard = structlog.wrap_logger(
             logging.getLogger(name),
-            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
+            processors=[structlog.stdlib.filter_by_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
             wrapper_class=structlog.stdlib.BoundLogger,
         )
 
