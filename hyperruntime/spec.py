@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -73,6 +73,10 @@ class Mount:
             raise SpecError("Mount.source", self.source, "a path of the host")
 
 
+def _mounts(value: Iterable[Mount]) -> tuple[Mount, ...]:
+    return tuple(value)
+
+
 @attrs.frozen(kw_only=True)
 class Limits:
     """What a container may use; None is no limit.
@@ -115,7 +119,7 @@ class ContainerSpec:
     """
 
     image: str
-    mounts: tuple[Mount, ...] = attrs.field(default=(), converter=tuple)
+    mounts: tuple[Mount, ...] = attrs.field(default=(), converter=_mounts)
     env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
     workdir: str | None = None
     user: str | None = None

@@ -47,10 +47,12 @@ class StagedTree:
             OSError: the directory that is to hold it is missing or cannot be written.
         """
         self.directories_made = 0
-        parent, self._name = os.path.split(os.path.abspath(target))
+        self._target = os.path.abspath(target)
+        parent, self._name = os.path.split(self._target)
         self._merging = os.path.isdir(target) and not os.path.islink(target)
         self._cached: tuple[Parts, int] | None = None
         self._stamps: dict[Parts, tuple[int, int | None]] = {}
+        self._links: list[Parts] = []
         self._home = os.open(target if self._merging else parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._hidden = f".hyperruntime-{secrets.token_hex(8)}"
         try:
@@ -102,6 +104,7 @@ class StagedTree:
         """
         parent = self._directory(parts[:-1])
         _replace((parent, parts[-1]), lambda: os.symlink(link, parts[-1], dir_fd=parent))
+        self._links.append(parts)
         os.utime(parts[-1], ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
 
     def make_hardlink(self, parts: Parts, existing: Parts) -> None:
@@ -141,6 +144,8 @@ class StagedTree:
             self._move((self._top, ROOT), (self._home, name), (ROOT,), refused)
         except FileNotFoundError:
             raise RefusedError("it holds nothing that may be written here") from None
+        if self._merging:
+            refused += self._remove_links_out()
         for parts in sorted(self._stamps, reverse=True):  # a directory after all that it holds
             self._stamp((name, *parts[1:]), *self._stamps[parts])
         return refused
@@ -171,6 +176,17 @@ class StagedTree:
                 os.close(home)
         finally:
             os.close(source)
+
+    def _remove_links_out(self) -> list[tuple[bytes, str]]:
+        """Remove new links that stay in the tree by themselves but meet a link of the target that leads out."""
+        removed = []
+        top = os.path.realpath(self._target)
+        for parts in self._links:
+            path = os.path.join(top, *parts[1:])
+            if os.path.islink(path) and os.path.commonpath([os.path.realpath(path), top]) != top:
+                os.unlink(path)
+                removed.append((b"/".join(parts[1:]), "it leads out through a link of the target"))
+        return removed
 
     def _stamp(self, path: Parts, mode: int, mtime_ns: int | None) -> None:
         descriptor = os.dup(self._home)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import posixpath
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from hyperruntime.errors import TransferError
 from hyperruntime.spec import ExecResult, check_inside_path
@@ -16,14 +17,19 @@ from hyperruntime.tarwriter import write_tree
 
 Exec = Callable[..., ExecResult]
 
-_PUT = 'mkdir -p -- "$1" && exec tar -xpof - -C "$1"'
-# A large record spares system calls where tar knows -b (GNU, bsdtar); busybox does not, and needs it less.
-_GET = """
+# Large records spare system calls where tar knows -b (GNU, bsdtar); busybox does not, and needs it less.
+_LARGE = 'if tar -b 1024 -cf /dev/null -C / -T /dev/null 2>/dev/null; then b="-b 1024"; else b=; fi\n'
+_PUT = _LARGE + 'mkdir -p -- "$1" && exec tar $b -xpof - -C "$1"'
+_GET = (
+    _LARGE
+    + """
 [ -e "$1/$2" ] || [ -L "$1/$2" ] || { echo "no such file or directory" >&2; exit 3; }
-tar -b 1024 -cf /dev/null -C / -T /dev/null 2>/dev/null && exec tar -b 1024 -cf - -C "$1" -- "./$2"
-exec tar -cf - -C "$1" -- "./$2"
+if [ -L "$1/$2" ] && real=$(readlink -f "$1/$2") && [ -e "$real" ]; then set -- "${real%/*}/" "${real##*/}"; fi
+exec tar $b -cf - -C "$1" -- "./$2"
 """
+)
 _PIPE_BYTES = 1 << 20
+_QUEUE_BYTES = 8 << 20
 DEFAULT_LIMITS = ExtractLimits(max_bytes=8 * 1024**3, max_members=1_000_000)
 
 
@@ -106,37 +112,78 @@ class _Receiver:
         self.error: Exception | None = None
         self.report: ExtractReport | None = None
         self._target, self._limits = target, limits
-        read_fd, self._write_fd = os.pipe()
-        self._reader: BinaryIO = os.fdopen(read_fd, "rb", buffering=0)
-        _widen(self._write_fd)
+        self._chunks = _Chunks()
         self._thread = threading.Thread(target=self._extract, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._write_fd)
+        self._chunks.end()
         self._thread.join()
 
     def take(self, stream: str, chunk: bytes) -> None:
         """Hand over a chunk; what comes after the extraction stopped is dropped."""
-        if stream != "stdout" or self.error is not None:
-            return
-        view = memoryview(chunk)
-        try:
-            while view:
-                view = view[os.write(self._write_fd, view) :]
-        except BrokenPipeError:
-            pass
+        if stream == "stdout":
+            self._chunks.put(chunk)
 
     def _extract(self) -> None:
         try:
-            with self._reader:
-                self.report = extract_tree(self._reader, Path(os.fsdecode(self._target)), limits=self._limits)
-                while self._reader.read(_PIPE_BYTES):
-                    pass
+            source = cast(BinaryIO, self._chunks)
+            self.report = extract_tree(source, Path(os.fsdecode(self._target)), limits=self._limits)
         except Exception as error:  # noqa: BLE001 - handed to the calling thread
             self.error = error
+        finally:
+            self._chunks.drop()
+
+
+class _Chunks:
+    """A bounded hand-over of bytes between two threads, read like an unbuffered file; a pipe would copy them twice."""
+
+    def __init__(self) -> None:
+        self._queue: deque[memoryview] = deque()
+        self._bytes = 0
+        self._ended = self._dropping = False
+        self._changed = threading.Condition()
+
+    def put(self, chunk: bytes) -> None:
+        """Add a chunk; waits while too much is waiting to be read."""
+        with self._changed:
+            while self._bytes > _QUEUE_BYTES and not self._dropping:
+                self._changed.wait()
+            if not self._dropping:
+                self._queue.append(memoryview(chunk))
+                self._bytes += len(chunk)
+                self._changed.notify()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def drop(self) -> None:
+        """Nothing more is wanted."""
+        with self._changed:
+            self._dropping = True
+            self._queue.clear()
+            self._changed.notify()
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer with what is there, at least a byte; 0 at the end."""
+        with self._changed:
+            while not self._queue and not self._ended:
+                self._changed.wait()
+            if not self._queue:
+                return 0
+            chunk = self._queue.popleft()
+            size = min(len(chunk), len(buffer))
+            if size < len(chunk):
+                self._queue.appendleft(chunk[size:])
+            self._bytes -= size
+            self._changed.notify()
+        buffer[:size] = chunk[:size]
+        return size
 
 
 def _widen(descriptor: int) -> None:

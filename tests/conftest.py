@@ -83,7 +83,7 @@ def processes(container: hr.Container) -> Callable[[], list[str]]:
 
     def listed() -> list[str]:
         lines = container.exec(["ps", "-axo", "args="]).stdout.decode().splitlines()
-        own = ("/run/podman-init", "/bin/sh", "ps -axo")
+        own = ("/run/podman-init", "/bin/sh", "ps -axo", "[sh]")
         return [line for line in lines if not line.startswith(own) and "lane.sh" not in line]
 
     return listed

@@ -71,7 +71,8 @@ class PodmanDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return what removes every container with a label."""
-        script = 'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && podman rm --force --ignore --time 0 $ids'
+        found = 'ids=$(podman ps --all --quiet --filter "label=$1")'
+        script = found + ' && [ -n "$ids" ] && podman rm --force --ignore --time 0 $ids'
         return ("/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:

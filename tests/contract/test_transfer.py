@@ -19,7 +19,7 @@ HOSTILE = r"""
 import io, os, sys, tarfile
 def add(archive, name, kind=tarfile.REGTYPE, link="", data=b"evil"):
     member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, link
+    member.type, member.linkname, member.mode = kind, link, 0o755
     member.size = len(data) if kind == tarfile.REGTYPE else 0
     archive.addfile(member, io.BytesIO(data) if member.size else None)
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:

@@ -177,6 +177,8 @@ def test_a_clone_is_whole_private_and_says_nothing_of_the_host(
     store: RepositoryStore, source: Path, root: str, clone: Path, tmp_path: Path
 ) -> None:
     assert contents(clone) == contents(source)
+    (clone / "__pycache__").mkdir()
+    (clone / "__pycache__" / "x.pyc").touch()
     assert git(clone, "rev-parse", "HEAD", "main") == f"{root}\n{root}\n"
     assert git(clone, "status", "--porcelain") == git(clone, "remote") == git(clone, "diff", root) == ""
     assert not (clone / ".git" / "hooks").exists()
@@ -362,6 +364,14 @@ def test_a_diff_that_tries_to_leave_the_repository_is_refused_whole(
         store.apply_patch(root, addition("fine") + patch, 1)
     assert caught.value.refused
     assert store.commit_of(1) is None
+
+
+def test_a_name_that_git_reads_otherwise_than_we_do_gains_nothing(store: RepositoryStore, root: str) -> None:
+    dated = b"dos.txt 2024-01-01 00:00:00.000000000 +0000"  # git leaves the time out although no tab comes before it
+    patch = b"--- a/%s\n+++ b/%s\n@@ -1,2 +1 @@\n one\r\n-two\r\n" % (dated, dated)
+    assert store.read_file(store.apply_patch(root, patch, 1).commit, "dos.txt") == b"one\r\n"
+    kept = store.apply_patch(root, patch, 2, protected=("dos.txt",))
+    assert (kept.commit, kept.dropped) == (root, (("dos.txt", "dos.txt is protected"),))
 
 
 def test_a_diff_that_does_not_apply_says_where(store: RepositoryStore, root: str) -> None:

@@ -1,0 +1,253 @@
+"""Doubles for tests, of this project and of whoever extends it. Imports process, spec and errors.
+
+:class:`FakeRuntime` runs commands on the host, in the directories that a spec would mount: it isolates nothing, so it
+is for tests of the loop and of nothing else. :func:`make_agent_repository` makes an agent whose every generation
+does what a test scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hyperruntime.errors import ContainerLostError, ImageNotFoundError
+from hyperruntime.git import git
+from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn
+from hyperruntime.spec import ContainerSpec, ExecResult, Mount
+
+_KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG")
+
+
+class FakeImages:
+    """Images that are here because a test says so."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        """Hold the images of these names."""
+        self._known = tuple(known)
+
+    def ensure(self, name: str) -> str:
+        """Return the name.
+
+        Raises:
+            ImageNotFoundError: a test did not say so.
+        """
+        if name not in self._known:
+            raise ImageNotFoundError(name, "tell FakeRuntime of it")
+        return name
+
+
+class FakeContainer:
+    """Commands on the host, with the targets of mounts replaced by their sources."""
+
+    def __init__(self, spec: ContainerSpec, on_close: Callable[[FakeContainer], None]) -> None:
+        """Make it."""
+        self.spec = spec
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._running: list[HostProcess] = []
+        self._closed = False
+
+    def exec(
+        self,
+        args: Sequence[str | bytes],
+        *,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        on_output: Callable[..., None] | None = None,
+        output_limit_bytes: int = 1 << 20,
+    ) -> ExecResult:
+        """Run a command on the host to its end; its output arrives in one piece.
+
+        Raises:
+            ContainerLostError: it was closed meanwhile, or before.
+        """
+        argv = [self._outside(os.fsdecode(arg)) for arg in args]
+        argv[0] = sys.executable if argv[0] == "python3" else argv[0]
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        process = self._spawn(argv, self._outside(workdir or "/"), {**kept, **self.spec.env, **(env or {})})
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            kill_group(process)
+
+        timer = threading.Timer(timeout_s or 0, expire)
+        if timeout_s is not None:
+            timer.start()
+        stdout, stderr = process.communicate()
+        timer.cancel()
+        if self._closed:
+            raise ContainerLostError("the container was closed while a command ran in it")
+        for name, data in (("stdout", stdout), ("stderr", stderr)):
+            if on_output is not None and data:
+                on_output(name, data)
+        code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        return ExecResult(
+            args=tuple(argv),
+            exit_code=124 if expired.is_set() else code,
+            stdout=stdout[-output_limit_bytes:],
+            stderr=stderr[-output_limit_bytes:],
+            timed_out=expired.is_set(),
+        )
+
+    def close(self) -> None:
+        """End what runs in it; may be called again."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                kill_group(process)
+        self._on_close(self)
+
+    def _spawn(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> HostProcess:
+        with self._lock:
+            if self._closed:
+                raise ContainerLostError("the container is closed")
+            process = spawn(argv, stdin=DEVNULL, cwd=cwd, env=env)
+            self._running.append(process)
+        return process
+
+    def _outside(self, text: str) -> str:
+        mounts: list[Mount] = sorted(self.spec.mounts, key=lambda mount: -len(mount.target))
+        for mount in mounts:
+            text = text.replace(mount.target, mount.source)
+        return text
+
+
+class FakeRuntime:
+    """A runtime without an engine.
+
+    Attributes:
+        images: what is here.
+        started: how many containers were started.
+        open: those that are open now.
+    """
+
+    def __init__(
+        self,
+        *,
+        images: Sequence[str] = ("base",),
+        before_start: Callable[[ContainerSpec], None] | None = None,
+    ) -> None:
+        """Make it; ``before_start`` may raise what an engine would."""
+        self.images = FakeImages(images)
+        self.started = 0
+        self.open: list[FakeContainer] = []
+        self._before_start = before_start
+        self._lock = threading.Lock()
+
+    def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> FakeContainer:
+        """Return a container that runs commands on the host."""
+        if self._before_start is not None:
+            self._before_start(spec)
+        container = FakeContainer(spec, self._forget)
+        with self._lock:
+            self.started += 1
+            self.open.append(container)
+        return container
+
+    def _forget(self, container: FakeContainer) -> None:
+        with self._lock:
+            self.open = [other for other in self.open if other is not container]
+
+
+_TASK_AGENT = '''
+import math
+
+from value import VALUE
+
+
+class TaskAgent:
+    """Answers a packing task with a grid of equal circles; a larger VALUE makes them larger, up to 1."""
+
+    def __init__(self, model=None, chat_history_file=None):
+        self.chat_history_file = chat_history_file
+
+    def forward(self, inputs):
+        n = inputs["n"]
+        side = math.ceil(math.sqrt(n))
+        radius = min(VALUE, 1.0) / (2 * side)
+        with open(self.chat_history_file, "w") as file:
+            file.write(f"asked for {n} circles")
+        return [[(i % side + 0.5) / side, (i // side + 0.5) / side, radius] for i in range(n)], []
+'''
+
+_META_AGENT = '''
+import random
+
+
+class MetaAgent:
+    """Makes VALUE a little larger, by an amount that follows from seed and generation."""
+
+    def forward(self, repo, seed, generation):
+        with open(f"{repo}/value.py") as file:
+            value = float(file.read().split("=")[1])
+        step = random.Random(f"{seed}/{generation}").random() / 20
+        with open(f"{repo}/value.py", "w") as file:
+            file.write(f"VALUE = {value + step}\\n")
+'''
+
+_RUN_META_AGENT = """
+import argparse
+import json
+import os
+import subprocess
+
+from meta_agent import MetaAgent
+
+parser = argparse.ArgumentParser()
+for name in ("chat_history_file", "repo_path", "evals_folder", "git_dir", "base_commit", "outdir", "iterations_left"):
+    parser.add_argument("--" + name)
+options = parser.parse_args()
+repo, out, evals = options.repo_path, options.outdir, options.evals_folder
+generation = os.environ["HYPERRUN_GENERATION"]
+with open("actions.json") as file:
+    action = json.load(file).get(generation, "improve()")
+
+
+def improve():
+    MetaAgent().forward(repo, os.environ["HYPERRUN_SEED"], generation)
+
+
+def hand_in():
+    git = ["git", "-c", "safe.directory=*", "-C", repo]
+    subprocess.run([*git, "add", "--all"], check=True)
+    diff = subprocess.run([*git, "diff", "--cached", "--binary", options.base_commit], check=True, capture_output=True)
+    with open(f"{out}/model_patch.diff", "wb") as file:
+        file.write(diff.stdout)
+
+
+with open(options.chat_history_file, "w") as file:
+    file.write(f"generation {generation} saw {sorted(os.listdir(evals))}\\n")
+exec(action)
+if not os.path.lexists(f"{out}/model_patch.diff") and "by_tree" not in action:
+    hand_in()
+"""
+
+
+def make_agent_repository(path: Path, actions: Mapping[int, str] | None = None) -> Path:
+    """Make a git repository of an agent for the domain ``circle_packing`` that works at once and needs no model.
+
+    Args:
+        path: where; must not exist.
+        actions: Python source that the meta agent of a generation runs instead of ``improve()``; ``repo``, ``out``,
+            ``evals``, ``improve``, ``hand_in`` and ``options`` are there. Afterwards a diff is handed in, unless one
+            is there or the source says ``by_tree``.
+    """
+    files = {
+        "task_agent.py": _TASK_AGENT,
+        "meta_agent.py": _META_AGENT,
+        "run_meta_agent.py": _RUN_META_AGENT,
+        "value.py": "VALUE = 0.5\n",
+        "actions.json": json.dumps({str(number): action for number, action in (actions or {}).items()}),
+    }
+    path.mkdir(parents=True)
+    for name, text in files.items():
+        (path / name).write_text(text.lstrip("\n"))
+    for command in (["init", "-q", "-b", "main"], ["add", "--all"], ["commit", "-q", "-m", "agent"]):
+        git(["-C", str(path), *command])
+    return path

@@ -1,0 +1,70 @@
+"""Run every benchmark and print one table; `--json FILE` keeps the rows, `--write FILE...` makes docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import hyperruntime as hr
+from tests.bench import execs, generations
+from tests.bench.measure import Row, machine
+
+DOCUMENT = Path("docs/benchmarks.md")
+HEAD = """# Benchmarks
+
+`make bench` measures all of this anew, root and rootless, and writes this page. Medians; what is compared runs in turn
+in one run, so trust the ratios more than the figures.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--json", metavar="FILE", help="write the rows there")
+    parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the document from such files")
+    parser.add_argument("--only", choices=["execs", "generations"], help="one part")
+    options = parser.parse_args()
+    if options.write:
+        reports = [json.loads(Path(name).read_text()) for name in options.write]
+        DOCUMENT.write_text(HEAD + "".join(document(report) for report in reports))
+        return 0
+    report = measure(options.only)
+    print(document(report))
+    if options.json:
+        Path(options.json).write_text(json.dumps(report))
+    return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
+
+
+def measure(only: str | None) -> dict[str, Any]:
+    rows: list[Row] = []
+    with hr.open_runtime("podman") as runtime:
+        image = runtime.images.ensure("base")
+        parts = [execs.exec_rows, execs.life_rows, execs.stream_rows] if only != "generations" else []
+        parts += [generations.overhead_rows, generations.resume_rows] if only != "execs" else []
+        for part in parts:
+            print(f"measuring {part.__name__} ...", file=sys.stderr, flush=True)
+            rows += part(runtime, image)
+        info = runtime.info
+    kind = "rootless" if info.rootless else "root"
+    title = f"Podman {info.version}, {kind}, {info.oci_runtime}, storage {info.storage}"
+    return {"title": title, "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}
+
+
+def document(report: dict[str, Any]) -> str:
+    lines = [f"\n## {report['title']}\n", f"{report['machine']}\n"]
+    lines += ["| what | ours | beside | ratio | promise | holds |", "|---|---|---|---|---|---|"]
+    for row in report["rows"]:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        holds = {True: "yes", False: "**no**", None: ""}[row["holds"]]
+        value = f"{row['value']:.2f}" if row["value"] < 10 else f"{row['value']:.0f}"
+        cells = [row["what"], f"{value} {row['unit']}", row["compared_to"], ratio, row["wanted"], holds]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Benchmarks of containers: exec, start, removal, streams, copies."""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import hyperruntime as hr
+from hyperruntime.runtime import Runtime
+from tests.bench.measure import Row, from_threads, in_turn, memory_growth, seconds
+
+GIB = 1 << 30
+NULL = subprocess.DEVNULL
+
+
+def run_quiet(*args: str) -> None:
+    subprocess.run(args, stdout=NULL, stderr=NULL, check=True)
+
+
+def exec_rows(runtime: Runtime, image: str) -> list[Row]:
+    """One `true`: ours, a bare subprocess, Podman's command line, podman-py."""
+    with runtime.container(hr.ContainerSpec(image=image)) as container:
+        base = [*base_podman(runtime), "exec", container.name, "true"]
+
+        def through_api(client: Any) -> dict[str, float]:
+            theirs = client.containers.get(container.name)
+            return in_turn(
+                {
+                    "ours": lambda: container.exec(["true"]),
+                    "bare": lambda: subprocess.run(["true"], check=True),
+                    "podman": lambda: run_quiet(*base),
+                    "podman-py": lambda: theirs.exec_run(["true"]),
+                },
+                rounds=40,
+            )
+
+        fine = in_turn(
+            {"ours": lambda: container.exec(["true"]), "bare": lambda: subprocess.run(["true"], check=True)}, rounds=500
+        )
+        slow = api(runtime).call(through_api)
+        threads = statistics.median(from_threads(lambda: check(container), 50, 20) for _ in range(7))
+    ratio = fine["ours"] / fine["bare"]
+    cli, py = slow["podman"] / slow["ours"], slow["podman-py"] / slow["ours"]
+    return [
+        Row(what="exec of `true`", value=fine["ours"] * 1e3, unit="ms", compared_to=f"bare subprocess.run: {fine['bare'] * 1e3:.2f} ms",
+            ratio=ratio, wanted="at most 2x", holds=ratio <= 2),
+        Row(what="exec of `true`, in turn with engines", value=slow["ours"] * 1e3, unit="ms",
+            compared_to=f"podman exec: {slow['podman'] * 1e3:.0f} ms", ratio=cli, wanted="60x faster", holds=cli >= 60),
+        Row(what="exec of `true`, in turn with engines", value=slow["ours"] * 1e3, unit="ms",
+            compared_to=f"podman-py exec_run: {slow['podman-py'] * 1e3:.0f} ms", ratio=py, wanted="30x faster", holds=py >= 30),
+        Row(what="execs from 50 threads in one container", value=threads, unit="execs/s", wanted="at least 1000",
+            holds=threads >= 1000),
+    ]  # fmt: skip
+
+
+def check(container: hr.Container) -> None:
+    """One exec whose every output is checked."""
+    result = container.exec(["echo", "x"])
+    if (result.stdout, result.stderr, result.exit_code) != (b"x\n", b"", 0):
+        raise AssertionError(result)
+
+
+def life_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Start to the first result, and removal, against `podman run --rm`."""
+    starts: list[float] = []
+    removals: list[float] = []
+    theirs: list[float] = []
+    limits = limit_words(runtime)
+    args = [*base_podman(runtime), "run", "--rm", "--network", "none", *limits, image, "true"]
+    run_quiet(*args)
+    for _ in range(15):
+        begin = time.perf_counter()
+        container = runtime.container(hr.ContainerSpec(image=image))
+        container.exec(["true"])
+        starts.append(time.perf_counter() - begin)
+        removals.append(seconds(container.close))
+        theirs.append(seconds(lambda: run_quiet(*args)))
+    start, removal, run = (statistics.median(values) for values in (starts, removals, theirs))
+    return [
+        Row(what="start to first exec result", value=start * 1e3, unit="ms",
+            compared_to=f"podman run --rm IMAGE true: {run * 1e3:.0f} ms", ratio=start / run, wanted="at most 1.5x",
+            holds=start / run <= 1.5),
+        Row(what="removal", value=removal * 1e3, unit="ms", wanted="under 500 ms", holds=removal < 0.5),
+    ]  # fmt: skip
+
+
+def stream_rows(runtime: Runtime, image: str) -> list[Row]:
+    """One GiB out of a command and into one, with the memory that all transfers take."""
+    rows = []
+    spec = hr.ContainerSpec(image=image, limits=hr.Limits(tmpfs_bytes=3 * GIB // 2))
+    with runtime.container(spec) as container, memory_growth() as grown:
+        with tempfile.TemporaryDirectory() as disk:
+            big = make_big(disk)
+            rows.append(
+                rate(
+                    "1 GiB out of a command",
+                    7,
+                    lambda: container.exec(
+                        ["dd", "if=/dev/zero", "bs=1M", "count=1024"],
+                        on_output=lambda stream, chunk: None,
+                        output_limit_bytes=1024,
+                    ),
+                )
+            )
+            rows.append(rate("1 GiB into a command", 7, lambda: feed(container, big)))
+            put, get, cp = copies(container, disk, big, "/big")
+            for name, speed in (("put", put), ("get", get)):
+                rows.append(
+                    Row(
+                        what=f"{name} of 1 GiB, on disk",
+                        value=speed,
+                        unit="MiB/s",
+                        compared_to=f"cp on the same disk: {cp:.0f} MiB/s",
+                        ratio=speed / cp,
+                    )
+                )
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+            put, get, cp = copies(container, memory, make_big(memory), "/tmp/big")
+            for name, speed in (("put", put), ("get", get)):
+                rows.append(
+                    Row(
+                        what=f"{name} of 1 GiB, in memory",
+                        value=speed,
+                        unit="MiB/s",
+                        compared_to=f"cp in memory: {cp:.0f} MiB/s",
+                        ratio=speed / cp,
+                        wanted="at least 500 MiB/s",
+                        holds=speed >= 500,
+                    )
+                )
+    rows.append(
+        Row(
+            what="memory growth over all of these",
+            value=max(grown[0], 0.0),
+            unit="MiB",
+            wanted="under 64",
+            holds=grown[0] < 64,
+        )
+    )
+    return rows
+
+
+def make_big(folder: str) -> Path:
+    """Write one GiB of which no block is a hole."""
+    path = Path(folder, "big")
+    run_quiet("sh", "-c", 'yes 0123456789abcdef | head -c 1073741824 > "$1"', "x", str(path))
+    return path
+
+
+def copies(container: hr.Container, folder: str, big: Path, inside: str) -> tuple[float, float, float]:
+    """Return the median MiB/s of put, get and `cp`, in turn."""
+    back, plain = str(Path(folder, "back")), str(Path(folder, "plain"))
+    speeds: dict[str, list[float]] = {"put": [], "get": [], "cp": []}
+    for _ in range(5):
+        speeds["put"].append(1024 / seconds(lambda: container.put(big, inside)))
+        speeds["get"].append(1024 / seconds(lambda: container.get(inside, back)))
+        os.unlink(back)
+        speeds["cp"].append(1024 / seconds(lambda: run_quiet("cp", "--reflink=never", str(big), plain)))
+        os.unlink(plain)
+        container.exec(["rm", inside]).check()
+    return tuple(statistics.median(speeds[name]) for name in ("put", "get", "cp"))  # type: ignore[return-value]
+
+
+def rate(what: str, rounds: int, action: Any) -> Row:
+    """Return a row of the median MiB/s of an action that moves one GiB."""
+    speed = statistics.median(GIB / 2**20 / seconds(action) for _ in range(rounds))
+    return Row(what=what, value=speed, unit="MiB/s", wanted="at least 500 MiB/s", holds=speed >= 500)
+
+
+def feed(container: hr.Container, path: Path) -> None:
+    """Feed a file to a command that drops it."""
+    with io.open(path, "rb", buffering=0) as source:
+        container.exec(["dd", "of=/dev/null", "bs=1M"], input=source).check()
+
+
+def base_podman(runtime: Runtime) -> list[str]:
+    """Return how Podman must be called on this machine."""
+    from hyperruntime_podman.args import base_args
+
+    return base_args(settings(runtime))
+
+
+def limit_words(runtime: Runtime) -> list[str]:
+    """Return the ulimits without which no container runs on some machines."""
+    found = settings(runtime)
+    if not found.nofile:
+        return []
+    return ["--ulimit", f"nofile={found.nofile}:{found.nofile}", "--ulimit", f"nproc={found.nproc}:{found.nproc}"]
+
+
+def settings(runtime: Runtime) -> Any:
+    """Return what probing found."""
+    return runtime._driver._settings()  # type: ignore[attr-defined]
+
+
+def api(runtime: Runtime) -> Any:
+    """Return the private API service."""
+    return runtime._driver._api()  # type: ignore[attr-defined]
+
+
+def is_root() -> bool:
+    """Tell whether this is rootful Podman."""
+    return os.geteuid() == 0

@@ -1,0 +1,89 @@
+"""Measure in turn, so that a machine that drifts drifts for all alike; report medians."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        what: what was measured.
+        value: its median, in ``unit``.
+        unit: of the value.
+        compared_to: what it stands beside, or "".
+        ratio: how many times, in the words of ``wanted``; None where nothing is compared.
+        wanted: the promise, in words, or "".
+        holds: whether it holds here; None where nothing was promised.
+    """
+
+    what: str
+    value: float
+    unit: str
+    compared_to: str = ""
+    ratio: float | None = None
+    wanted: str = ""
+    holds: bool | None = None
+
+
+def in_turn(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Run each action once a round, in turn; return the median seconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for name, action in actions.items():
+        action()
+    for _ in range(rounds):
+        for name, action in actions.items():
+            begin = time.perf_counter()
+            action()
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Return how long an action takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def from_threads(action: Callable[[], object], threads: int, each: int) -> float:
+    """Return how many actions a second many threads do together."""
+    workers = [threading.Thread(target=lambda: [action() for _ in range(each)]) for _ in range(threads)]
+    begin = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return threads * each / (time.perf_counter() - begin)
+
+
+@contextmanager
+def memory_growth() -> Iterator[list[float]]:
+    """Yield a list that holds, afterwards, by how many MiB this process's peak grew."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    grown: list[float] = []
+    yield grown
+    grown.append((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def machine() -> str:
+    """Describe this machine in one line."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "unknown processor",
+    )
+    import os
+    import platform
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    return f"{os.cpu_count()} cores ({cpu}), {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"

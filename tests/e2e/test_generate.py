@@ -1,0 +1,270 @@
+"""The generate loop on real containers: what it keeps, what it survives, what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime import Limits, Runtime
+from hyperruntime.loop.archive import RunView, load_run
+from hyperruntime.loop.events import StepEvent
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.testing import make_agent_repository
+from hyperruntime.workspace import RepositoryStore
+
+pytestmark = pytest.mark.engine
+
+CHILD = """
+import sys
+import hyperruntime as hr
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import resume_run, start_run
+
+agent, image, parent, number, parallel, mode = sys.argv[1:]
+with hr.open_runtime("podman") as runtime:
+    if mode == "resume":
+        summary = resume_run(runtime, f"{parent}/generate_r")
+    else:
+        summary = start_run(runtime, GenerateOptions(
+            domains="circle_packing", agent=agent, image=image, run_id="r", output_dir_parent=parent, seed=11,
+            max_generation=int(number), parallel=int(parallel), eval_samples=(1,),
+        ))
+sys.exit(130 if summary.interrupted else 0)
+"""
+NOT_AGENT = {"image", "start", "parent", "settle", "diff", "state", "load check", "copy out", "remove", "reset"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunSummary]:
+    """Return a function that makes an agent with scripted generations and runs it on the engine."""
+
+    def start(
+        actions: dict[int, str] | None = None,
+        *,
+        on_event: Callable[[StepEvent], None] | None = None,
+        **options: Any,  # noqa: ANN401 - any option of a run
+    ) -> RunSummary:
+        agent = tmp_path / "an agent's repo"
+        if not agent.exists():
+            make_agent_repository(agent, actions)
+        defaults: dict[str, Any] = {
+            "domains": "circle_packing",
+            "agent": str(agent),
+            "image": base_image,
+            "max_generation": 1,
+            "seed": 3,
+            "run_id": "r",
+            "output_dir_parent": str(tmp_path / "out"),
+            "eval_samples": (1,),
+        }
+        return start_run(runtime, GenerateOptions(**{**defaults, **options}), on_event)
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:  # noqa: ANN401 - a generator fixture
+    """Fail a test after which a container of its runs is there, or a private directory."""
+    before = {owned.record.id for owned in runtime.containers()}
+    yield
+    deadline = time.monotonic() + 12
+    while left := {owned.record.id for owned in runtime.containers()} - before:
+        assert time.monotonic() < deadline, f"containers left: {left}"
+        time.sleep(0.2)
+
+
+def failures(summary: RunSummary | RunView) -> list[str | None]:
+    return [record.failure for record in summary.generations]
+
+
+def shape(generations: Sequence[GenerationRecord]) -> list[tuple[object, ...]]:
+    return [(record.genid, record.parent, record.score, record.commit) for record in generations]
+
+
+def check_whole(view: RunView) -> None:
+    """Check that a run's files agree with each other, whatever happened while it was made."""
+    root = Path(view.run_dir)
+    ids = [record.genid for record in view.generations]
+    assert len(set(ids)) == len(ids)
+    store = RepositoryStore(root / "repository.git")
+    patches: dict[object, list[bytes]] = {"initial": []}
+    for record in view.generations:
+        folder = root / f"gen_{record.genid}"
+        assert json.loads((folder / "metadata.json").read_text())["current_genid"] == record.genid
+        if record.parent is not None:
+            mine = (folder / "agent_output" / "model_patch.diff").read_bytes()
+            patches[record.genid] = [*patches[record.parent], mine]
+        assert store.replay(view.generations[0].commit, patches[record.genid]) == store.tree(record.commit)
+        if record.score is not None:
+            report = json.loads((folder / "circle_packing_eval_val" / "report.json").read_text())
+            assert report["score"] == record.score
+
+
+def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> None:
+    summary = run(agent="mutator", max_generation=3, eval_samples=None, seed=1)
+    assert failures(summary) == [None] * 4
+    assert summary.best is not None
+    assert summary.best.score is not None
+    assert summary.best.score > (summary.generations[0].score or 1)
+    check_whole(load_run(summary.run_dir))
+
+
+def test_overhead_of_a_generation_is_at_most_a_second(run: Callable[..., RunSummary]) -> None:
+    times: dict[str, float] = {}
+
+    def add(event: StepEvent) -> None:
+        if event.state == "done" and event.step in NOT_AGENT:
+            times[event.generation] = times.get(event.generation, 0.0) + event.duration_s
+
+    run(max_generation=5, on_event=add)
+    best = sorted(times[str(number)] for number in range(1, 6))[:3]
+    assert sum(best) / 3 < 1.0, times
+
+
+def test_each_failure_is_recorded_and_the_run_goes_on(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+    escape = (
+        "text = 'diff --git a/../../escaped b/../../escaped\\nnew file mode 100644\\n--- /dev/null\\n"
+        "+++ b/../../escaped\\n@@ -0,0 +1 @@\\n+out\\n'\nopen(f'{out}/model_patch.diff', 'w').write(text)"
+    )
+    actions = {
+        1: "raise SystemExit(3)",
+        2: "pass",
+        3: escape,
+        4: "open('task_agent.py', 'w').write('def')",
+        5: "import time; subprocess.Popen(['setsid', 'sleep', '600']); time.sleep(600)",
+        6: "# by_tree\nos.symlink('/etc', 'etc')\nos.mkfifo('pipe')\nimprove()",
+    }
+    summary = run(actions, max_generation=7, timeout_meta_s=3.0)
+    assert failures(summary) == [
+        None, "agent", "empty-diff", "refused-patch", "does-not-load", "timeout", None, None,
+    ]  # fmt: skip
+    assert {path for path, _ in summary.generations[6].dropped} == {"etc", "pipe"}
+    assert not list(tmp_path.rglob("escaped"))
+    assert list((Path(summary.run_dir) / "work").iterdir()) == []
+
+
+def test_what_the_meta_agent_leaves_behind_does_not_reach_the_evaluation(run: Callable[..., RunSummary]) -> None:
+    action = "\n".join(
+        [
+            "improve()",
+            "hand_in()",
+            "open(f'{repo}/value.py', 'w').write('VALUE = 1.0')",
+            "import site",
+            "subprocess.run('echo VALUE=1.0 > /usr/lib/python3/value.py; echo 3 > /etc/marker', shell=True)",
+            "loop = f'while :; do echo VALUE=1.0 > {repo}/value.py; sleep 0.05; done'",
+            "subprocess.Popen(['setsid', 'sh', '-c', loop], stdout=-3, stderr=-3)",
+        ]
+    )
+    summary = run({1: action})
+    store = RepositoryStore(Path(summary.run_dir) / "repository.git")
+    value = store.read_file(summary.generations[1].commit, "value.py")
+    assert value is not None
+    assert b"1.0" not in value
+    assert 0.41 < (summary.generations[1].score or 0) < 0.5
+
+
+def test_the_meta_agent_cannot_write_what_earlier_generations_were(run: Callable[..., RunSummary]) -> None:
+    action = "\n".join(
+        [
+            "try:",
+            "    open(f'{evals}/gen_initial/metadata.json', 'w')",
+            "except OSError:",
+            "    improve()",
+        ]
+    )
+    assert failures(run({1: action})) == [None, None]
+
+
+def test_files_of_other_users_of_the_container_are_taken_and_removed(run: Callable[..., RunSummary]) -> None:
+    action = "\n".join(
+        [
+            "# by_tree",
+            "improve()",
+            "os.mkdir('deep')",
+            "open('deep/secret', 'w').write('x')",
+            "os.chmod('deep/secret', 0)",
+            "subprocess.run(['chown', '-R', '1234:1234', 'deep', out])",
+            "os.chmod('deep', 0)",
+        ]
+    )
+    summary = run({1: action})
+    assert failures(summary) == [None, None]
+    store = RepositoryStore(Path(summary.run_dir) / "repository.git")
+    assert store.read_file(summary.generations[1].commit, "deep/secret") == b"x"
+    assert list((Path(summary.run_dir) / "work").iterdir()) == []
+
+
+def test_an_agent_that_fills_its_memory_is_blamed_itself(run: Callable[..., RunSummary], runtime: Runtime) -> None:
+    if runtime.info.limits.get("memory_bytes", "no") == "no":
+        pytest.skip("memory cannot be limited here")
+    summary = run({1: "x = bytearray(1 << 30)"}, limits=Limits(memory_bytes=192 << 20))
+    assert summary.generations[1].failure == "agent"
+
+
+def test_three_at_once_are_all_kept(run: Callable[..., RunSummary]) -> None:
+    summary = run(max_generation=6, parallel=3)
+    assert failures(summary) == [None] * 7
+    check_whole(load_run(summary.run_dir))
+
+
+def test_an_interrupt_ends_containers_and_the_run_goes_on_later(
+    run: Callable[..., RunSummary], runtime: Runtime
+) -> None:
+    def interrupt(event: StepEvent) -> None:
+        if (event.generation, event.step, event.state) == ("2", "meta agent", "start"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    slow = "import time\ntime.sleep(5)\nimprove()"
+    started = time.monotonic()
+    summary = run({2: slow}, max_generation=2, on_event=interrupt)
+    assert summary.interrupted
+    assert time.monotonic() - started < 12
+    assert [record.genid for record in summary.generations] == ["initial", 1]
+    assert failures(resume_run(runtime, summary.run_dir)) == [None] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_run_killed_at_any_instant_is_resumed_whole(
+    tmp_path: Path, base_image: str, runtime: Runtime, parallel: int
+) -> None:
+    agent, number = make_agent_repository(tmp_path / "agent"), 6
+    arguments = [str(agent), base_image, str(tmp_path / "out"), str(number), str(parallel)]
+    source, mode = random.Random(parallel), "start"
+    finished: set[str | int] = set()
+    run_dir = tmp_path / "out" / "generate_r"
+    for _ in range(8):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments, mode], stdout=subprocess.DEVNULL)
+        try:
+            assert child.wait(source.uniform(0.8, 3.0)) == 0
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        if not (run_dir / "run.json").exists():
+            pytest.skip("killed before there was a run")
+        view, mode = load_run(run_dir), "resume"
+        now = {record.genid for record in view.generations}
+        assert finished <= now
+        finished = now
+    summary = resume_run(runtime, run_dir)
+    assert failures(summary) == [None] * (number + 1)
+    check_whole(load_run(run_dir))
+    if parallel == 1:
+        options = GenerateOptions(
+            domains="circle_packing", agent=str(agent), image=base_image, run_id="whole", seed=11,
+            output_dir_parent=str(tmp_path / "out"), max_generation=number, eval_samples=(1,),
+        )  # fmt: skip
+        assert shape(start_run(runtime, options).generations) == shape(summary.generations)

@@ -1,0 +1,282 @@
+"""The archive and the files below it: torn lines, adoption, atomic writes, the run's owner."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+
+from hyperruntime.errors import ArchiveError, RunLockedError, SpecError, StorageError
+from hyperruntime.loop.archive import Archive, load_run
+from hyperruntime.loop.layout import Layout, parse_genid
+from hyperruntime.loop.lock import RECORD, RunLock, owner_state
+from hyperruntime.loop.options import GenerateOptions, options_from_json, options_to_json
+from hyperruntime.loop.record import GenerationRecord, record_from_json, record_to_json
+from hyperruntime.loop.storage import append_line, finish_directory, make_directory, storage_errors, write_atomic
+from hyperruntime.owner import OwnerIdentity
+from hyperruntime.spec import Limits
+
+
+def record(genid: str | int, score: float | None = 0.5, parent: str | int | None = None) -> GenerationRecord:
+    return GenerationRecord(
+        genid=genid,
+        parent=parent,
+        score=score,
+        scores={"circle_packing": {"train": 0.25, "val": score or 0.0}},
+        valid_parent=score is not None,
+        failure=None if score is not None else "agent",
+        detail="" if score is not None else 'it went wrong: \n"quoted" \u2603',
+        commit="a" * 40,
+        durations={"meta agent": 1.5},
+        dropped=(("hyperrun.toml", "is protected"),),
+    )
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    run = Layout(tmp_path / "generate_a run's directory")
+    run.root.mkdir()
+    options = GenerateOptions(domains="circle_packing", max_generation=2, seed=5, limits=Limits(cpus=2))
+    run.run.write_text(json.dumps({"options": options_to_json(options), "seed": 5}))
+    return run
+
+
+@pytest.mark.parametrize("genid", ["initial", 0, 7])
+@pytest.mark.parametrize("score", [0.5, None])
+def test_a_record_survives_json(genid: str | int, score: float | None) -> None:
+    one = record(genid, score, parent=None if genid == "initial" else "initial")
+    assert record_from_json(json.loads(json.dumps(record_to_json(one)))) == one
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"current_genid": True}, {"current_genid": -1}, {"current_genid": "x"}]
+)
+def test_what_is_no_record_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="no"):
+        record_from_json(value)
+
+
+def test_a_torn_line_is_skipped_named_and_closed_off(layout: Layout) -> None:
+    archive = Archive.load(layout)
+    archive.add(record("initial"))
+    archive.add(record(1, parent="initial"))
+    layout.archive.write_bytes(layout.archive.read_bytes()[:-20])
+    torn = Archive.load(layout)
+    assert [one.genid for one in torn] == ["initial"]
+    assert "line 2" in torn.problems[0]
+    torn.add(record(1, parent="initial"))
+    again = Archive.load(layout)
+    assert [one.genid for one in again] == ["initial", 1]
+    assert len(again.problems) == 1
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 50, b"{}", b'{"current_genid": [1]}', b"[" * 100_000, b"\xff\xfe", b"null"])
+def test_the_rest_is_used_when_a_line_is_damaged(layout: Layout, damage: bytes) -> None:
+    append_line(layout.archive, record_to_json(record("initial")))
+    with layout.archive.open("ab") as file:
+        file.write(damage + b"\n")
+    append_line(layout.archive, record_to_json(record(1, parent="initial")))
+    view = load_run(layout.root)
+    assert [one.genid for one in view.generations] == ["initial", 1]
+    assert len(view.problems) == 1
+
+
+def test_no_generation_counts_twice(layout: Layout) -> None:
+    for one in (record("initial"), record(1, 0.1), record(1, 0.9)):
+        append_line(layout.archive, record_to_json(one))
+    archive = Archive.load(layout)
+    assert [(one.genid, one.score) for one in archive] == [("initial", 0.5), (1, 0.1)]
+    assert "repeats" in archive.problems[0]
+    with pytest.raises(ArchiveError, match="already"):
+        archive.add(record(1))
+
+
+def test_a_finished_directory_without_a_line_is_adopted_once(layout: Layout) -> None:
+    append_line(layout.archive, record_to_json(record("initial")))
+    folder = layout.generation(1)
+    folder.mkdir()
+    (folder / "metadata.json").write_text(json.dumps({"hyperruntime": record_to_json(record(1, parent="initial"))}))
+    (layout.root / "gen_2").mkdir()
+    (layout.root / "gen_x").mkdir()
+    archive = Archive.load(layout)
+    assert [one.genid for one in archive] == ["initial", 1]
+    assert any("gen_2" in problem for problem in archive.problems)
+    archive.repair(layout)
+    assert len(layout.archive.read_bytes().splitlines()) == 2
+    Archive.load(layout).repair(layout)
+    assert len(layout.archive.read_bytes().splitlines()) == 2
+
+
+def test_candidates_have_a_score_and_know_their_children(layout: Layout) -> None:
+    archive = Archive.load(layout)
+    assert [one.genid for one in archive.candidates()] == ["initial"]
+    archive.add(record("initial", 0.3))
+    archive.add(record(1, None, parent="initial"))
+    archive.add(record(2, 0.8, parent="initial"))
+    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [("initial", 0.3, 2), (2, 0.8, 0)]
+    best = archive.best()
+    assert best is not None
+    assert best.genid == 2
+
+
+def test_a_lineage_is_listed_up_to_a_limit(layout: Layout) -> None:
+    archive = Archive.load(layout)
+    archive.add(record("initial"))
+    for number in range(1, 6):
+        archive.add(record(number, parent=number - 1 or "initial"))
+    assert archive.lineage(3, 10) == [1, 2, 3]
+    assert archive.lineage("initial", 10) == []
+    assert archive.lineage(5, 4) is None
+
+
+def test_adding_costs_the_same_at_ten_thousand(layout: Layout) -> None:
+    archive = Archive.load(layout)
+    for number in range(10_000):
+        archive._index(record(number, parent=max(0, number - 1)))
+    size = layout.archive.stat().st_size if layout.archive.exists() else 0
+    started = time.perf_counter()
+    archive.add(record(10_000, parent=9_999))
+    archive.candidates()
+    assert time.perf_counter() - started < 0.25
+    assert layout.archive.stat().st_size - size < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "genid"), [("gen_initial", "initial"), ("gen_12", 12), ("gen_012", None), ("gen_", None), ("12", None)]
+)
+def test_directory_names_name_generations(name: str, genid: object) -> None:
+    assert parse_genid(name) == genid
+
+
+def test_a_run_is_interrupted_until_all_its_generations_are_there(layout: Layout) -> None:
+    for one in (record("initial"), record(1)):
+        append_line(layout.archive, record_to_json(one))
+    assert load_run(layout.root).state == "interrupted"
+    append_line(layout.archive, record_to_json(record(2, None)))
+    assert load_run(layout.root).state == "finished"
+    with RunLock(layout.root):
+        assert load_run(layout.root).state == "running"
+
+
+def test_the_options_are_read_back(layout: Layout) -> None:
+    view = load_run(layout.root)
+    assert view.options.limits == Limits(cpus=2)
+    assert view.options.domains == ("circle_packing",)
+    assert view.seed == 5
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"seed": 1, "options": {"domains": []}}'])
+def test_a_directory_that_is_no_run_gets_one_sentence(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ArchiveError) as caught:
+        load_run(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_option_of_a_later_version_is_left_out() -> None:
+    stored = {**options_to_json(GenerateOptions(domains="a")), "colour": "blue"}
+    assert options_from_json(stored).domains == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("max_generation", -1, "0 or more"),
+        ("parallel", 0, "1 or more"),
+        ("parent_selection", "score_prob", "did you mean 'score_prop'"),
+        ("eval_samples", (0,), "-1 for all"),
+        ("eval_samples", (1, 2), "each of 1 domains"),
+        ("timeout_meta_s", 0, "positive"),
+        ("timeout_eval_s", float("nan"), "positive"),
+        ("run_id", "../x", "letters"),
+        ("network", "lan", "one of"),
+        ("domains", (), "at least one"),
+        ("seed", -3, "0 or more"),
+        ("max_file_bytes", 0, "positive"),
+    ],
+)
+def test_wrong_options_are_refused_with_a_sentence(field: str, value: object, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        attrs.evolve(GenerateOptions(domains="circle_packing"), **{field: value})  # type: ignore[arg-type]
+
+
+def test_settled_options_have_a_run_id_and_a_seed() -> None:
+    one, two = GenerateOptions(domains="a").settled(), GenerateOptions(domains="a", seed=3, run_id="x").settled()
+    assert one.run_id is not None
+    assert len(one.run_id) == len("20260101_000000_000000")
+    assert one.seed is not None
+    assert (two.seed, two.run_id) == (3, "x")
+
+
+def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    target = tmp_path / "file.json"
+    write_atomic(target, b"old")
+    (tmp_path / ".file.json.partial").mkdir()
+    with pytest.raises(StorageError, match=r"file\.json"):
+        write_atomic(target, b"new")
+    assert target.read_bytes() == b"old"
+
+
+def test_a_directory_appears_in_one_step(tmp_path: Path) -> None:
+    partial = make_directory(tmp_path / "work" / "gen_1")
+    (partial / "a").write_text("b")
+    finish_directory(partial, tmp_path / "gen_1")
+    assert (tmp_path / "gen_1" / "a").read_text() == "b"
+    assert not partial.exists()
+
+
+def test_no_space_and_no_permission_are_one_sentence() -> None:
+    for code, said in ((errno.ENOSPC, "no space"), (errno.EACCES, "may not be written"), (errno.EROFS, "read-only")):
+        with pytest.raises(StorageError, match=said) as caught, storage_errors("/some/where"):
+            raise OSError(code, os.strerror(code))
+        assert "'/some/where'" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_in_place_of_a_directory_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="part of the path is a file"):
+        make_directory(tmp_path / "file" / "below")
+
+
+def test_no_space_on_a_full_device_is_one_sentence() -> None:
+    with pytest.raises(StorageError, match="no space"):
+        append_line(Path("/dev/full"), {"a": 1})
+
+
+def test_a_second_owner_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    with RunLock(tmp_path):
+        assert owner_state(tmp_path) == "alive"
+        with pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
+            RunLock(tmp_path).acquire()
+    assert owner_state(tmp_path) == "none"
+
+
+def test_a_dead_owner_is_replaced(tmp_path: Path) -> None:
+    child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead = OwnerIdentity(token="t", host=socket.gethostname(), pid=int(child.stdout), start_time=1.0)
+    (tmp_path / RECORD).write_text(json.dumps(attrs.asdict(dead)))
+    with RunLock(tmp_path):
+        assert owner_state(tmp_path) == "alive"
+
+
+def test_an_owner_on_another_machine_is_respected(tmp_path: Path) -> None:
+    elsewhere = OwnerIdentity(token="t", host="another-machine", pid=1, start_time=1.0)
+    (tmp_path / RECORD).write_text(json.dumps(attrs.asdict(elsewhere)))
+    with pytest.raises(RunLockedError, match="another-machine"):
+        RunLock(tmp_path).acquire()
+
+
+def test_a_torn_owner_record_does_not_lock_for_ever(tmp_path: Path) -> None:
+    (tmp_path / RECORD).write_text('{"token": "t", "ho')
+    with RunLock(tmp_path):
+        assert owner_state(tmp_path) == "alive"

@@ -1,0 +1,93 @@
+"""Parent selection: the formulas, their edge cases, and that a choice can be made again."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.loop.selection import SELECTIONS, Candidate, midpoint, select_parent, sigmoid, weights
+
+POOL = [Candidate("initial", 0.2, 3), Candidate(1, 0.6, 0), Candidate(2, 0.6, 8), Candidate(3, 0.1, 1)]
+candidates = st.lists(
+    st.builds(Candidate, st.integers(0, 10**6), st.floats(-1e6, 1e6), st.integers(0, 10**4)),
+    min_size=1,
+    max_size=30,
+)
+
+
+def test_midpoint_is_the_mean_of_the_three_best() -> None:
+    assert midpoint([0.1, 0.9, 0.5, 0.7]) == pytest.approx(0.7)
+    assert midpoint([0.4]) == 0.4
+
+
+@pytest.mark.parametrize(
+    ("score", "middle", "value"),
+    [(0.5, 0.5, 0.5), (0.6, 0.5, 1 / (1 + math.exp(-1))), (0.0, 1.0, 4.5397868702434395e-05)],
+)
+def test_sigmoid_has_steepness_ten(score: float, middle: float, value: float) -> None:
+    assert sigmoid(score, middle) == pytest.approx(value)
+
+
+def test_sigmoid_never_overflows() -> None:
+    assert sigmoid(-1e9, 1e9) == 0.0
+    assert sigmoid(1e9, -1e9) == 1.0
+
+
+def test_score_prop_weighs_by_the_sigmoid() -> None:
+    middle = (0.6 + 0.6 + 0.2) / 3
+    expected = [1 / (1 + math.exp(-10 * (one.score - middle))) for one in POOL]
+    assert weights("score_prop", POOL) == pytest.approx(expected)
+
+
+def test_score_child_prop_damps_by_the_cube_of_the_children() -> None:
+    plain = weights("score_prop", POOL)
+    expected = [weight * math.exp(-((one.children / 8) ** 3)) for weight, one in zip(plain, POOL, strict=True)]
+    assert weights("score_child_prop", POOL) == pytest.approx(expected)
+    assert weights("score_child_prop", POOL)[2] == pytest.approx(plain[2] / math.e)
+
+
+def test_all_weigh_the_same_where_every_weight_is_zero() -> None:
+    assert weights("score_child_prop", [Candidate(1, 0.5, 1000), Candidate(2, 0.4, 1000)]) == [1.0, 1.0]
+
+
+def test_latest_is_the_last_and_best_the_first_of_the_highest() -> None:
+    assert select_parent("latest", POOL, seed=1, generation=4) == 3
+    assert select_parent("best", POOL, seed=1, generation=4) == 1
+
+
+def test_draws_follow_the_weights() -> None:
+    drawn = Counter(select_parent("score_child_prop", POOL, seed=7, generation=n) for n in range(4000))
+    total = sum(weights("score_child_prop", POOL))
+    for one, weight in zip(POOL, weights("score_child_prop", POOL), strict=True):
+        assert drawn[one.genid] / 4000 == pytest.approx(weight / total, abs=0.03)
+
+
+@given(candidates, st.sampled_from(SELECTIONS), st.integers(0, 2**32), st.integers(1, 10**6))
+def test_a_choice_depends_on_seed_generation_and_archive_alone(
+    pool: list[Candidate], rule: str, seed: int, generation: int
+) -> None:
+    chosen = select_parent(rule, pool, seed=seed, generation=generation)
+    assert chosen in {one.genid for one in pool}
+    assert select_parent(rule, list(pool), seed=seed, generation=generation) == chosen
+
+
+@given(candidates, st.sampled_from(["random", "score_prop", "score_child_prop"]))
+def test_weights_are_never_negative_and_never_all_zero(pool: list[Candidate], rule: str) -> None:
+    values = weights(rule, pool)
+    assert len(values) == len(pool)
+    assert min(values) >= 0
+    assert sum(values) > 0
+
+
+def test_nothing_to_choose_from_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no candidate"):
+        select_parent("best", [], seed=0, generation=1)
+
+
+def test_an_unknown_rule_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no weights"):
+        select_parent("worst", POOL, seed=0, generation=1)
