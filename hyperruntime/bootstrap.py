@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import structlog
 
 from hyperruntime.errors import ImageBuildError
+from hyperruntime.logs import get_logger
 from hyperruntime.process import ProcessResult, run_process, stream_process
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 BASE_PACKAGES: tuple[str, ...] = ("python3", "git", "patch", "procps", "ca-certificates")
 

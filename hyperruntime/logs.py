@@ -1,31 +1,49 @@
 """The library's logger: silent in a program that configured no logging, structured in one that did.
 
-An unconfigured structlog prints everything to standard output, which belongs to the program that embeds us.
+An unconfigured structlog prints everything to standard output, which belongs to the program that embeds us. So an event
+goes to structlog only in a program that configured it, else to the standard ``logging``. structlog itself is imported by
+whoever configures it.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import structlog
+import sys
 
 
-class _Logger:
-    """Hands each call to structlog where the program configured it, else to the standard ``logging``."""
+class Logger:
+    """Takes a fixed phrase and facts as keyword arguments."""
 
     def __init__(self, name: str) -> None:
+        """Log under a name; nothing is configured or imported."""
         self._name = name
-        self._standard = structlog.wrap_logger(
-            logging.getLogger(name),
-            processors=[structlog.stdlib.filter_by_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
 
-    def __getattr__(self, method: str) -> Any:  # noqa: ANN401 - whatever the logger has
-        return getattr(structlog.get_logger(self._name) if structlog.is_configured() else self._standard, method)
+    def debug(self, event: str, **facts: object) -> None:
+        """Tell what helps to find a fault."""
+        self._emit(logging.DEBUG, event, facts)
+
+    def info(self, event: str, **facts: object) -> None:
+        """Tell what happened."""
+        self._emit(logging.INFO, event, facts)
+
+    def warning(self, event: str, **facts: object) -> None:
+        """Tell what went wrong and was dealt with."""
+        self._emit(logging.WARNING, event, facts)
+
+    def error(self, event: str, **facts: object) -> None:
+        """Tell what went wrong."""
+        self._emit(logging.ERROR, event, facts)
+
+    def _emit(self, level: int, event: str, facts: dict[str, object]) -> None:
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())(event, **facts)
+            return
+        logger = logging.getLogger(self._name)
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s", " ".join([event, *(f"{name}={value!r}" for name, value in facts.items())]))
 
 
-def get_logger(name: str) -> Any:  # noqa: ANN401 - structlog's own return type
-    """Return a structlog-shaped logger; events are fixed phrases, facts are keyword arguments."""
-    return _Logger(name)
+def get_logger(name: str) -> Logger:
+    """Return the logger of a module."""
+    return Logger(name)
