@@ -7,6 +7,7 @@ replace or rename nothing. Imports nothing of the project.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import stat
 
@@ -52,6 +53,12 @@ class Lane:
         except BaseException:
             self.close()
             raise
+
+    def is_alive(self) -> bool:
+        """Tell whether the shell inside is there, or may still come."""
+        poll = select.poll()
+        poll.register(self.status, 0)
+        return not poll.poll(0)
 
     def start(self, script: bytes) -> None:
         """Hand the lane its next script, whose status lines carry the present ``sequence``.

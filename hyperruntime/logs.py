@@ -1,8 +1,8 @@
 """The library's logger: silent in a program that configured no logging, structured in one that did.
 
-An unconfigured structlog prints everything to standard output, which belongs to the program that embeds us. So an event
-goes to structlog only in a program that configured it, else to the standard ``logging``. structlog itself is imported by
-whoever configures it.
+An unconfigured structlog prints everything to standard output, which belongs to the program that embeds us. So an
+event goes to structlog only in a program that configured it, else to the standard ``logging``. structlog itself is
+imported by whoever configures it.
 """
 
 from __future__ import annotations

@@ -149,14 +149,19 @@ class Session:
             ContainerLostError: the container is gone.
             OSError: no space or no descriptors for a new lane.
         """
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
+        while (idle := self._pop_idle()) is not None:
+            if idle.is_alive():
+                return idle
+            self.retire_lane(idle)
         lane = Lane(self._exchange, self._numbers.next_lane())
         with self._lock:
             self._lanes.add(lane)
         self._send(f"lane {lane.number}\n")
         return lane
+
+    def _pop_idle(self) -> Lane | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def release_lane(self, lane: Lane) -> None:
         """Keep a lane that is clean for the next exec."""

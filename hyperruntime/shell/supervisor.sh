@@ -3,7 +3,9 @@
 # (the owner is gone) ends everything. It never waits in the foreground for a command of the user.
 HR_DIR=${HR_DIR:-/run/hyperruntime}
 exec 2>/dev/null
-trap : HUP INT QUIT USR1 USR2 ALRM TERM
+# `read` fails at the end of input and, in dash, alike when a signal comes: the trap tells them apart.
+signalled=
+trap signalled=1 HUP INT QUIT USR1 USR2 ALRM TERM
 HR_SETSID=
 command -v setsid >/dev/null && HR_SETSID=setsid
 
@@ -80,7 +82,11 @@ sweep_frozen() {
 }
 
 echo "ready ${HR_SETSID:-shared} $HR_HARD"
-while read -r verb one two three; do
+while :; do
+    if ! read -r verb one two three; then
+        [ "$signalled" ] || break
+        signalled= verb=
+    fi
     case $verb in
     lane) start_lane "$one" ;;
     kill)

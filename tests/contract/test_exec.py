@@ -219,6 +219,25 @@ def test_kill_0_ends_the_command_and_nothing_else(container: hr.Container) -> No
         assert sibling.result().stdout == b"lives\n"
 
 
+def test_signals_to_everything_spare_the_librarys_own_shells(shell_container: hr.Container) -> None:
+    for name in ("TERM", "HUP", "INT", "USR1"):
+        with ThreadPoolExecutor(1) as threads:
+            sibling = threads.submit(shell_container.exec, ["sleep", "30"])
+            time.sleep(0.2)
+            shell_container.exec(["sh", "-c", f"trap '' {name}; kill -{name} -1; sleep 0.1"]).check()
+            assert sibling.result(timeout=10).exit_code > 128
+        assert shell_container.exec(["echo", "works"]).stdout == b"works\n"
+
+
+def test_an_idle_lane_that_was_killed_is_not_used(container: hr.Container) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: container.exec(["sleep", "0.2"]), range(4)))
+    killed = container.exec(["sh", "-c", "pkill -9 -f lane.sh; sleep 1"])
+    assert killed.exit_code == 137
+    for _ in range(8):
+        assert container.exec(["echo", "works"]).stdout == b"works\n"
+
+
 def test_a_thousand_execs_from_fifty_threads_are_all_right(shell_container: hr.Container) -> None:
     def work(number: int) -> None:
         for turn in range(20):
