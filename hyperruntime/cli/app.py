@@ -1,0 +1,167 @@
+"""The program ``hyperrun``: its global options and the table of its commands, none of which is imported here."""
+
+from __future__ import annotations
+
+import signal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hyperruntime.errors import unknown_name
+
+if TYPE_CHECKING:
+    from hyperruntime.runtime import Runtime
+
+PROGRAM = "hyperrun"
+LEVELS = ("debug", "info", "warning", "error")
+AGENT_FILE = "hyperrun.toml"
+
+# name: (module below hyperruntime.cli, name in it, what `hyperrun --help` says)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("demo", "demo", "Watch agents improve, offline and with no API key."),
+    "runtimes": ("runtimes", "runtimes", "List the container engines and what each can do here."),
+    "doctor": ("doctor", "doctor", "Say what is right and wrong on this machine, and what to do."),
+    "image": ("image", "image", "Make, list, load and remove images."),
+    "exec": ("exec_command", "exec_command", "Run one command in a fresh container."),
+    "ps": ("containers", "ps", "List this library's containers and their owners."),
+    "prune": ("containers", "prune", "Remove what dead owners left behind."),
+    "domains": ("domains", "domains", "List what agents can be evaluated on."),
+    "generate": ("generate", "generate", "Run the generate loop: evolve an agent."),
+    "resume": ("generate", "resume", "Go on with a run that was ended or interrupted."),
+    "status": ("status", "status", "Show a run's generations and scores."),
+    "report": ("report", "report", "Draw a run's lineage and its best answer."),
+}
+
+
+class State:
+    """What the global options say, handed to every command.
+
+    Attributes:
+        runtime: the engine's name, or None for ``HYPERRUNTIME_RUNTIME``, else ``auto``.
+        debug: whether errors show where they happened.
+        log_level: the least serious level that is logged.
+        log_json: whether log lines are JSON.
+        signal: number of the signal that interrupts are reported as.
+    """
+
+    def __init__(self) -> None:
+        """Start with the defaults."""
+        self.runtime: str | None = None
+        self.debug = False
+        self.log_level = "warning"
+        self.log_json = False
+        self.signal: int = signal.SIGINT
+
+    def open_runtime(self, *, run_id: str = "") -> Runtime:
+        """Return the runtime that was asked for, opened."""
+        from hyperruntime.runtime import open_runtime
+
+        return open_runtime(self.runtime, run_id=run_id)
+
+
+class Command(click.Command):
+    """A command that has logging configured before it runs, and not for its help."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        """Keep the lines of examples as they are."""
+        super().__init__(*args, **kwargs)
+        self.epilog = keep_lines(self.epilog)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        """Configure logging, then run."""
+        from hyperruntime.cli.logs import configure_logging
+
+        configure_logging(ctx.ensure_object(State))
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A group of such commands, with a close match for an unknown one."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        """Keep the lines of examples as they are."""
+        super().__init__(*args, **kwargs)
+        self.epilog = keep_lines(self.epilog)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command and its arguments; refuse an unknown one with its close match."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise click.UsageError(unknown_name("command", args[0], self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+class App(Group):
+    """The root: its commands' names and short helps are known without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return it."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"hyperruntime.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+def keep_lines(epilog: str | None) -> str | None:
+    r"""Return an epilog that click does not fill: each paragraph marked with ``\b``."""
+    if epilog is None or "\b" in epilog:
+        return epilog
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in epilog.strip().split("\n\n"))
+
+
+def example(*lines: str) -> str:
+    """Return the epilog that shows how a command is called."""
+    return "\n".join(("Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from hyperruntime import __version__
+
+        click.echo(f"{PROGRAM} {__version__}")
+        ctx.exit()
+
+
+@click.command(
+    PROGRAM,
+    cls=App,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=example("hyperrun demo", "hyperrun exec -- python3 -c 'print(6 * 7)'", "hyperrun --runtime podman doctor"),
+)
+@click.option("--runtime", metavar="NAME", help="Container engine: podman, a plugin's name, or auto (default).")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="What is logged.")
+@click.option("--log-json", is_flag=True, help="Log JSON lines.")
+@click.option("--debug", is_flag=True, help="Show where an error happened.")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it.")
+@click.pass_context
+def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool, debug: bool) -> None:
+    """Run self-improving agents, and any untrusted command, in containers on whatever engine is here.
+
+    With --runtime and no command: `generate` where the current directory holds a hyperrun.toml.
+    """
+    state = ctx.ensure_object(State)
+    state.runtime, state.log_level, state.log_json, state.debug = runtime, log_level, log_json, debug
+    if ctx.invoked_subcommand is not None:
+        return
+    if runtime is not None and Path(AGENT_FILE).is_file():
+        from hyperruntime.cli.generate import generate_here
+
+        generate_here(ctx)
+    else:
+        click.echo(ctx.get_help())

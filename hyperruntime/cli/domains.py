@@ -1,0 +1,57 @@
+"""``hyperrun domains``: what agents can be evaluated on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hyperruntime import registry
+from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.errors import HyperRuntimeError
+
+_COLUMNS = ("domain", "splits", "image", "gpu", "agent", "description")
+
+
+@click.command(cls=Command, epilog=example("hyperrun domains", "hyperrun domains --json"))
+@json_option
+def domains(as_json: bool) -> None:
+    """List what agents can be evaluated on: splits with their counts of tasks, image, and the agent made for it."""
+    views = [_view(name) for name in sorted(registry.plugins(registry.DOMAINS))]
+    if as_json:
+        print_json(views)
+    elif not views:
+        click.echo("no domain is installed")
+    else:
+        print_table(_COLUMNS, [_row(view) for view in views])
+
+
+def _view(name: str) -> dict[str, Any]:
+    """Return a domain as JSON values; one that is broken says so."""
+    source = registry.plugins(registry.DOMAINS)[name].source
+    try:
+        domain = registry.load_domain(name)
+        splits = {split.name: len(domain.tasks(split.name)) for split in domain.splits}
+        return {
+            "domain": name,
+            "package": source,
+            "description": domain.description,
+            "splits": splits,
+            "image": domain.image,
+            "needs_gpu": domain.needs_gpu,
+            "agent": domain.agent,
+            "problem": "",
+        }
+    except HyperRuntimeError as error:
+        return {"domain": name, "package": source, "problem": str(error)}
+    except Exception as error:  # noqa: BLE001 - a plugin of a third party; it must not hide the others
+        return {"domain": name, "package": source, "problem": f"{type(error).__name__}: {error}"}
+
+
+def _row(view: dict[str, Any]) -> tuple[str, ...]:
+    if view["problem"]:
+        return view["domain"], "", "", "", "", f"broken: {view['problem']}"
+    splits = ", ".join(f"{name} {count}" for name, count in view["splits"].items())
+    gpu = "yes" if view["needs_gpu"] else "no"
+    return view["domain"], splits, view["image"], gpu, view["agent"], view["description"]

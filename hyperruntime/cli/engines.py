@@ -1,0 +1,96 @@
+"""Look at every installed driver without letting a broken one hide the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from hyperruntime import registry
+from hyperruntime.driver import Driver, EngineInfo, Finding
+from hyperruntime.errors import DriverLoadError, DriverNotFoundError, EngineUnavailableError, HyperRuntimeError
+
+
+@attrs.frozen(kw_only=True)
+class EngineView:
+    """One driver as it is on this machine.
+
+    Attributes:
+        name: of its entry point.
+        source: the package that publishes it.
+        info: what it can do, or None where it cannot be used.
+        why: why it cannot be used, or "".
+        next_step: what to do about that, or "".
+    """
+
+    name: str
+    source: str
+    info: EngineInfo | None = None
+    why: str = ""
+    next_step: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs containers here."""
+        return self.info is not None
+
+
+def engine_names(only: str | None = None) -> list[str]:
+    """Return the drivers in the order in which ``auto`` tries them, or the one that is named.
+
+    Raises:
+        DriverNotFoundError: no installed driver has this name.
+    """
+    names = registry.auto_order()
+    if only is None or only == "auto":
+        return names
+    if only not in names:
+        raise DriverNotFoundError(only, names)
+    return [only]
+
+
+def view_engine(name: str) -> EngineView:
+    """Return what a driver can do here, or why it cannot."""
+    source = registry.plugins(registry.RUNTIMES)[name].source
+    try:
+        with _loaded(name) as driver:
+            return EngineView(name=name, source=source, info=driver.probe())
+    except EngineUnavailableError as error:
+        return EngineView(name=name, source=source, why=error.why, next_step=error.next_step)
+    except DriverLoadError as error:
+        return EngineView(name=name, source=source, why=f"broken: {error}")
+    except HyperRuntimeError as error:
+        return EngineView(name=name, source=source, why=str(error))
+    except Exception as error:  # noqa: BLE001 - a plugin of a third party; it must not hide the others
+        return EngineView(name=name, source=source, why=f"broken: {_described(error)}", next_step=_blame(source))
+
+
+def diagnose_engine(name: str) -> list[Finding]:
+    """Return a driver's findings; a driver that cannot be loaded is a finding."""
+    try:
+        with _loaded(name) as driver:
+            return list(driver.diagnose())
+    except HyperRuntimeError as error:
+        return [Finding(subject="driver", ok=False, detail=str(error))]
+    except Exception as error:  # noqa: BLE001 - as above
+        source = registry.plugins(registry.RUNTIMES)[name].source
+        return [Finding(subject="driver", ok=False, detail=_described(error), next_step=_blame(source))]
+
+
+@contextmanager
+def _loaded(name: str) -> Iterator[Driver]:
+    driver: Any = registry.load_driver(name)
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _blame(source: str) -> str:
+    return f"tell the authors of package {source!r}, or remove it"

@@ -1,0 +1,147 @@
+"""``hyperrun generate`` and ``hyperrun resume``: run the generate loop, showing progress."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hyperruntime.cli.app import AGENT_FILE, Command, State, example
+from hyperruntime.cli.generate_options import agent_domains, generate_table, make_options, option_decorators
+from hyperruntime.cli.generations import print_generations, run_to_json
+from hyperruntime.cli.messages import Lines, WrongUsageError, note
+from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.progress import Tracker, make_display
+from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.errors import RunError, StorageError
+from hyperruntime.images import BASE, recipe_names, recipe_reference
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
+from hyperruntime.loop.storage import make_directory
+from hyperruntime.runtime import Runtime
+
+_EXIT_FAILED, _EXIT_BY_SIGNAL = 1, 128
+
+
+@click.command(
+    cls=Command,
+    epilog=example(
+        "hyperrun generate --domains circle_packing --max-generation 20 --parallel 2",
+        "hyperrun generate --domains circle_packing --agent ./my-agent --timeout-meta 10m --json",
+    ),
+)
+@option_decorators
+@json_option
+@click.pass_obj
+def generate(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
+    """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
+
+    Ends with 0 when some generation has a score, else with 1. Interrupted, it keeps all finished generations, and
+    `hyperrun resume` goes on.
+    """
+    if not values["domains"] and values.get("agent"):
+        values["domains"] = (agent_domains(Path(values["agent"])),)
+    options = make_options(values)
+    summary, number = run_generations(state, options)
+    print_summary(summary, as_json, seed=options.seed)
+    return exit_code(summary, number)
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun resume outputs/generate_1", "hyperrun resume outputs/generate_1 --max-generation 50"),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
+@click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
+@json_option
+@click.pass_obj
+def resume(state: State, run_dir: str, max_generation: int | None, parallel: int | None, as_json: bool) -> int:
+    """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one."""
+    view = load_run(run_dir)
+    last = view.options.max_generation if max_generation is None else max_generation
+    tracker = Tracker(last + 1, view.generations)
+    note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
+    with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
+        ensure_image(runtime, view.options)
+        with last_signal() as number, make_display(tracker) as display:
+            summary = resume_run(
+                runtime, run_dir, max_generation=max_generation, parallel=parallel, on_event=display.on_event
+            )
+    print_summary(summary, as_json, seed=view.seed)
+    return exit_code(summary, number())
+
+
+def generate_here(ctx: click.Context) -> Any:  # noqa: ANN401 - what the command returns
+    """Run ``generate`` on the agent repository in the current directory, with its ``[generate]`` options."""
+    table = generate_table(Path(AGENT_FILE), generate)
+    with generate.make_context("generate", [], parent=ctx, default_map={**table, "agent": "."}) as below:
+        return generate.invoke(below)
+
+
+def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary, int]:
+    """Start a run and show it; return what became of it, and the number of the signal that ended it or 0.
+
+    Everything that can be wrong with the options is found before an engine is asked.
+    """
+    run_dir = check_options(options)
+    with state.open_runtime(run_id=str(options.run_id)) as runtime:
+        ensure_image(runtime, options)
+        note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
+        with last_signal() as number, make_display(Tracker(options.max_generation + 1)) as display:
+            summary = start_run(runtime, options, on_event=display.on_event)
+    return summary, number()
+
+
+def check_options(options: GenerateOptions) -> Path:
+    """Return where the run will be.
+
+    Raises:
+        HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
+    """
+    domains = load_domains(options.domains)
+    check_agent(options, domains)
+    choose_image(options, domains)
+    try:
+        path = choose_directory(options)
+        make_directory(path.parent)
+    except (RunError, StorageError) as error:
+        raise WrongUsageError(str(error)) from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise WrongUsageError(f"{str(path.parent)!r} cannot be written; give another --output-dir-parent")
+    return path
+
+
+def ensure_image(runtime: Runtime, options: GenerateOptions) -> None:
+    """Make the run's image where it is missing, showing how that goes."""
+    name = choose_image(options, load_domains(options.domains))
+    reference = recipe_reference(name) if name in recipe_names() else name
+    if not runtime.images.exists(reference):
+        if name == BASE:
+            note(f"image {reference} is missing; making it, which takes about a minute")
+        runtime.images.ensure(name, on_output=Lines())
+
+
+def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> None:
+    """Print what became of a run, and on standard error what to do next."""
+    if as_json:
+        facts = {"seed": seed, "interrupted": summary.interrupted}
+        print_json(run_to_json(summary.run_dir, summary.generations, **facts))
+    elif summary.generations:
+        print_generations(summary.generations)
+    if not as_json:
+        click.echo(summary.run_dir)
+    if summary.interrupted:
+        note(f"interrupted; go on with: hyperrun resume {summary.run_dir}")
+
+
+def exit_code(summary: RunSummary, number: int) -> int:
+    """Return the exit code of a run that ended, by itself or by a signal."""
+    if summary.interrupted:
+        return _EXIT_BY_SIGNAL + (number or 2)
+    return _EXIT_FAILED if summary.best is None else 0

@@ -1,0 +1,122 @@
+"""``hyperrun image``: make, list, load and remove images."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from hyperruntime.cli.app import Group, State, example
+from hyperruntime.cli.messages import Lines, note
+from hyperruntime.cli.params import ENV_PAIR
+from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.driver import Image
+from hyperruntime.units import format_duration, format_size
+
+_ID_LETTERS = 12
+
+
+@click.group(cls=Group, epilog=example("hyperrun image bootstrap", "hyperrun image list"))
+def image() -> None:
+    """Make, list, load and remove images."""
+
+
+@image.command(
+    epilog=example("hyperrun image build base", "hyperrun image build localhost/mine:1 --file ./Containerfile")
+)
+@click.argument("name")
+@click.option("--file", "containerfile", metavar="FILE", help="A Containerfile of yours; NAME is then the reference.")
+@click.option("--context", metavar="DIR", help="What COPY sees; default is the Containerfile's directory.")
+@click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="For ARG; may be repeated.")
+@click.option("--force", is_flag=True, help="Build though the image exists, without the cache.")
+@click.pass_obj
+def build(
+    state: State,
+    name: str,
+    containerfile: str | None,
+    context: str | None,
+    build_args: tuple[tuple[str, str], ...],
+    force: bool,
+) -> None:
+    """Build the recipe NAME that ships with hyperruntime, or any Containerfile; print the image's reference."""
+    if context is not None and containerfile is None:
+        raise click.UsageError("--context needs --file")
+    started = time.monotonic()
+    with state.open_runtime() as runtime:
+        reference = runtime.images.build(
+            name,
+            containerfile=containerfile,
+            context=context,
+            build_args=dict(build_args),
+            force=force,
+            on_output=Lines(),
+        )
+    _print_made(reference, started)
+
+
+@image.command(epilog=example("hyperrun image bootstrap", "hyperrun image bootstrap --force"))
+@click.option("--force", is_flag=True, help="Make it though it exists.")
+@click.pass_obj
+def bootstrap(state: State, force: bool) -> None:
+    """Make the base image from Debian packages, with no registry; print its reference."""
+    started = time.monotonic()
+    with state.open_runtime() as runtime:
+        reference = runtime.images.bootstrap(force=force, on_output=Lines())
+    _print_made(reference, started)
+
+
+@image.command("list", epilog=example("hyperrun image list", "hyperrun image list --json"))
+@json_option
+@click.pass_obj
+def list_images(state: State, as_json: bool) -> None:
+    """List the images on this machine."""
+    with state.open_runtime() as runtime:
+        images = runtime.images.list()
+    if as_json:
+        print_json([_to_json(item) for item in images])
+    elif not images:
+        click.echo("no images; `hyperrun image bootstrap` makes the base image")
+    else:
+        rows = [_row(item, name) for item in images for name in item.references or ("",)]
+        print_table(("reference", "id", "size", "age"), sorted(rows), right=("size", "age"))
+
+
+@image.command(epilog=example("hyperrun image remove localhost/hyperruntime/base:latest"))
+@click.argument("references", nargs=-1, required=True)
+@click.pass_obj
+def remove(state: State, references: tuple[str, ...]) -> None:
+    """Remove images by reference."""
+    with state.open_runtime() as runtime:
+        for reference in references:
+            runtime.images.remove(reference)
+            click.echo(f"removed {reference}")
+
+
+@image.command(epilog=example("podman save -o image.tar localhost/mine:1 && hyperrun image load image.tar"))
+@click.argument("archive")
+@click.pass_obj
+def load(state: State, archive: str) -> None:
+    """Load an archive made by `podman save` or `docker save`; print its references."""
+    with state.open_runtime() as runtime:
+        for reference in runtime.images.load(archive):
+            click.echo(reference)
+
+
+def _print_made(reference: str, started: float) -> None:
+    note(f"image ready after {format_duration(time.monotonic() - started)}")
+    click.echo(reference)
+
+
+def _to_json(item: Image) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "references": list(item.references),
+        "size_bytes": item.size_bytes,
+        "created": item.created,
+    }
+
+
+def _row(item: Image, name: str) -> tuple[str, ...]:
+    age = format_duration(max(0.0, time.time() - item.created))
+    return name or "<none>", item.id[:_ID_LETTERS], format_size(item.size_bytes), age

@@ -1,0 +1,36 @@
+"""Configure structlog: for people on standard error, or JSON lines. Nothing else in the library configures it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+    from hyperruntime.cli.app import State
+
+
+def configure_logging(state: State) -> None:
+    """Send log lines of a level and above to standard error."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso" if state.log_json else "%H:%M:%S", utc=state.log_json),
+            *_renderers(state.log_json),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, state.log_level.upper())),
+        # Looked up at each line: a test, or a progress display, may replace sys.stderr.
+        logger_factory=lambda *args: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _renderers(as_json: bool) -> tuple[Processor, ...]:
+    if as_json:
+        return (structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str))
+    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),)

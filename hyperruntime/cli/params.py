@@ -1,0 +1,163 @@
+"""What options are made of: sizes, durations, mounts, pairs. Each refuses wrong text with one sentence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hyperruntime.cli.messages import WrongUsageError
+from hyperruntime.errors import SpecError, unknown_name
+from hyperruntime.units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from hyperruntime.spec import Mount
+
+    _ParamType = click.ParamType[Any]
+else:  # generic for type checkers only: older releases of click have a plain class
+    _ParamType = click.ParamType
+
+_RUN_FILE = "run.json"
+
+
+def option_name(param: click.Parameter | None) -> str:
+    """Return an option as the user writes it."""
+    return "value" if param is None else (param.opts[-1] if param.opts else str(param.name))
+
+
+class Size(_ParamType):
+    """Bytes, as ``512m``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
+        """Return the bytes."""
+        return value if isinstance(value, int) else parse_size(str(value), option_name(param))
+
+
+class Duration(_ParamType):
+    """Seconds above zero, as ``10s`` or ``5m``."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """Return the seconds."""
+        field = option_name(param)
+        seconds = float(value) if isinstance(value, (int, float)) else parse_duration(str(value), field)
+        if seconds <= 0:
+            raise SpecError(field, value, "a duration above zero")
+        return seconds
+
+
+class Names(_ParamType):
+    """Names separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:  # noqa: ANN401
+        """Return the names."""
+        if not isinstance(value, str):
+            return tuple(value)
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+class Counts(_ParamType):
+    """Whole numbers separated by commas."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:  # noqa: ANN401
+        """Return the numbers."""
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+        try:
+            return tuple(int(item) for item in items)
+        except ValueError:
+            raise SpecError(option_name(param), value, "whole numbers separated by commas, such as 2,-1") from None
+
+
+class EnvPair(_ParamType):
+    """``NAME=VALUE``, or ``NAME`` to hand on our own variable."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
+        """Return name and value."""
+        name, equals, text = str(value).partition("=")
+        if not equals and name in os.environ:
+            return name, os.environ[name]
+        if not equals or not name:
+            raise SpecError(option_name(param), value, "NAME=VALUE, or the NAME of a variable that is set here")
+        return name, text
+
+
+class MountPair(_ParamType):
+    """``SOURCE:TARGET`` or ``SOURCE:TARGET:rw``."""
+
+    name = "source:target[:rw]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mount:  # noqa: ANN401
+        """Return the mount, whose source exists."""
+        from hyperruntime.spec import Mount
+
+        text, mode = str(value), "ro"
+        for ending in ("ro", "rw"):
+            if text.endswith(f":{ending}"):
+                text, mode = text[:-3], ending
+        source, target = split_pair(text, option_name(param), "SOURCE:TARGET, or SOURCE:TARGET:rw")
+        return Mount(source=existing_path(source, option_name(param)), target=target, read_only=mode == "ro")
+
+
+class CopyPair(_ParamType):
+    """``SOURCE:TARGET``."""
+
+    name = "source:target"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
+        """Return both paths."""
+        return split_pair(str(value), option_name(param), "SOURCE:TARGET")
+
+
+class RunDirectory(_ParamType):
+    """A directory that a run of the generate loop has made."""
+
+    name = "run_dir"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Return the directory."""
+        path = Path(os.path.expanduser(str(value)))
+        if (path / _RUN_FILE).is_file():
+            return str(path)
+        if path.is_dir():
+            raise WrongUsageError(f"{value!r} is no run directory: it has no {_RUN_FILE}; give a generate_<run-id>")
+        runs = [str(found.parent) for found in path.parent.glob(f"*/{_RUN_FILE}")]
+        raise WrongUsageError(unknown_name("run directory", str(value), runs))
+
+
+def split_pair(text: str, field: str, allowed: str) -> tuple[str, str]:
+    """Return what is before and after the last colon.
+
+    Raises:
+        SpecError: a part is missing.
+    """
+    source, colon, target = text.rpartition(":")
+    if not colon or not source or not target:
+        raise SpecError(field, text, allowed)
+    return source, target
+
+
+def existing_path(path: str, field: str) -> str:
+    """Return the absolute form of a path of the host.
+
+    Raises:
+        WrongUsageError: there is nothing.
+    """
+    absolute = os.path.abspath(os.path.expanduser(path))
+    if not os.path.lexists(absolute):
+        raise WrongUsageError(f"{field}: {path!r} does not exist on this machine; give a path that does")
+    return absolute
+
+
+SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
+ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()

@@ -1,0 +1,50 @@
+"""``hyperrun report``: draw a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.generations import best_generation
+from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.loop.archive import load_run
+from hyperruntime.report.pictures import Picture, write_pictures
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun report outputs/generate_1", "hyperrun report outputs/generate_1 --output ./pictures"),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.option("--output", metavar="DIR", help="Where to; default: report/ in the run directory.")
+@json_option
+def report(run_dir: str, output: str | None, as_json: bool) -> None:
+    """Draw the lineage of the run in RUN_DIR and its best answers, as SVG and PNG, and say where they are."""
+    view = load_run(run_dir)
+    pictures = write_pictures(view, best_generation(view.generations), Path(output) if output else None)
+    if as_json:
+        print_json([picture_to_json(picture) for picture in pictures])
+    else:
+        print_pictures(pictures)
+
+
+def print_pictures(pictures: Sequence[Picture]) -> None:
+    """Print where pictures are, one line each."""
+    width = max((len(picture.subject) for picture in pictures), default=0)
+    for picture in pictures:
+        also = "" if picture.png is None else f" and {picture.png.suffix}"
+        click.echo(f"{picture.subject:{width}}  {picture.svg}{also}")
+
+
+def picture_to_json(picture: Picture) -> dict[str, Any]:
+    """Return a picture as JSON values."""
+    return {
+        "subject": picture.subject,
+        "svg": str(picture.svg),
+        "png": None if picture.png is None else str(picture.png),
+    }

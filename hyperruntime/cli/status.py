@@ -1,0 +1,41 @@
+"""``hyperrun status``: a run's generations and scores, while it runs or after."""
+
+from __future__ import annotations
+
+import click
+
+from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.generations import best_generation, print_generations, run_to_json
+from hyperruntime.cli.messages import note
+from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.loop.archive import RunView, load_run
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun status outputs/generate_1", "hyperrun status outputs/generate_1 --json"),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@json_option
+def status(run_dir: str, as_json: bool) -> None:
+    """Show the generations of the run in RUN_DIR, which may be going on; a damaged line is named and left out."""
+    view = load_run(run_dir)
+    if as_json:
+        facts = {"state": view.state, "seed": view.seed, "problems": list(view.problems)}
+        print_json(run_to_json(view.run_dir, view.generations, **facts))
+        return
+    _print(view)
+
+
+def _print(view: RunView) -> None:
+    best = best_generation(view.generations)
+    top = "no score yet" if best is None else f"best {best.score:.4f} (generation {best.genid})"
+    total = view.options.max_generation + 1
+    click.echo(f"{view.run_dir}: {view.state}, {len(view.generations)} of {total} generations, {top}, seed {view.seed}")
+    if view.generations:
+        print_generations(view.generations)
+    for problem in view.problems:
+        note(f"problem: {problem}")
+    if view.state == "interrupted":
+        note(f"go on with: hyperrun resume {view.run_dir}")

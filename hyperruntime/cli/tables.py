@@ -1,0 +1,63 @@
+"""Print tables: framed by rich on a terminal, plain aligned columns elsewhere, JSON where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def json_option(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
+    """Add ``--json`` to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+
+
+def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Print a value as JSON on standard output."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Print rows under their columns on standard output.
+
+    Args:
+        columns: the headings.
+        rows: one text per column each.
+        right: headings of the columns of figures.
+    """
+    if sys.stdout.isatty():
+        _print_rich(columns, rows, right)
+        return
+    for line in plain_lines(columns, rows, right):
+        click.echo(line)
+
+
+def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Return a table as aligned lines; nothing is cut, so that a program can read it."""
+    lines = [[column.upper() for column in columns], *([cell or "-" for cell in row] for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    return ["  ".join(_aligned(line, columns, widths, right)).rstrip() for line in lines]
+
+
+def _aligned(line: Sequence[str], columns: Sequence[str], widths: Sequence[int], right: Sequence[str]) -> list[str]:
+    return [
+        cell.rjust(width) if column in right else cell.ljust(width)
+        for cell, column, width in zip(line, columns, widths, strict=True)
+    ]
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        table.add_row(*(Text(cell or "-") for cell in row))
+    Console(highlight=False).print(table)

@@ -1,0 +1,101 @@
+"""What an agent repository offers to the loop: commands and classes. Imports errors and layout.
+
+A repository says it in ``hyperrun.toml``; one that has none follows the default contract::
+
+    [commands]
+    meta_agent = ["python3", "run_meta_agent.py"]
+    task_agent = "task_agent:TaskAgent"
+
+    [load]
+    check = ["task_agent:TaskAgent", "meta_agent:MetaAgent"]
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import AgentError
+from hyperruntime.loop.layout import CHAT_HISTORY
+
+CONTRACT_FILE = "hyperrun.toml"
+REPO, OUT, EVALS, HARNESS = "/workspace/repo", "/workspace/out", "/workspace/evals", "/workspace/harness"
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_META = ("python3", "run_meta_agent.py")
+_TASK = "task_agent:TaskAgent"
+_META_CLASS = "meta_agent:MetaAgent"
+
+
+@attrs.frozen(kw_only=True)
+class Contract:
+    """The commands of an agent repository.
+
+    Attributes:
+        meta_agent: argv that edits the repository; options of the contract are appended.
+        task_agent: ``module:Class`` that answers tasks.
+        load: each ``module:Class`` that must still be there after an edit.
+    """
+
+    meta_agent: tuple[str, ...] = _META
+    task_agent: str = _TASK
+    load: tuple[str, ...] = (_TASK, _META_CLASS)
+
+
+def parse_contract(data: bytes | None) -> Contract:
+    """Return the contract that a ``hyperrun.toml`` states; None, no file, is the default one.
+
+    Raises:
+        AgentError: it is no TOML, or a value is not of the allowed form.
+    """
+    if data is None:
+        return Contract()
+    try:
+        value = tomllib.loads(data.decode())
+    except ValueError as error:
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository is no TOML: {error}") from error
+    commands, load = _table(value, "commands"), _table(value, "load")
+    meta = _strings(commands.get("meta_agent", list(_META)), "commands.meta_agent")
+    task = commands.get("task_agent", _TASK)
+    default = [task, _META_CLASS] if meta == _META else [task]
+    checks = _strings(load.get("check", default), "load.check")
+    for name in (task, *checks):
+        if not isinstance(name, str) or not _CLASS.fullmatch(name):
+            raise AgentError(f"{CONTRACT_FILE}: {name!r} is not allowed: module:Class")
+    return Contract(meta_agent=meta, task_agent=task, load=checks)
+
+
+def contract_from_json(value: Mapping[str, Any]) -> Contract:
+    """Return a contract that was stored."""
+    return Contract(meta_agent=tuple(value["meta_agent"]), task_agent=value["task_agent"], load=tuple(value["load"]))
+
+
+def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
+    """Return the argv of the meta agent."""
+    return [
+        *contract.meta_agent,
+        *("--chat_history_file", f"{OUT}/{CHAT_HISTORY}"),
+        *("--repo_path", REPO),
+        *("--evals_folder", EVALS),
+        *("--git_dir", REPO),
+        *("--base_commit", base_commit),
+        *("--outdir", OUT),
+        *("--iterations_left", str(iterations_left)),
+    ]
+
+
+def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = value.get(name, {})
+    if not isinstance(table, dict):
+        raise AgentError(f"{CONTRACT_FILE}: [{name}] must be a table")
+    return table
+
+
+def _strings(value: object, name: str) -> tuple[str, ...]:
+    items: Sequence[object] = value if isinstance(value, list) else ()
+    if not items or not all(isinstance(item, str) and item for item in items):
+        raise AgentError(f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of texts")
+    return tuple(str(item) for item in items)

@@ -1,0 +1,226 @@
+"""Make and evaluate one generation: a visible list of steps. Imports the rest of the loop but the run.
+
+Two fresh containers serve a generation. The first runs the meta agent on a private clone; it is removed before the
+host looks at what was written. The second has a private copy of the state that was kept, so that what is evaluated
+is the patch and nothing that the meta agent left behind. Why: docs/decisions/0007-generate-loop.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import UTC, datetime
+
+import attrs
+import structlog
+
+from hyperruntime.domain import Domain, Split
+from hyperruntime.errors import ImageNotFoundError, SpecError, StorageError, UnsupportedOptionError
+from hyperruntime.loop.collect import copy_files
+from hyperruntime.loop.contract import EVALS, HARNESS
+from hyperruntime.loop.evaluation import (
+    HISTORY_FOLDER,
+    Evaluator,
+    install_harness,
+    selection_score,
+    write_results,
+)
+from hyperruntime.loop.failures import (
+    InfrastructureFailedError,
+    RunInterruptedError,
+    one_line,
+    translate_failure,
+)
+from hyperruntime.loop.layout import AGENT_OUTPUT, evaluation_name
+from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent
+from hyperruntime.loop.place import Place, discard
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.stages import evaluate_domains
+from hyperruntime.loop.steps import StepLog
+from hyperruntime.loop.storage import check_writable, make_directory
+from hyperruntime.spec import Mount
+
+log = structlog.get_logger()
+
+ATTEMPTS = 3
+STEPS = (
+    "image", "start", "parent", "meta agent", "settle", "diff", "state", "load check", "evaluate", "copy out",
+    "remove", "reset",
+)  # fmt: skip
+_ENDS_THE_RUN = (
+    RunInterruptedError,
+    UnsupportedOptionError,
+    ImageNotFoundError,
+    SpecError,
+)
+
+
+def make_generation(setting: Setting, plan: Plan) -> GenerationRecord:
+    """Make one generation and return what became of it; its files are then in the run's ``work`` directory.
+
+    Where the infrastructure failed it is made again, twice at most.
+
+    Raises:
+        RunInterruptedError: the run is being ended.
+        StorageError: the host has no space, or a directory cannot be written.
+        UnsupportedOptionError, ImageNotFoundError, SpecError: no generation of this run can be made.
+    """
+    for attempt in range(1, ATTEMPTS):
+        record, again = _Generation(setting, plan, attempt).make()
+        if not again:
+            return record
+        log.warning("generation made again", generation=plan.genid, attempt=attempt, reason=record.detail)
+    return _Generation(setting, plan, ATTEMPTS).make()[0]
+
+
+class _Generation:
+    """One attempt at a generation."""
+
+    def __init__(self, setting: Setting, plan: Plan, attempt: int) -> None:
+        """Make its directories, and nothing else yet."""
+        self._setting, self._plan = setting, plan
+        self._folder = setting.layout.partial(plan.genid)
+        self._private = self._folder.with_name(f"{self._folder.name}.private")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        discard(setting, self._private)
+        make_directory(self._folder)
+        harness = make_directory(self._private / "harness")
+        view = Mount(source=str(setting.layout.view), target=EVALS)
+        self._agent = Place(setting, plan, self._private / "agent", view)
+        self._trial = Place(setting, plan, self._private / "evaluation", Mount(source=str(harness), target=HARNESS))
+        self._steps = StepLog(plan.genid, setting.events, self._folder)
+        self._evaluator = Evaluator(
+            self._trial,
+            setting.contract,
+            harness,
+            timeout_s=setting.options.timeout_eval_s,
+            on_output=self._steps.write,
+        )
+        self._record = GenerationRecord(
+            genid=plan.genid,
+            parent=plan.parent,
+            commit=plan.commit,
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            attempts=attempt,
+        )
+
+    def make(self) -> tuple[GenerationRecord, bool]:
+        """Do all steps; return the record, and whether another attempt may help."""
+        started, again = time.monotonic(), False
+        with self._steps:
+            try:
+                self._run_steps()
+                self._record = attrs.evolve(self._record, valid_parent=True)
+            except _ENDS_THE_RUN:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary of a generation: whatever it is is recorded
+                again = self._fail(error)
+            finally:
+                self._clean_up()
+            if again:
+                check_writable(self._folder)  # once what the agent may have filled it with is gone
+            self._settle_record()
+            if not again or self._record.attempts == ATTEMPTS:
+                self._steps.settled(self._record.score, self._record.failure or "", started)
+        return self._record, again
+
+    def _run_steps(self) -> None:
+        run = self._steps.run
+        run("image", self._use_image)
+        if self._plan.parent is not None:
+            run("start", self._agent.start)
+            run("parent", self._bring_in_parent)
+            run("meta agent", self._run_meta_agent)
+            run("settle", self._settle_agent)
+            run("diff", self._take_diff)
+        run("state", self._bring_in_state)
+        run("load check", self._check_load)
+        run("evaluate", self._evaluate)
+        run("copy out", self._copy_out)
+
+    def _use_image(self) -> None:
+        """Nothing to do: the run made sure of the image once, and a container that lacks it says so."""
+        self._steps.note(f"image {self._setting.image}")
+
+    def _bring_in_parent(self) -> None:
+        self._setting.store.checkout(self._plan.commit, self._agent.repo)
+
+    def _run_meta_agent(self) -> None:
+        run_meta_agent(self._setting, self._plan, self._agent, self._steps)
+
+    def _settle_agent(self) -> None:
+        """End whatever could still write, while the next container starts."""
+        self._trial.start_early()
+        self._agent.settle()
+        self._agent.close()
+
+    def _take_diff(self) -> None:
+        snapshot = keep_state(self._setting, self._plan, self._agent, self._folder)
+        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=snapshot.dropped)
+        for path, reason in snapshot.dropped:
+            self._steps.note(f"left out of the diff: {path}: {reason}")
+        check_changed(snapshot)
+
+    def _bring_in_state(self) -> None:
+        self._setting.store.export(self._record.commit, self._trial.repo)
+        install_harness(self._private / "harness")
+        self._trial.start()
+
+    def _check_load(self) -> None:
+        self._evaluator.check_load(self._setting.options.timeout_check_s)
+
+    def _evaluate(self) -> None:
+        options, domains = self._setting.options, self._setting.domains
+        staged_only = evaluate_domains(self._evaluator, domains, options, self._copy_histories)
+        self._record = attrs.evolve(self._record, staged_only=staged_only)
+
+    def _copy_histories(self, domain: Domain, split: Split) -> None:
+        name = evaluation_name(domain.name, split.name)
+        self._trial.settle()
+        copy_files(self._trial.out, self._folder / name / HISTORY_FOLDER, below=name)
+
+    def _copy_out(self) -> None:
+        for domain in self._setting.domains:
+            for split, result in self._evaluator.results.get(domain.name, {}).items():
+                write_results(self._folder, domain, split, result)
+
+    def _fail(self, error: Exception) -> bool:
+        """Note why the generation failed; return whether another attempt may help."""
+        if self._setting.containers.stopping:
+            raise RunInterruptedError("the run is being ended") from error
+        reason = translate_failure(error, self._steps.current)
+        self._steps.note(f"== failed: {reason.failure}: {reason}")
+        self._record = attrs.evolve(self._record, failure=reason.failure, detail=one_line(str(reason)))
+        return isinstance(reason, InfrastructureFailedError)
+
+    def _clean_up(self) -> None:
+        """Remove the containers, then throw away all that an agent could write; always."""
+        try:
+            self._steps.run("remove", self._end_containers)
+            if self._plan.parent is not None:
+                copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
+        except StorageError as error:
+            self._steps.note(f"the agent's files were not kept: {error}")
+        finally:
+            self._steps.run("reset", lambda: discard(self._setting, self._private))
+
+    def _end_containers(self) -> None:
+        try:
+            self._agent.end()
+        finally:
+            self._trial.end()
+
+    def _settle_record(self) -> None:
+        results = self._evaluator.results
+        scores = {
+            domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
+        }
+        score = selection_score(self._setting.domains, results) if self._record.valid_parent else None
+        self._record = attrs.evolve(
+            self._record,
+            scores=scores,
+            score=score,
+            valid_parent=score is not None,
+            durations=dict(self._steps.durations),
+        )

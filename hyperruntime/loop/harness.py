@@ -1,0 +1,156 @@
+"""Run an agent's tasks inside a container. Standard library only; nothing of the project is there.
+
+Usage::
+
+    python3 -B harness.py check  MODULE:NAME ...
+    python3 -B harness.py tasks  SPEC.json HISTORY_FOLDER
+
+``tasks`` writes one JSON line per task on standard output: ``{"task_id", "prediction", "error", "duration_s"}``.
+Each task runs in a process of its own, made before the agent is imported, so that a task that hangs, exits or
+leaves threads behind takes nothing with it. What the agent prints goes to standard error. Labels are not here,
+and nothing that is written here decides a score: the host does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+_CHUNK = 1 << 16
+_MESSAGE_CHARS = 500
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return the exit code."""
+    sys.path.insert(0, os.getcwd())
+    if arguments[0] == "check":
+        return check(arguments[1:])
+    with open(arguments[1], encoding="utf-8") as file:
+        spec = {**json.load(file), "history_dir": arguments[2]}
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    os.makedirs(spec["history_dir"], exist_ok=True)
+    for task in spec["tasks"]:
+        output.write(json.dumps(run_task(spec, task)) + "\n")
+        output.flush()
+    return 0
+
+
+def check(names: list[str]) -> int:
+    """Import each ``MODULE:NAME``; return 0, or 1 after saying which cannot be."""
+    for name in names:
+        try:
+            load(name)
+        except BaseException as error:  # noqa: BLE001 - an agent may raise anything, SystemExit too
+            traceback.print_exc()
+            print(f"{name} cannot be loaded: {describe(error)}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def load(name: str) -> Any:  # noqa: ANN401
+    """Return what ``MODULE:NAME`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def run_task(spec: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """Return the line of one task."""
+    started = time.monotonic()
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(readable)
+        answer(spec, task, writable)
+    os.close(writable)
+    try:
+        data, problem = receive(readable, started + spec["task_timeout_s"], spec["max_prediction_bytes"])
+    finally:
+        os.close(readable)
+        end(child)
+    line = {"task_id": task["id"], "prediction": None, "error": problem, "duration_s": time.monotonic() - started}
+    if problem is None:
+        try:
+            answered = json.loads(data)
+            line["prediction"], line["error"] = answered["prediction"], answered["error"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            line["error"] = "the task ended without an answer"
+    elif problem == "timeout":
+        line["error"] = f"the task took more than {spec['task_timeout_s']:g} s"
+    return line
+
+
+def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoReturn:
+    """Run the agent on one task, in the task's own process, and write the answer; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        data = json.dumps(predict(spec, task)).encode() + b"\n"
+        while data:
+            data = data[os.write(writable, data) :]
+        code = 0
+    except BaseException:  # noqa: BLE001 - an agent may raise anything, SystemExit too
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def predict(spec: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """Return the prediction of one task, or the error that it ended with."""
+    try:
+        history = os.path.join(spec["history_dir"], re.sub(r"[^\w.-]", "_", task["id"]) + ".md")
+        agent = load(spec["agent"])(model=spec["model"], chat_history_file=history)
+        result = agent.forward(task["inputs"])
+        prediction = result[0] if isinstance(result, tuple) else result
+        json.dumps(prediction)
+        return {"prediction": prediction, "error": None}
+    except BaseException as error:  # noqa: BLE001 - an agent may raise anything, SystemExit too
+        traceback.print_exc()
+        return {"prediction": None, "error": describe(error)}
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE_CHARS]
+
+
+def receive(readable: int, deadline: float, limit: int) -> tuple[bytearray, str | None]:
+    """Return the line that comes, and None; or what came of it, and the problem.
+
+    The end of the line counts and not the end of the stream, which a process left behind may hold open.
+    """
+    data = bytearray()
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([readable], [], [], left)[0]:
+            return data, "timeout"
+        chunk = os.read(readable, _CHUNK)
+        data += chunk
+        if not chunk or chunk.endswith(b"\n"):
+            return data, None
+        if len(data) > limit:
+            return data, f"the answer has more than {limit} bytes"
+
+
+def end(child: int) -> None:
+    """End a task's process and all of its session's process group."""
+    for target in (os.killpg, os.kill):
+        try:
+            target(child, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+    os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

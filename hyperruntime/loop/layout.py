@@ -1,0 +1,75 @@
+"""Where the files of a run are. Imports selection only.
+
+::
+
+    generate_<run_id>/
+        run.json            options, seed and what the agent offers; written once
+        archive.jsonl       one line per finished generation
+        owner.json          which process works on it
+        repository.git/     every state as a commit
+        view/               what meta agents see of earlier generations
+        work/               of generations that run now; removed when a run starts
+        gen_<id>/           a finished generation
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hyperruntime.loop.selection import GenId
+
+PREFIX = "generate_"
+INITIAL = "initial"
+SELECTED_SPLIT, FIRST_SPLIT = "val", "train"
+PATCH = "model_patch.diff"
+CHAT_HISTORY = "meta_agent_chat_history.md"
+AGENT_OUTPUT = "agent_output"
+METADATA = "metadata.json"
+REPORT = "report.json"
+PREDICTIONS = "predictions.jsonl"
+LOG = "generate.log"
+
+
+def generation_name(genid: GenId) -> str:
+    """Return the name of a generation's directory."""
+    return f"gen_{genid}"
+
+
+def evaluation_name(domain: str, split: str) -> str:
+    """Return the name of the directory of one split's evaluation; ``train`` has no suffix."""
+    return f"{domain}_eval" if split == FIRST_SPLIT else f"{domain}_eval_{split}"
+
+
+def parse_genid(text: str) -> GenId | None:
+    """Return the generation that a directory's name names, or None."""
+    name = text.removeprefix("gen_")
+    if name == text:
+        return None
+    if name == INITIAL:
+        return INITIAL
+    return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
+
+
+class Layout:
+    """The paths of one run.
+
+    Attributes:
+        root: the run directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Name the run directory."""
+        self.root = root
+        self.run = root / "run.json"
+        self.archive = root / "archive.jsonl"
+        self.repository = root / "repository.git"
+        self.view = root / "view"
+        self.work = root / "work"
+
+    def generation(self, genid: GenId) -> Path:
+        """Return the directory of a finished generation."""
+        return self.root / generation_name(genid)
+
+    def partial(self, genid: GenId) -> Path:
+        """Return the directory of a generation that is being made."""
+        return self.work / generation_name(genid)

@@ -1,0 +1,151 @@
+"""One fresh container of a generation with its private directories. Imports setting, running and spec."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.loop.contract import OUT, REPO
+from hyperruntime.loop.running import LoopContainer
+from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.storage import make_directory
+from hyperruntime.spec import ContainerSpec, ExecResult, Mount
+
+log = structlog.get_logger()
+
+KEPT_BYTES = 64 * 1024
+_SETTLE_S = 120.0
+_SETTLE = 'chown -R -h 0:0 "$@"; chmod -R u+rwX "$@"'
+_DISCARD = 'find "$1" -xdev -mindepth 1 -delete'
+_DISCARD_TARGET = "/workspace/discard"
+
+
+class Place:
+    """A container, and the two directories of the host that it may write in.
+
+    Attributes:
+        repo: becomes the repository inside; private to this generation.
+        out: becomes the folder for outputs inside.
+    """
+
+    def __init__(self, setting: Setting, plan: Plan, folder: Path, *mounts: Mount) -> None:
+        """Make the directories; the container starts later.
+
+        Args:
+            setting: of the run. plan: whose container it is. folder: where the directories go.
+            mounts: what else is visible inside.
+
+        Raises:
+            StorageError: the directories cannot be made.
+        """
+        self.repo, self.out = make_directory(folder / "repo"), make_directory(folder / "out")
+        self._setting, self._plan, self._mounts = setting, plan, mounts
+        self._container: LoopContainer | None = None
+        self._early: Future[LoopContainer] | None = None
+        self._env = {
+            "HYPERRUN_SEED": str(setting.options.seed),
+            "HYPERRUN_GENERATION": str(plan.genid),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def start_early(self) -> None:
+        """Begin to start the container while something else is done."""
+        with_thread = ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-start")
+        self._early = with_thread.submit(self._open)
+        with_thread.shutdown(wait=False)
+
+    def start(self) -> None:
+        """Start the container, or wait until it has.
+
+        Raises:
+            RunInterruptedError: the run is being ended.
+            HyperRuntimeError: it cannot be started.
+        """
+        early, self._early = self._early, None
+        self._container = early.result() if early is not None else self._open()
+
+    def exec(self, args: Sequence[str], *, timeout_s: float, on_output: Callable[[str, bytes], None]) -> ExecResult:
+        """Run a command in the repository; only the end of its output is kept.
+
+        Raises:
+            ContainerLostError: the container ended meanwhile.
+        """
+        assert self._container is not None
+        return self._container.exec(
+            args,
+            workdir=REPO,
+            env=self._env,
+            timeout_s=timeout_s,
+            on_output=on_output,
+            output_limit_bytes=KEPT_BYTES,
+        )
+
+    def settle(self) -> None:
+        """Let the host's user read and remove what other users wrote in the container.
+
+        Raises:
+            ContainerLostError: the container ended meanwhile.
+        """
+        if self._container is not None:
+            args = ["/bin/sh", "-c", _SETTLE, "settle", REPO, OUT]
+            self._container.exec(args, workdir="/", timeout_s=_SETTLE_S)
+
+    def close(self) -> None:
+        """End all that runs in the container and remove it; may be called again."""
+        early, self._early = self._early, None
+        if early is not None and early.exception() is None:
+            self._container = early.result()
+        if self._container is not None:
+            self._setting.containers.close(self._container)
+            self._container = None
+
+    def end(self) -> None:
+        """Settle as far as the container still can, and remove it."""
+        try:
+            self.settle()
+        except HyperRuntimeError as error:
+            log.debug("not settled", generation=self._plan.genid, reason=str(error))
+        self.close()
+
+    def _open(self) -> LoopContainer:
+        options = self._setting.options
+        mounts: Any = (
+            Mount(source=str(self.repo), target=REPO, read_only=False),
+            Mount(source=str(self.out), target=OUT, read_only=False),
+            *self._mounts,
+        )
+        spec = ContainerSpec(
+            image=self._setting.image,
+            mounts=mounts,
+            workdir="/",
+            network=options.network,
+            gpus="all" if self._setting.needs_gpu else None,
+            limits=options.limits,
+        )
+        return self._setting.containers.open(spec, {"io.hyperruntime.generation": str(self._plan.genid)})
+
+
+def discard(setting: Setting, folder: Path) -> None:
+    """Remove a directory that containers wrote in.
+
+    What the host's user may not remove, because another user of a container owns it, a fresh container removes.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists() or setting.containers.stopping:
+        return
+    mounts: Any = (Mount(source=str(folder), target=_DISCARD_TARGET, read_only=False),)
+    try:
+        container = setting.containers.open(ContainerSpec(image=setting.image, mounts=mounts), {})
+        try:
+            container.exec(["/bin/sh", "-c", _DISCARD, "discard", _DISCARD_TARGET], workdir="/", timeout_s=_SETTLE_S)
+        finally:
+            setting.containers.close(container)
+    except HyperRuntimeError as error:
+        log.warning("directory not removed", path=str(folder), reason=str(error))
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,218 @@
+"""Start a run, or go on with one: choose parents, have generations made, keep them. Imports the rest of the loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from pathlib import Path
+
+import attrs
+import structlog
+
+from hyperruntime import registry
+from hyperruntime.errors import RunError
+from hyperruntime.loop.archive import read_run
+from hyperruntime.loop.events import OnEvent
+from hyperruntime.loop.failures import RunInterruptedError
+from hyperruntime.loop.finish import finish_generation
+from hyperruntime.loop.generation import make_generation
+from hyperruntime.loop.interrupt import on_interrupt
+from hyperruntime.loop.layout import INITIAL, Layout
+from hyperruntime.loop.lock import RunLock
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.running import LoopRuntime, RunningContainers
+from hyperruntime.loop.selection import GenId, select_parent
+from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.start import (
+    OpenedRun,
+    check_agent,
+    choose_directory,
+    choose_image,
+    commit_of,
+    create_run,
+    load_domains,
+    reopen_run,
+)
+from hyperruntime.loop.steps import Events
+from hyperruntime.loop.storage import make_directory
+
+log = structlog.get_logger()
+
+_POLL_S = 0.5
+_MAX_INFRASTRUCTURE_FAILURES = 3
+
+
+@attrs.frozen(kw_only=True)
+class RunSummary:
+    """What became of a run.
+
+    Attributes:
+        run_dir: where its files are.
+        generations: the finished ones, in the order in which they were archived.
+        best: the one with the highest score, or None.
+        interrupted: whether it was ended before all were made; it can be resumed.
+    """
+
+    run_dir: str
+    generations: tuple[GenerationRecord, ...]
+    best: GenerationRecord | None
+    interrupted: bool
+
+
+def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent | None = None) -> RunSummary:
+    """Make a run and do it to its end.
+
+    While it lasts in the main thread, SIGINT and SIGTERM end it in order: nothing new is started, running
+    containers are ended, and the run can be resumed.
+
+    Args:
+        runtime: an open runtime. options: what to do. on_event: called with each step, from any thread, one at
+            a time.
+
+    Raises:
+        DomainNotFoundError, AgentError, RepositoryError, SpecError, ImageNotFoundError: what was asked for cannot be;
+            nothing was made.
+        RunError: the run's directory exists, or the engine failed again and again.
+        StorageError: a file cannot be written.
+    """
+    options = options.settled()
+    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains)
+    check_agent(options, domains)
+    image = choose_image(options, domains)
+    path = choose_directory(options)
+    reference = runtime.images.ensure(image)
+    layout = Layout(make_directory(path, fresh=True))
+    with RunLock(path):
+        opened = create_run(options, domains, layout)
+        return _Run(runtime, opened, reference, on_event).run(make_executor)
+
+
+def resume_run(
+    runtime: LoopRuntime,
+    run_dir: str | os.PathLike[str],
+    *,
+    max_generation: int | None = None,
+    parallel: int | None = None,
+    on_event: OnEvent | None = None,
+) -> RunSummary:
+    """Go on with a run that was interrupted, or extend a finished one, and do it to its end.
+
+    Args:
+        runtime: an open runtime. run_dir: the run. max_generation: a new last generation, None keeps it.
+        parallel: how many at once, None keeps it. on_event: as for :func:`start_run`.
+
+    Raises:
+        ArchiveError: the directory is no run.
+        RunLockedError: a live process owns it.
+        HyperRuntimeError: as for :func:`start_run`.
+    """
+    layout = Layout(Path(run_dir).absolute())
+    options = read_run(layout)[0]
+    reference = runtime.images.ensure(choose_image(options, load_domains(options.domains)))
+    make_executor = registry.load_executor(options.executor)
+    with RunLock(layout.root):
+        opened = reopen_run(layout, max_generation=max_generation, parallel=parallel)
+        return _Run(runtime, opened, reference, on_event).run(make_executor)
+
+
+class _Run:
+    """A run that is going on."""
+
+    def __init__(self, runtime: LoopRuntime, opened: OpenedRun, image: str, on_event: OnEvent | None) -> None:
+        self._opened, self._archive = opened, opened.archive
+        self._containers = RunningContainers(runtime)
+        self._setting = Setting(
+            options=opened.options,
+            layout=opened.layout,
+            store=opened.store,
+            contract=opened.contract,
+            domains=opened.domains,
+            image=image,
+            containers=self._containers,
+            events=Events(on_event),
+        )
+        self._pending: dict[Future[GenerationRecord], GenId] = {}
+        self._failures_in_a_row = 0
+
+    def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
+        """Make all generations that are missing; return what the run holds then."""
+        for problem in self._archive.problems:
+            log.warning("archive problem", problem=problem)
+        executor = make_executor(self._opened.options.parallel)
+        try:
+            with on_interrupt(self._containers.stop):
+                self._run_all(executor)
+        except BaseException:
+            self._containers.stop()
+            self._containers.close_all()
+            raise
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+        return RunSummary(
+            run_dir=str(self._opened.layout.root),
+            generations=tuple(self._archive),
+            best=self._archive.best(),
+            interrupted=self._containers.stopping,
+        )
+
+    def _run_all(self, executor: Executor) -> None:
+        if INITIAL not in self._archive:
+            self._submit(executor, Plan(genid=INITIAL, parent=None, commit=self._opened.root))
+            self._collect_all()
+        missing = self._missing()
+        while not self._containers.stopping:
+            while len(self._pending) < self._opened.options.parallel:
+                number = next(missing, None)
+                if number is None:
+                    break
+                self._submit(executor, self._plan(number))
+            if not self._pending:
+                return
+            self._collect()
+        self._containers.close_all()
+        self._collect_all()
+
+    def _missing(self) -> Iterator[int]:
+        numbers = range(1, self._opened.options.max_generation + 1)
+        return (number for number in numbers if number not in self._archive)
+
+    def _plan(self, number: int) -> Plan:
+        options = self._opened.options
+        assert options.seed is not None
+        candidates = self._archive.candidates()
+        parent = select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
+        return Plan(genid=number, parent=parent, commit=commit_of(self._opened, parent))
+
+    def _submit(self, executor: Executor, plan: Plan) -> None:
+        log.info("generation started", generation=plan.genid, parent=plan.parent)
+        self._pending[executor.submit(make_generation, self._setting, plan)] = plan.genid
+
+    def _collect_all(self) -> None:
+        while self._pending:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Wait for a generation, or a moment; keep what is finished."""
+        done, _ = wait(self._pending, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        if self._containers.stopping:
+            self._containers.close_all()
+        for future in sorted(done, key=lambda future: str(self._pending[future])):
+            del self._pending[future]
+            try:
+                self._keep(future.result())
+            except RunInterruptedError:
+                continue
+
+    def _keep(self, record: GenerationRecord) -> None:
+        broken = record.failure == "infrastructure"
+        self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
+        lost = broken and record.genid == INITIAL  # to be made again by a resume, for all others need it
+        if not lost:
+            finish_generation(self._opened.layout, self._archive, record, self._opened.domains)
+        if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
+            raise RunError(
+                f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "
+                f"`hyperrun resume {self._opened.layout.root}`"
+            )

@@ -1,0 +1,65 @@
+"""What all generations of a run share, and which one is to be made; values. Imports options, layout and contract."""
+
+from __future__ import annotations
+
+import attrs
+
+from hyperruntime.domain import Domain
+from hyperruntime.loop.contract import CONTRACT_FILE, Contract
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.running import RunningContainers
+from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.steps import Events
+from hyperruntime.workspace import RepositoryStore
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """What all generations of a run share.
+
+    Attributes:
+        options: what the user asked for, with seed and run id.
+        layout: where the files are.
+        store: the states.
+        contract: what the agent offers.
+        domains: what it is evaluated on, in order.
+        image: reference of the image its containers run.
+        containers: opens them.
+        events: who watches.
+    """
+
+    options: GenerateOptions
+    layout: Layout
+    store: RepositoryStore
+    contract: Contract
+    domains: tuple[Domain, ...]
+    image: str
+    containers: RunningContainers
+    events: Events
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Paths of the agent repository that no patch may change."""
+        paths = (path for domain in self.domains for path in domain.protected_paths)
+        return tuple(dict.fromkeys((CONTRACT_FILE, *paths)))
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether the containers need a GPU."""
+        return any(domain.needs_gpu for domain in self.domains)
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Which generation is to be made, and from what.
+
+    Attributes:
+        genid: its id.
+        parent: its parent's; None for the first, which is evaluated as it is.
+        commit: the state it starts from.
+    """
+
+    genid: GenId
+    parent: GenId | None
+    commit: str

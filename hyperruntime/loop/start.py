@@ -1,0 +1,178 @@
+"""Make a run directory, or open one again. Imports the loop's parts but the run itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime import registry
+from hyperruntime.agents import template_names, template_path
+from hyperruntime.domain import Domain
+from hyperruntime.errors import AgentError, RunError, SpecError
+from hyperruntime.loop.archive import Archive, read_run
+from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract
+from hyperruntime.loop.finish import publish_missing
+from hyperruntime.loop.layout import INITIAL, PREFIX, Layout
+from hyperruntime.loop.options import GenerateOptions, options_to_json
+from hyperruntime.loop.record import SCHEMA
+from hyperruntime.loop.storage import json_document, make_directory, write_atomic
+from hyperruntime.workspace import RepositoryStore, inspect_repository
+
+
+@attrs.frozen(kw_only=True)
+class OpenedRun:
+    """A run whose directory is ours.
+
+    Attributes:
+        options: with seed and run id.
+        layout: where its files are.
+        store: the states.
+        contract: what the agent offers.
+        root: the commit of the initial agent.
+        domains: what it is evaluated on.
+        archive: what is finished.
+    """
+
+    options: GenerateOptions
+    layout: Layout
+    store: RepositoryStore
+    contract: Contract
+    root: str
+    domains: tuple[Domain, ...]
+    archive: Archive
+
+
+def load_domains(names: Sequence[str]) -> tuple[Domain, ...]:
+    """Return the domains.
+
+    Raises:
+        DomainNotFoundError: one is not installed.
+        DriverLoadError: one cannot be loaded.
+    """
+    return tuple(registry.load_domain(name) for name in names)
+
+
+def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
+    """Return the image that all containers of a run use.
+
+    Raises:
+        SpecError: the domains name different ones and the user none.
+    """
+    named = {domain.image for domain in domains}
+    if options.image is None and len(named) > 1:
+        raise SpecError("image", None, f"name one, because the domains name several: {', '.join(sorted(named))}")
+    return options.image or domains[0].image
+
+
+def choose_directory(options: GenerateOptions) -> Path:
+    """Return where the run's directory goes.
+
+    Raises:
+        RunError: there is something already.
+    """
+    path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
+    if os.path.lexists(path):
+        known = Layout(path).run.is_file()
+        step = f"go on with it by `hyperrun resume {path}`, or" if known else "remove it, or"
+        raise RunError(f"run directory {str(path)!r} exists already; {step} give another --run-id")
+    return path
+
+
+def check_agent(options: GenerateOptions, domains: Sequence[Domain]) -> str:
+    """Return the agent's path or template name, before anything is made.
+
+    Raises:
+        RepositoryError: it is no git repository, has no commit, or is dirty.
+        AgentError: it is neither a directory nor a shipped template.
+    """
+    agent = options.agent or domains[0].agent
+    if agent in template_names() and os.sep not in agent:
+        return agent
+    if not os.path.isdir(agent):
+        if os.sep in agent or agent.startswith("."):
+            raise AgentError(f"agent repository {agent!r} is no directory; give the path of a git repository")
+        template_path(agent)
+    inspect_repository(agent)
+    return agent
+
+
+def create_run(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> OpenedRun:
+    """Fill a run directory that was just made and is ours; it is removed again where that fails.
+
+    Raises:
+        AgentError, RepositoryError: the agent cannot be used.
+        StorageError: a file cannot be written.
+    """
+    try:
+        return _fill(options, domains, layout)
+    except BaseException:
+        shutil.rmtree(layout.root, ignore_errors=True)
+        raise
+
+
+def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> OpenedRun:
+    for folder in (layout.view, layout.work):
+        make_directory(folder)
+    store, agent = RepositoryStore(layout.repository), check_agent(options, domains)
+    shipped = agent in template_names()
+    root = store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
+    contract = parse_contract(store.read_file(root, CONTRACT_FILE))
+    stored = {
+        "schema": SCHEMA,
+        "seed": options.seed,
+        "root_commit": root,
+        "agent": agent,
+        "contract": attrs.asdict(contract),
+        "options": options_to_json(options),
+    }
+    write_atomic(layout.run, json_document(stored))
+    return OpenedRun(
+        options=options,
+        layout=layout,
+        store=store,
+        contract=contract,
+        root=root,
+        domains=domains,
+        archive=Archive(layout.archive),
+    )
+
+
+def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | None) -> OpenedRun:
+    """Open a run again whose directory is ours, and make up for what a kill left undone.
+
+    Raises:
+        ArchiveError: the directory is no run.
+        DomainNotFoundError: a domain of it is not installed any more.
+        StorageError: a file cannot be written.
+    """
+    options, _, stored = read_run(layout)
+    changes: dict[str, Any] = {"max_generation": max_generation, "parallel": parallel}
+    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
+    domains = load_domains(changed.domains)
+    shutil.rmtree(layout.work, ignore_errors=True)
+    for folder in (layout.view, layout.work):
+        make_directory(folder)
+    if changed != options:
+        write_atomic(layout.run, json_document({**stored, "options": options_to_json(changed)}))
+    archive = Archive.load(layout)
+    archive.repair(layout)
+    publish_missing(layout, archive, domains)
+    return OpenedRun(
+        options=changed,
+        layout=layout,
+        store=RepositoryStore(layout.repository),
+        contract=contract_from_json(stored["contract"]),
+        root=stored["root_commit"],
+        domains=domains,
+        archive=archive,
+    )
+
+
+def commit_of(run: OpenedRun, genid: str | int) -> str:
+    """Return the state of a generation."""
+    return run.root if genid == INITIAL and genid not in run.archive else run.archive[genid].commit

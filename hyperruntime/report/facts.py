@@ -1,0 +1,42 @@
+"""What a run's files say of a generation's answers: predictions and raw figures. Imports the loop's layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.loop.layout import PREDICTIONS, REPORT, Layout, evaluation_name
+from hyperruntime.loop.selection import GenId
+
+
+def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Any]:
+    """Return the answers of a generation by task; empty where there are none, a damaged line left out."""
+    path = _evaluation(run_dir, genid, domain, split) / PREDICTIONS
+    answers: dict[str, Any] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return answers
+    for line in lines:
+        try:
+            value = json.loads(line)
+            answers[str(value["task_id"])] = value["prediction"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return answers
+
+
+def read_figures(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Mapping[str, Any]]:
+    """Return the raw figures that the domain reported, by task; empty where there are none."""
+    path = _evaluation(run_dir, genid, domain, split) / REPORT
+    try:
+        tasks = json.loads(path.read_bytes())["tasks"]
+        return {str(task): facts for task, facts in tasks.items() if isinstance(facts, dict)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _evaluation(run_dir: str | Path, genid: GenId, domain: str, split: str) -> Path:
+    return Layout(Path(run_dir)).generation(genid) / evaluation_name(domain, split)
