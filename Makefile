@@ -18,9 +18,9 @@ test: ## lint, types and all tests; as root also the engine's tests as an ordina
 	@scripts/setup test
 	@scripts/test $(ARGS)
 
-bench: ## measure against the engine's own commands, side by side
+bench: ## measure against the engine's own commands, side by side, and write docs/benchmarks.md
 	@scripts/setup test
-	@.venv/bin/python -m tests.bench $(ARGS)
+	@scripts/bench $(ARGS)
 
 setup: ## install what the others need, and nothing else
 	@scripts/setup test

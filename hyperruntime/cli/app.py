@@ -137,6 +137,11 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
         ctx.exit()
 
 
+def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Note it while the command line is read: the import of a command may be what fails."""
+    ctx.ensure_object(State).debug = value
+
+
 @click.command(
     PROGRAM,
     cls=App,
@@ -147,16 +152,23 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 @click.option("--runtime", metavar="NAME", help="Container engine: podman, a plugin's name, or auto (default).")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="What is logged.")
 @click.option("--log-json", is_flag=True, help="Log JSON lines.")
-@click.option("--debug", is_flag=True, help="Show where an error happened.")
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_debug,
+    help="Show where an error happened.",
+)
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it.")
 @click.pass_context
-def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool, debug: bool) -> None:
+def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool) -> None:
     """Run self-improving agents, and any untrusted command, in containers on whatever engine is here.
 
     With --runtime and no command: `generate` where the current directory holds a hyperrun.toml.
     """
     state = ctx.ensure_object(State)
-    state.runtime, state.log_level, state.log_json, state.debug = runtime, log_level, log_json, debug
+    state.runtime, state.log_level, state.log_json = runtime, log_level, log_json
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():

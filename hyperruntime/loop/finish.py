@@ -98,7 +98,7 @@ def _metadata(archive: Archive, record: GenerationRecord, partial: Path) -> dict
         "agent_archive_path": None,
         "prev_patch_files": None if before is None else [_patch_path(genid) for genid in before],
         "curr_patch_files": [_patch_path(record.genid)] if has_patch else [],
-        "parent_agent_success": record.failure not in ("agent", "infrastructure"),
+        "parent_agent_success": "diff" in record.durations,  # the step after the meta agent ended well
         "can_select_next_parent": record.valid_parent,
         "run_eval": evaluated,
     }

@@ -17,8 +17,8 @@ from hyperruntime.errors import StorageError
 
 _PROBE_BYTES = 256 * 1024
 _NEXT_STEP = {
-    errno.ENOSPC: "no space is left there: free some, or use another disk, then `hyperrun resume`",
-    errno.EDQUOT: "the quota is used up: free some space, or use another disk, then `hyperrun resume`",
+    errno.ENOSPC: "no space is left there: free some, or use another disk",
+    errno.EDQUOT: "the quota is used up: free some space, or use another disk",
     errno.EACCES: "it may not be written by this user: choose another directory",
     errno.EPERM: "it may not be written by this user: choose another directory",
     errno.EROFS: "it is on a read-only file system: choose another directory",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import statistics
 import subprocess
@@ -48,15 +47,41 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
     ratio = fine["ours"] / fine["bare"]
     cli, py = slow["podman"] / slow["ours"], slow["podman-py"] / slow["ours"]
     return [
-        Row(what="exec of `true`", value=fine["ours"] * 1e3, unit="ms", compared_to=f"bare subprocess.run: {fine['bare'] * 1e3:.2f} ms",
-            ratio=ratio, wanted="at most 2x", holds=ratio <= 2),
-        Row(what="exec of `true`, in turn with engines", value=slow["ours"] * 1e3, unit="ms",
-            compared_to=f"podman exec: {slow['podman'] * 1e3:.0f} ms", ratio=cli, wanted="60x faster", holds=cli >= 60),
-        Row(what="exec of `true`, in turn with engines", value=slow["ours"] * 1e3, unit="ms",
-            compared_to=f"podman-py exec_run: {slow['podman-py'] * 1e3:.0f} ms", ratio=py, wanted="30x faster", holds=py >= 30),
-        Row(what="execs from 50 threads in one container", value=threads, unit="execs/s", wanted="at least 1000",
-            holds=threads >= 1000),
-    ]  # fmt: skip
+        Row(
+            what="exec of `true`",
+            value=fine["ours"] * 1e3,
+            unit="ms",
+            compared_to=f"bare subprocess.run: {fine['bare'] * 1e3:.2f} ms",
+            ratio=ratio,
+            wanted="at most 2x",
+            holds=ratio <= 2,
+        ),
+        Row(
+            what="exec of `true`, in turn with engines",
+            value=slow["ours"] * 1e3,
+            unit="ms",
+            compared_to=f"podman exec: {slow['podman'] * 1e3:.0f} ms",
+            ratio=cli,
+            wanted="60x faster",
+            holds=cli >= 60,
+        ),
+        Row(
+            what="exec of `true`, in turn with engines",
+            value=slow["ours"] * 1e3,
+            unit="ms",
+            compared_to=f"podman-py exec_run: {slow['podman-py'] * 1e3:.0f} ms",
+            ratio=py,
+            wanted="30x faster",
+            holds=py >= 30,
+        ),
+        Row(
+            what="execs from 50 threads in one container",
+            value=threads,
+            unit="execs/s",
+            wanted="at least 1000",
+            holds=threads >= 1000,
+        ),
+    ]
 
 
 def check(container: hr.Container) -> None:
@@ -83,11 +108,17 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
         theirs.append(seconds(lambda: run_quiet(*args)))
     start, removal, run = (statistics.median(values) for values in (starts, removals, theirs))
     return [
-        Row(what="start to first exec result", value=start * 1e3, unit="ms",
-            compared_to=f"podman run --rm IMAGE true: {run * 1e3:.0f} ms", ratio=start / run, wanted="at most 1.5x",
-            holds=start / run <= 1.5),
+        Row(
+            what="start to first exec result",
+            value=start * 1e3,
+            unit="ms",
+            compared_to=f"podman run --rm IMAGE true: {run * 1e3:.0f} ms",
+            ratio=start / run,
+            wanted="at most 1.5x",
+            holds=start / run <= 1.5,
+        ),
         Row(what="removal", value=removal * 1e3, unit="ms", wanted="under 500 ms", holds=removal < 0.5),
-    ]  # fmt: skip
+    ]
 
 
 def stream_rows(runtime: Runtime, image: str) -> list[Row]:
@@ -175,7 +206,7 @@ def rate(what: str, rounds: int, action: Any) -> Row:
 
 def feed(container: hr.Container, path: Path) -> None:
     """Feed a file to a command that drops it."""
-    with io.open(path, "rb", buffering=0) as source:
+    with open(path, "rb", buffering=0) as source:
         container.exec(["dd", "of=/dev/null", "bs=1M"], input=source).check()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
 import statistics
 import threading
@@ -39,7 +41,7 @@ class Row:
 def in_turn(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Run each action once a round, in turn; return the median seconds of each."""
     times: dict[str, list[float]] = {name: [] for name in actions}
-    for name, action in actions.items():
+    for action in actions.values():
         action()
     for _ in range(rounds):
         for name, action in actions.items():
@@ -82,8 +84,6 @@ def machine() -> str:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         "unknown processor",
     )
-    import os
-    import platform
-
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-    return f"{os.cpu_count()} cores ({cpu}), {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+    system = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({cpu}), {memory:.0f} GiB, {system}"

@@ -54,7 +54,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
         actions: dict[int, str] | None = None,
         *,
         on_event: Callable[[StepEvent], None] | None = None,
-        **options: Any,  # noqa: ANN401 - any option of a run
+        **options: Any,
     ) -> RunSummary:
         agent = tmp_path / "an agent's repo"
         if not agent.exists():
@@ -75,7 +75,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:  # noqa: ANN401 - a generator fixture
+def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:
     """Fail a test after which a container of its runs is there, or a private directory."""
     before = {owned.record.id for owned in runtime.containers()}
     yield
@@ -211,6 +211,24 @@ def test_an_agent_that_fills_its_memory_is_blamed_itself(run: Callable[..., RunS
         pytest.skip("memory cannot be limited here")
     summary = run({1: "x = bytearray(1 << 30)"}, limits=Limits(memory_bytes=192 << 20))
     assert summary.generations[1].failure == "agent"
+
+
+def test_an_agent_that_ends_its_container_is_blamed_after_three_tries(run: Callable[..., RunSummary]) -> None:
+    summary = run({1: "os.kill(-1, 9)"}, max_generation=2)
+    assert failures(summary) == [None, "agent", None]
+    assert summary.generations[1].attempts == 3
+    assert summary.generations[2].parent == "initial"
+
+
+def test_a_task_agent_that_ends_its_container_is_blamed_for_its_evaluation(run: Callable[..., RunSummary]) -> None:
+    action = "\n".join(
+        [
+            "text = open('task_agent.py').read()",
+            "kill = 'n = inputs[\"n\"]\\n        import os; os.kill(-1, 9)'",
+            "open('task_agent.py', 'w').write(text.replace('n = inputs[\"n\"]', kill))",
+        ]
+    )
+    assert failures(run({1: action})) == [None, "evaluation"]
 
 
 def test_three_at_once_are_all_kept(run: Callable[..., RunSummary]) -> None:

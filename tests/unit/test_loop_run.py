@@ -57,7 +57,7 @@ def run(tmp_path: Path) -> Callable[..., RunSummary]:
         *,
         runtime: FakeRuntime | None = None,
         on_event: Callable[[StepEvent], None] | None = None,
-        **options: Any,  # noqa: ANN401 - any option of a run
+        **options: Any,
     ) -> RunSummary:
         agent = tmp_path / "an agent's repo"
         if not agent.exists():

@@ -111,7 +111,7 @@ class Installed:
         with zipfile.ZipFile(self.wheel) as archive:
             return archive.namelist()
 
-    def python(self, script: str, *args: str) -> Any:  # noqa: ANN401 - whatever the script prints as JSON
+    def python(self, script: str, *args: str) -> Any:
         """Return what a script prints as JSON in the environment."""
         return json.loads(run(self.prefix / "bin/python", "-I", "-c", script, *args, cwd=self.elsewhere))
 

@@ -395,7 +395,7 @@ def test_a_thousandth_generation_costs_no_more_than_the_first(
     subprocess.run(["git", "fast-import", "--quiet"], cwd=store.path, env=CALM, input=stream, check=True)
     calls: list[Sequence[str]] = []
 
-    def counted(args: Sequence[str], **options: Any) -> ProcessResult:  # noqa: ANN401 - handed on
+    def counted(args: Sequence[str], **options: Any) -> ProcessResult:
         calls.append(args)
         return run_process(args, **options)
 

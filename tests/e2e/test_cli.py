@@ -1,0 +1,392 @@
+"""``hyperrun`` as it is installed, in a process of its own, on real Podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.agents import template_path
+from hyperruntime.process import wait_until
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
+
+EVERY_BYTE = bytes(range(256)) * 41 + b"\xff\xfe no newline at the end"
+SLEEPER = (
+    "import sys, time, hyperruntime as hr\n"
+    "runtime = hr.open_runtime('podman', run_id='sleeper')\n"
+    "container = runtime.container(hr.ContainerSpec(image=sys.argv[1]))\n"
+    "print(container.name, flush=True)\n"
+    "time.sleep(300)\n"
+)
+
+
+def program() -> str:
+    """Return the path of the installed console script."""
+    beside = Path(sysconfig.get_path("scripts"), "hyperrun")
+    found = str(beside) if beside.is_file() else shutil.which("hyperrun")
+    assert found, "hyperrun is not installed beside this Python"
+    return found
+
+
+def hyperrun(
+    *args: str, data: bytes | None = b"", cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run it to its end; ``data`` is its standard input."""
+    everything = None if env is None else {**os.environ, **env}
+    return subprocess.run(
+        [program(), *args], input=data, capture_output=True, timeout=180, cwd=cwd, env=everything, check=False
+    )
+
+
+def told(*args: str) -> Any:
+    """Return what a command says as JSON."""
+    done = hyperrun(*args, "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def sleeper(base_image: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Another process that owns a container; and the container's name."""
+    args = [sys.executable, "-c", SLEEPER, base_image]
+    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    name = process.stdout.readline().decode().strip()
+    assert name
+    yield process, name
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_exec_hands_on_both_streams_apart_byte_for_byte() -> None:
+    code = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); sys.stderr.buffer.write(bytes(range(256)))"
+    done = hyperrun("exec", "--", "python3", "-c", code, data=EVERY_BYTE)
+    assert done.returncode == 0
+    assert done.stdout == EVERY_BYTE
+    assert done.stderr == bytes(range(256))
+
+
+def test_exec_streams_many_megabytes_through(tmp_path: Path) -> None:
+    size = 64 * 1024 * 1024
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(os.urandom(1024 * 1024) * 64)
+    with open(source, "rb") as stdin, open(target, "wb") as stdout:
+        done = subprocess.run([program(), "exec", "--", "cat"], stdin=stdin, stdout=stdout, timeout=120, check=False)
+    assert done.returncode == 0
+    assert target.stat().st_size == size
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_exec_shows_output_while_the_command_runs() -> None:
+    args = [program(), "exec", "--", "sh", "-c", "echo first; sleep 30"]
+    process = subprocess.Popen(args, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    started = time.monotonic()
+    assert process.stdout.readline() == b"first\n"
+    assert time.monotonic() - started < 20
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("true",), 0),
+        (("false",), 1),
+        (("sh", "-c", "exit 77"), 77),
+        (("sh", "-c", "exit 255"), 255),
+        (("sh", "-c", "kill -KILL $$"), 137),
+        (("sh", "-c", "kill -TERM $$"), 143),
+        (("no-such-program",), 127),
+        (("/etc/passwd",), 126),
+    ],
+)
+def test_exec_hands_on_the_exit_code(command: tuple[str, ...], code: int) -> None:
+    assert hyperrun("exec", "--", *command).returncode == code
+
+
+def test_exec_ends_with_124_at_its_timeout() -> None:
+    started = time.monotonic()
+    done = hyperrun("exec", "--timeout", "1s", "--", "sh", "-c", "trap '' TERM; echo begun; sleep 60 & sleep 60")
+    assert done.returncode == 124
+    assert done.stdout == b"begun\n"
+    assert b"ended after 1.0s" in done.stderr
+    assert time.monotonic() - started < 20
+
+
+def test_exec_does_not_wait_for_an_idle_standard_input() -> None:
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run([program(), "exec", "--", "echo", "hi"], stdin=reader, capture_output=True, timeout=60)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert (done.returncode, done.stdout) == (0, b"hi\n")
+
+
+def test_exec_runs_without_a_standard_input() -> None:
+    script = f'exec "{program()}" exec -- cat <&-'
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+
+
+def test_exec_ends_when_nobody_reads_its_output() -> None:
+    process = subprocess.Popen(
+        [program(), "exec", "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(2) == b"y\n"
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_exec_interrupted_leaves_nothing(number: signal.Signals, code: int) -> None:
+    args = [program(), "exec", "--", "sh", "-c", "echo up; exec sleep 60"]
+    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert b"interrupted" in err
+    assert not [row for row in told("ps") if row["owner_pid"] == process.pid]
+
+
+def test_exec_options_describe_the_container(tmp_path: Path) -> None:
+    (tmp_path / "with space").mkdir()
+    (tmp_path / "with space" / "in").write_text("from the host")
+    script = (
+        "pwd; id -u; echo $GREETING; cat in; touch /new 2>/dev/null || echo read-only; "
+        "echo x 2>/dev/null >out || echo mount read-only"
+    )
+    options = ("--mount", "with space:/data", "--workdir", "/data", "--env", "GREETING=a b=c", "--env", "FROM_HERE")
+    more = ("--memory", "256m", "--cpus", "1.5", "--pids", "64", "--read-only", "--network", "none")
+    done = hyperrun("exec", *options, *more, "--", "sh", "-c", script + "; echo $FROM_HERE", cwd=tmp_path,
+                    env={"FROM_HERE": "ours"})  # fmt: skip
+    expected = ["/data", "0", "a b=c", "from the hostread-only", "mount read-only", "ours"]
+    assert done.stdout.decode().splitlines() == expected, done.stderr
+    assert not (tmp_path / "with space" / "out").exists()
+    done = hyperrun("exec", "--user", "1000", "--", "id", "-u")
+    assert done.stdout == b"1000\n"
+
+
+def test_exec_writes_through_a_writable_mount_only(tmp_path: Path) -> None:
+    done = hyperrun("exec", "--mount", f"{tmp_path}:/out:rw", "--", "sh", "-c", "echo done > /out/file")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_text() == "done\n"
+
+
+def test_exec_copies_in_and_out(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(EVERY_BYTE)
+    done = hyperrun("exec", "--put", "in:/tmp/a", "--get", "/tmp/b:out", "--", "cp", "/tmp/a", "/tmp/b", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes() == EVERY_BYTE
+    done = hyperrun("exec", "--get", "/tmp/b:never", "--", "sh", "-c", "exit 9", cwd=tmp_path)
+    assert done.returncode == 9
+    assert b"no such file" in done.stderr
+    assert hyperrun("exec", "--get", "/tmp/b:never", "--", "true", cwd=tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        (("exec", "--image", "localhost/no/such:1", "--", "true"), 2, b"get it with `podman pull localhost/no/such:1`"),
+        (("exec", "--workdir", "/no/such", "--", "true"), 2, b"/no/such"),
+        (("exec", "--user", "nobody-like-that", "--", "true"), 2, b"user"),
+        (("image", "remove", "localhost/no/such:1"), 2, b"`hyperrun image list` shows what there is"),
+        (("image", "build", "bse"), 2, b"did you mean 'base'?"),
+        (("image", "build", "x", "--file", "/no/such"), 2, b"a file that exists"),
+        (("image", "load", "/no/such"), 2, b"podman save"),
+    ],
+)
+def test_wrong_input_is_one_sentence(args: tuple[str, ...], code: int, sentence: bytes) -> None:
+    done = hyperrun(*args)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"hyperrun: error: ")
+    assert sentence in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_ps_shows_containers_of_another_process(sleeper: tuple[subprocess.Popen[bytes], str], base_image: str) -> None:
+    process, name = sleeper
+    row = next(row for row in told("ps") if row["name"] == name)
+    assert (row["owner_pid"], row["owner_state"], row["state"], row["image"], row["run"]) == (
+        process.pid, "alive", "running", base_image, "sleeper",
+    )  # fmt: skip
+    assert 0 <= row["age_s"] < 120
+    table = hyperrun("ps").stdout.decode()
+    assert table.startswith("NAME")
+    assert name in table
+
+
+def test_a_container_of_a_killed_owner_disappears_by_itself(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, name = sleeper
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert wait_until(lambda: name not in {row["name"] for row in told("ps")}, timeout_s=10)
+
+
+def test_prune_leaves_what_has_a_live_owner(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
+    _, name = sleeper
+    removed = told("prune")
+    assert set(removed) == {"podman"}
+    assert name not in removed["podman"]
+    assert name in {row["name"] for row in told("ps")}
+
+
+def test_prune_removes_what_a_dead_owner_left_and_says_so(tmp_path: Path) -> None:
+    gone = subprocess.run(["true"], check=True)
+    assert gone.returncode == 0
+    left = tmp_path / f"hyperruntime-{os.getuid()}-test-left"
+    left.mkdir()
+    owner = {"token": "test", "host": os.uname().nodename, "pid": 2**22 - 1, "start_time": 1.0}
+    (left / "owner.json").write_text(json.dumps(owner))
+    done = hyperrun("prune", env={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert f"removed {left} (podman)" in done.stdout.decode()
+    assert not left.exists()
+
+
+def test_image_list_names_the_base_image(base_image: str, runtime: hr.Runtime) -> None:
+    rows = told("image", "list")
+    base = next(row for row in rows if base_image in row["references"])
+    assert base["size_bytes"] > 1024**2
+    assert base_image in hyperrun("image", "list").stdout.decode()
+    done = hyperrun("image", "bootstrap")
+    assert (done.returncode, done.stdout.decode().strip()) == (0, base_image)
+
+
+def test_image_build_and_remove(tmp_path: Path, base_image: str, runtime: hr.Runtime) -> None:
+    reference = "localhost/hyperruntime-test/built-by-cli:1"
+    (tmp_path / "Containerfile").write_text(f"FROM {base_image}\nARG WORD\nRUN echo $WORD > /word\n")
+    try:
+        args = ("image", "build", reference, "--file", str(tmp_path / "Containerfile"), "--build-arg", "WORD=hello")
+        done = hyperrun(*args)
+        assert (done.returncode, done.stdout.decode().strip()) == (0, reference), done.stderr
+        assert hyperrun("exec", "--image", reference, "--", "cat", "/word").stdout == b"hello\n"
+    finally:
+        assert hyperrun("image", "remove", reference).returncode == 0
+    assert not runtime.images.exists(reference)
+
+
+def test_runtimes_and_doctor_find_podman() -> None:
+    row = next(row for row in told("runtimes") if row["runtime"] == "podman")
+    assert row["usable"]
+    assert row["version"]
+    assert row["networks"]
+    assert row["rootless"] == (os.getuid() != 0)
+    report = told("doctor")
+    assert report["usable"] == ["podman"]
+    assert all(set(found) == {"subject", "ok", "detail", "next_step"} for found in report["findings"]["podman"])
+    done = hyperrun("doctor", "podman")
+    assert done.returncode == 0
+    assert b"containers run here with: podman" in done.stdout
+
+
+def test_help_starts_without_any_sdk() -> None:
+    env = {"PYTHONPROFILEIMPORTTIME": "1"}
+    done = hyperrun("--help", env=env)
+    assert done.returncode == 0
+    loaded = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+    assert "click" in loaded
+    assert not loaded & {"rich", "podman", "stevedore", "asyncio", "structlog", "requests", "attr", "subprocess"}
+
+
+def test_generate_here_then_resume_further(tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    shutil.copytree(template_path("mutator"), agent, ignore=shutil.ignore_patterns("__pycache__"))
+    with open(agent / "hyperrun.toml", "a") as file:
+        file.write('\n[generate]\nmax-generation = 1\nseed = 3\nrun-id = "x"\noutput-dir-parent = "../runs"\n')
+    for args in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        subprocess.run(["git", *args], cwd=agent, check=True)
+    done = hyperrun("--runtime", "podman", cwd=agent)
+    assert done.returncode == 0, done.stderr
+    run_dir = tmp_path / "runs" / "generate_x"
+    assert b"generation 1: score " in done.stderr
+    assert done.stdout.decode().splitlines()[1].startswith("initial")
+    assert hyperrun("--runtime", "podman", cwd=agent).returncode == 2  # the run exists already
+    summary = told("resume", str(run_dir), "--max-generation", "2")
+    assert [item["current_genid"] for item in summary["generations"]] == ["initial", 1, 2]
+    assert not summary["interrupted"]
+    assert told("status", str(run_dir))["state"] == "finished"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_run_that_is_ended_can_be_resumed(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    args = ["generate", "--domains", "circle_packing", "--max-generation", "2", "--seed", "1", "--run-id", "x"]
+    process = subprocess.Popen(
+        [program(), *args], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if b"generation 1: meta agent" in line:
+            break
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    if code > 0:
+        assert b"hyperrun resume " in err
+    assert wait_until(lambda: not [r for r in told("ps") if r["owner_pid"] == process.pid], timeout_s=10)
+    run_dir = str(tmp_path / "outputs" / "generate_x")
+    state = told("status", run_dir)
+    assert state["state"] == "interrupted"
+    before = [item["current_genid"] for item in state["generations"]]
+    assert before == ["initial"]
+    after = told("resume", run_dir)
+    assert [item["current_genid"] for item in after["generations"]] == ["initial", 1, 2]
+
+
+def test_demo_ends_with_a_table_pictures_and_what_to_do_next(tmp_path: Path) -> None:
+    done = hyperrun("demo", "--generations", "2", "--output", "runs", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = done.stdout.decode()
+    assert out.split()[:7] == ["GENERATION", "PARENT", "SCORE", "TRAIN", "VAL", "SUM", "N26"]
+    assert "the score went from " in out
+    report = next((tmp_path / "runs").glob("generate_*/report"))
+    names = {path.name for path in report.iterdir()}
+    assert names == {
+        f"{name}.{kind}"
+        for name in ("lineage", "best_circle_packing_n26", "best_circle_packing_n32")
+        for kind in ("svg", "png")
+    }
+    assert f"hyperrun resume {report.parent.relative_to(tmp_path)} --max-generation 12" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--agent", "dirty"), b"dirty"),
+        (("--agent", "plain"), b"git"),
+        (("--image", "localhost/no/such:1"), b"get it with `podman pull localhost/no/such:1`"),
+    ],
+)
+def test_generate_refuses_what_it_cannot_run(tmp_path: Path, args: tuple[str, ...], sentence: bytes) -> None:
+    for name in ("dirty", "plain"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "task_agent.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=tmp_path / "dirty", check=True)
+    (tmp_path / "dirty" / "task_agent.py").write_text("x = 2\n")
+    done = hyperrun("generate", "--domains", "circle_packing", "--max-generation", "0", *args, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert not list(tmp_path.glob("outputs/*"))

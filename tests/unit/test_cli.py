@@ -1,0 +1,279 @@
+"""The command line where no engine is needed: help, wrong usage, JSON, lazy imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from hyperruntime.cli import main
+from hyperruntime.cli.app import COMMANDS, State, app
+
+HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    """Leave structlog to other tests as they expect it: commands configure it."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``hyperrun`` in this process; returns exit code, standard output and standard error."""
+
+    def call(*args: str) -> tuple[int, str, str]:
+        code = main(args)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine on which no engine is installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HYPERRUNTIME_RUNTIME", raising=False)
+
+
+def every_command(group: click.Command = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command."""
+    if isinstance(group, click.Group):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found is not None
+            yield from every_command(found, (*path, name))
+    yield path
+
+
+@pytest.mark.parametrize("words", sorted(set(every_command())), ids=" ".join)
+def test_the_help_of_every_command_has_an_example_that_names_it(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"], prog_name="hyperrun", obj=State())
+    assert result.exit_code == 0, result.output
+    assert "Example" in result.output
+    assert " ".join(("hyperrun", *words)) in result.output.partition("Example")[2]
+
+
+def test_the_short_help_of_every_command_is_known_without_importing_it(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for name, (_, _, text) in COMMANDS.items():
+        assert f"  {name} " in out
+        assert text in out
+
+
+@pytest.mark.parametrize("args", [("--help",), ("--version",), ()])
+def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> None:
+    code = (
+        f"import sys; from hyperruntime.cli import main; assert main({list(args)!r}) == 0;"
+        "print('MODULES', *sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.partition("MODULES ")[2].split()
+    assert not set(HEAVY) & set(loaded)
+    ours = [name for name in loaded if name.startswith("hyperruntime")]
+    assert ours == ["hyperruntime", "hyperruntime.cli", "hyperruntime.cli.app", "hyperruntime.errors"]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("exe",), "unknown command 'exe'; did you mean 'exec'?"),
+        (("image", "bild"), "unknown command 'bild'; did you mean 'build'?"),
+        (("exec", "--memry", "1g", "--", "true"), "no such option '--memry'"),
+        (("exec",), "missing argument"),
+        (("exec", "--memory", "5q", "--", "true"), "--memory='5q' is not allowed"),
+        (("exec", "--memory", "1m", "--", "true"), "at least 6291456"),
+        (("exec", "--timeout", "soon", "--", "true"), "--timeout='soon' is not allowed"),
+        (("exec", "--timeout", "0", "--", "true"), "a duration above zero"),
+        (("exec", "--cpus=-1", "--", "true"), "cpus=-1.0 is not allowed: a positive number"),
+        (("exec", "--mount", "/no/such:/x", "--", "true"), "--mount: '/no/such' does not exist on this machine"),
+        (("exec", "--mount", "/tmp", "--", "true"), "SOURCE:TARGET"),
+        (("exec", "--mount", "/tmp:relative", "--", "true"), "an absolute path inside the container"),
+        (("exec", "--put", "/no/such:/x", "--", "true"), "--put: '/no/such' does not exist on this machine"),
+        (("exec", "--env", "NO_SUCH_VARIABLE", "--", "true"), "NAME=VALUE"),
+        (("exec", "--image", "bad image", "--", "true"), "an image reference"),
+        (("exec", "--network", "wifi", "--", "true"), "'wifi' is not one of"),
+        (("image", "build", "x", "--context", "/"), "--context needs --file"),
+        (("generate",), "name what to evaluate on with --domains"),
+        (("generate", "--domains", "circle_paking"), "did you mean 'circle_packing'?"),
+        (("generate", "--domains", "circle_packing", "--max-generation", "-1"), "-1 is not in the range"),
+        (("generate", "--domains", "circle_packing", "--parallel", "0"), "0 is not in the range"),
+        (("generate", "--domains", "circle_packing", "--parent-selection", "bset"), "did you mean 'best'?"),
+        (("generate", "--domains", "circle_packing", "--executor", "lcal"), "did you mean 'local'?"),
+        (("generate", "--domains", "circle_packing", "--eval-samples", "few"), "whole numbers"),
+        (("generate", "--domains", "circle_packing", "--run-id", "a b"), "run_id='a b' is not allowed"),
+        (("generate", "--domains", "circle_packing", "--agent", "mutatr"), "did you mean 'mutator'?"),
+        (("generate", "--domains", "circle_packing", "--agent", "/no/such"), "is no directory"),
+        (("generate", "--domains", "circle_packing", "--output-dir-parent", "/proc/x"), "cannot be written"),
+        (("status", "/no/such"), "unknown run directory '/no/such'"),
+        (("resume", "/"), "is no run directory"),
+        (("doctor", "podmn"), "unknown runtime 'podmn'; did you mean 'podman'?"),
+        (("--runtime", "podmn", "ps"), "unknown runtime 'podmn'; did you mean 'podman'?"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_sentence_and_exit_code_2(run: Run, args: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run(*args)
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("hyperrun: error: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("args", [("exec", "--", "true"), ("ps",), ("prune",), ("image", "list")])
+def test_without_an_engine_commands_say_so_and_exit_with_3(run: Run, args: tuple[str, ...]) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (3, "")
+    assert "cannot be used" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_runtimes_lists_an_engine_that_is_missing_with_what_to_do(run: Run) -> None:
+    code, out, _ = run("runtimes", "--json")
+    podman = next(row for row in json.loads(out) if row["runtime"] == "podman")
+    assert code == 0
+    assert not podman["usable"]
+    assert podman["why_not"]
+    assert "apt-get install" in podman["next_step"]
+    code, out, _ = run("runtimes")
+    assert code == 0
+    assert "apt-get install" in out
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_doctor_exits_with_3_where_no_runtime_works(run: Run) -> None:
+    code, out, _ = run("doctor", "--json")
+    told = json.loads(out)
+    assert code == 3
+    assert told["usable"] == []
+    assert {found["subject"] for found in told["findings"]["machine"]} >= {"python", "git", "memory"}
+    code, out, _ = run("doctor")
+    assert code == 3
+    assert "FAIL" in out
+    assert "next step: " in out
+
+
+def test_a_broken_plugin_is_a_row_and_hides_nobody(tmp_path: Path) -> None:
+    dist = tmp_path / "broken_plugin-1.0.dist-info"
+    dist.mkdir()
+    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
+    (dist / "entry_points.txt").write_text(
+        "[hyperruntime.runtimes]\nbroken = no_such_module:Driver\nodd = odd_driver:Driver\n\n"
+        "[hyperruntime.domains]\nbroken_domain = no_such_module:Domain\n"
+    )
+    (tmp_path / "odd_driver.py").write_text(
+        "class Driver:\n    def probe(self):\n        return 1 / 0\n    def close(self): pass\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nowhere"}
+    rows = {}
+    for command in ("runtimes", "domains"):
+        args = [sys.executable, "-m", "hyperruntime.cli", command, "--json"]
+        done = subprocess.run(args, capture_output=True, text=True, timeout=60, env=env, cwd="/")
+        assert done.returncode == 0, done.stderr
+        rows[command] = {row.get("runtime") or row["domain"]: row for row in json.loads(done.stdout)}
+    assert rows["runtimes"]["broken"]["why_not"].startswith("broken: ")
+    assert "ZeroDivisionError" in rows["runtimes"]["odd"]["why_not"]
+    assert "podman" in rows["runtimes"]
+    assert rows["domains"]["broken_domain"]["problem"]
+    assert rows["domains"]["circle_packing"]["problem"] == ""
+
+
+def test_domains_tells_splits_image_and_agent(run: Run) -> None:
+    code, out, _ = run("domains", "--json")
+    assert code == 0
+    packing = next(row for row in json.loads(out) if row["domain"] == "circle_packing")
+    assert packing["splits"] == {"train": 4, "val": 2}
+    assert (packing["image"], packing["agent"], packing["needs_gpu"]) == ("base", "mutator", False)
+    code, out, _ = run("domains")
+    assert "train 4, val 2" in out
+
+
+def test_no_command_shows_the_help(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for args in ((), ("--runtime", "podman")):
+        code, out, _ = run(*args)
+        assert code == 0
+        assert "Commands:" in out
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_runtime_alone_is_generate_where_there_is_an_agent(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hyperrun.toml").write_text("[generate]\nmax-generatin = 3\n")
+    code, _, err = run("--runtime", "podman")
+    assert code == 2
+    assert "[generate]: unknown option 'max-generatin'; did you mean 'max-generation'?" in err
+    Path("hyperrun.toml").write_text('[agent]\ndomains = ["circle_paking"]\n')
+    code, _, err = run("--runtime", "podman")
+    assert code == 2
+    assert "unknown domain 'circle_paking'" in err
+    assert "Commands:" in run()[1]
+
+
+def test_an_unexpected_error_is_one_sentence_unless_debug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "odd", ("no_such_module", "odd", ""))
+    code, out, err = run("odd")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "run again with --debug" in err
+    code, _, err = run("--debug", "odd")
+    assert code == 1
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
+    import hyperruntime.cli.domains as module
+
+    @click.command()
+    def slow() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(module, "slow", slow, raising=False)
+    monkeypatch.setitem(COMMANDS, "slow", ("domains", "slow", ""))
+    done, _, err = run("slow")
+    assert done == code
+    assert "interrupted" in err
+    assert signal.getsignal(number) is before
+
+
+def test_log_lines_go_to_standard_error_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    from hyperruntime.cli.logs import configure_logging
+    from hyperruntime.logs import get_logger
+
+    state = State()
+    configure_logging(state)
+    get_logger("x").info("quiet")
+    get_logger("x").warning("loud", generation=3)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "quiet" not in captured.err
+    assert "loud" in captured.err
+    state.log_json, state.log_level = True, "info"
+    configure_logging(state)
+    get_logger("x").info("told", generation=3)
+    line = json.loads(capsys.readouterr().err)
+    assert (line["event"], line["generation"], line["level"]) == ("told", 3, "info")

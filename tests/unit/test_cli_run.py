@@ -1,0 +1,188 @@
+"""What the command line makes of a run: options, progress, the table of generations, status and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import click
+import pytest
+import structlog
+
+from hyperruntime.cli import main
+from hyperruntime.cli.generate import generate
+from hyperruntime.cli.generate_options import make_options
+from hyperruntime.cli.live import LiveDisplay
+from hyperruntime.cli.progress import PlainDisplay, Tracker
+from hyperruntime.cli.tables import plain_lines
+from hyperruntime.errors import SpecError
+from hyperruntime.loop.events import StepEvent
+from hyperruntime.loop.options import GenerateOptions, options_to_json
+from hyperruntime.loop.record import GenerationRecord, record_to_json
+
+RECORDS = (
+    GenerationRecord(
+        genid="initial", score=0.8, scores={"circle_packing": {"train": 0.7, "val": 0.8}}, valid_parent=True
+    ),
+    GenerationRecord(
+        genid=2, parent="initial", score=0.9, scores={"circle_packing": {"train": 0.85, "val": 0.9}}, valid_parent=True
+    ),
+    GenerationRecord(genid=1, parent="initial", failure="agent", detail="the meta agent ended with exit code 1"),
+)
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    """Leave structlog to other tests as they expect it: commands configure it."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run that was interrupted, with a damaged line."""
+    path = tmp_path / "generate_1"
+    path.mkdir()
+    options = GenerateOptions(domains=("circle_packing",), max_generation=5, run_id="1", seed=7)
+    (path / "run.json").write_text(json.dumps({"seed": 7, "options": options_to_json(options)}))
+    lines = [json.dumps(record_to_json(record)) for record in RECORDS]
+    (path / "archive.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
+    return path
+
+
+def parsed(*args: str) -> GenerateOptions:
+    """Return the options of ``hyperrun generate`` with these arguments."""
+    context = generate.make_context("generate", list(args))
+    values = {name: value for name, value in context.params.items() if name != "as_json"}
+    with context:
+        return make_options(values)
+
+
+def test_every_field_of_the_options_has_an_option_with_the_same_default() -> None:
+    made = parsed("--domains", "circle_packing")
+    expected = GenerateOptions(domains=("circle_packing",))
+    for field in attrs.fields(GenerateOptions):
+        if field.name not in ("run_id", "seed"):
+            assert getattr(made, field.name) == getattr(expected, field.name), field.name
+    assert made.run_id is not None
+    assert made.seed is not None
+
+
+def test_options_are_read_with_their_units_and_lists() -> None:
+    made = parsed(
+        *("--domains", "circle_packing,other", "--domains", "third", "--eval-samples", "2,-1", "--eval-samples", "3"),
+        *("--timeout-meta", "10m", "--timeout-eval", "2h", "--timeout-check", "90", "--max-file-bytes", "1m"),
+        *("--memory", "2g", "--cpus", "1.5", "--pids", "64", "--seed", "3", "--parallel", "2", "--skip-staged-eval"),
+    )
+    assert made.domains == ("circle_packing", "other", "third")
+    assert made.eval_samples == (2, -1, 3)
+    assert (made.timeout_meta_s, made.timeout_eval_s, made.timeout_check_s) == (600.0, 7200.0, 90.0)
+    assert made.max_file_bytes == 1024**2
+    assert (made.limits.memory_bytes, made.limits.cpus, made.limits.pids) == (2 * 1024**3, 1.5, 64)
+    assert (made.seed, made.parallel, made.skip_staged_eval) == (3, 2, True)
+
+
+def test_a_wrong_value_names_its_option() -> None:
+    with pytest.raises(SpecError, match=r"--timeout-meta='soon'"):
+        parsed("--domains", "circle_packing", "--timeout-meta", "soon")
+    with pytest.raises(click.UsageError):
+        parsed("--domains", "circle_packing", "--max-generation", "-3")
+
+
+def test_the_tracker_follows_generations_and_the_best_score() -> None:
+    tracker = Tracker(6, RECORDS[:2])
+    assert (tracker.done, tracker.best) == (2, (0.9, "2"))
+    assert tracker.take(StepEvent(generation="3", step="image", state="start")) is None
+    assert tracker.take(StepEvent(generation="3", step="meta agent", state="start")) == "generation 3: meta agent"
+    assert tracker.running["3"].step == "meta agent"
+    assert tracker.take(StepEvent(generation="3", step="meta agent", state="done", duration_s=2.0)) is None
+    line = tracker.take(StepEvent(generation="3", step="generation", state="done", duration_s=4.0, score=0.95))
+    assert line == "generation 3: score 0.9500 in 4.0s; best 0.9500 (generation 3)"
+    assert not tracker.running
+    tracker.take(StepEvent(generation="4", step="load check", state="failed", detail="no module\nnamed x"))
+    line = tracker.take(StepEvent(generation="4", step="generation", state="failed", duration_s=1.0, detail="agent"))
+    assert line == "generation 4: no score failed (agent: no module named x) in 1.0s; best 0.9500 (generation 3)"
+    assert tracker.done == 4
+
+
+def test_plain_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainDisplay(Tracker(1)) as display:
+        display.on_event(StepEvent(generation="initial", step="evaluate", state="start"))
+        display.on_event(StepEvent(generation="initial", step="generation", state="done", score=0.5))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "generation initial: evaluate" in captured.err
+    assert "best 0.5000 (generation initial)" in captured.err
+
+
+def test_the_live_display_shows_a_line_per_running_generation_and_the_whole() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, highlight=False)
+    with LiveDisplay(Tracker(3), console) as display:
+        display.on_event(StepEvent(generation="1", step="meta agent", state="start"))
+        display.on_event(StepEvent(generation="2", step="evaluate", state="start"))
+        shown = StringIO()
+        Console(file=shown, width=100).print(display.render())
+        display.on_event(StepEvent(generation="1", step="generation", state="done", score=0.75))
+    lines = shown.getvalue().splitlines()
+    assert "generation 1" in lines[0]
+    assert "meta agent" in lines[0]
+    assert "generation 2" in lines[1]
+    assert "0/3 generations" in lines[2]
+    assert "generation 1: score 0.7500" in screen.getvalue()
+
+
+def test_status_shows_generations_problems_and_how_to_go_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run_dir)]) == 0
+    captured = capsys.readouterr()
+    head, columns, *rows = captured.out.splitlines()
+    assert "interrupted, 3 of 6 generations, best 0.9000 (generation 2), seed 7" in head
+    assert columns.split() == ["GENERATION", "PARENT", "SCORE", "TRAIN", "VAL", "DURATION", "FAILURE"]
+    assert [row.split()[0] for row in rows] == ["initial", "1", "2"]
+    assert rows[1].endswith("agent: the meta agent ended with exit code 1")
+    assert rows[2].startswith("2 *")
+    assert "line 2 of archive.jsonl is damaged" in captured.err
+    assert f"hyperrun resume {run_dir}" in captured.err
+
+
+def test_status_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run_dir), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["seed"], told["run_dir"]) == ("interrupted", 7, str(run_dir))
+    assert told["best"]["current_genid"] == 2
+    assert [generation["current_genid"] for generation in told["generations"]] == ["initial", 2, 1]
+    assert len(told["problems"]) == 1
+
+
+def test_an_unknown_run_directory_has_a_close_match(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(run_dir.with_name("generate_12"))]) == 2
+    assert f"did you mean {str(run_dir)!r}?" in capsys.readouterr().err
+
+
+def test_report_draws_the_lineage_and_the_best_answers(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = run_dir / "gen_2" / "circle_packing_eval_val"
+    answers.mkdir(parents=True)
+    circles = [[0.1 + 0.13 * (k % 6), 0.1 + 0.13 * (k // 6), 0.05] for k in range(26)]
+    lines = [json.dumps({"task_id": "n26", "prediction": circles}), "{torn", '{"task_id": "n32", "prediction": "no"}']
+    (answers / "predictions.jsonl").write_text("\n".join(lines))
+    assert main(["report", str(run_dir), "--json"]) == 0
+    pictures = json.loads(capsys.readouterr().out)
+    assert [Path(picture["svg"]).name for picture in pictures] == ["lineage.svg", "best_circle_packing_n26.svg"]
+    for picture in pictures:
+        assert Path(picture["svg"]).read_text().startswith("<svg ")
+        assert Path(picture["png"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert main(["report", str(run_dir), "--output", str(run_dir / "elsewhere")]) == 0
+    assert str(run_dir / "elsewhere" / "lineage.svg") in capsys.readouterr().out
+
+
+def test_plain_tables_are_aligned_and_nothing_is_cut() -> None:
+    lines = plain_lines(("name", "size"), [("a", "1"), ("b" * 90, "22"), ("", "")], right=("size",))
+    assert [len(line) for line in lines] == [96, 96, 96, 96]
+    assert lines[1].endswith("   1")
+    assert lines[3].startswith("-")

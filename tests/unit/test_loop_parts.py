@@ -1,0 +1,303 @@
+"""The parts of the loop that face what an agent wrote: the harness, its output, files to be copied, commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.agents import template_names, template_path
+from hyperruntime.driver import PostMortem
+from hyperruntime.errors import (
+    AgentError,
+    ContainerLostError,
+    EngineError,
+    ExecStartError,
+    HyperRuntimeError,
+    PatchError,
+    RepositoryError,
+)
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.collect import copy_files, read_file
+from hyperruntime.loop.contract import Contract, meta_agent_args, parse_contract
+from hyperruntime.loop.failures import GenerationFailedError, one_line, translate_failure
+from hyperruntime.loop.predictions import Prediction, PredictionReader, prediction_to_json
+from hyperruntime.registry import load_executor
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+
+HARNESS = str(resources.files("hyperruntime.loop") / "harness.py")
+
+CRASH = """
+import os, sys
+
+agent, parent, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+changes = {"os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir"}
+seen = 0
+
+
+def count(event, arguments):
+    global seen
+    if event == "open":
+        path, _, flags = arguments
+        if not isinstance(path, str) or not flags & (os.O_WRONLY | os.O_RDWR):
+            return
+    elif event not in changes:
+        return
+    if parent in str(arguments[0]):
+        seen += 1
+        if seen == at:
+            os._exit(9)
+
+
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import start_run
+from hyperruntime.testing import FakeRuntime
+
+sys.addaudithook(count)
+start_run(FakeRuntime(), GenerateOptions(domains="circle_packing", agent=agent, run_id="r", output_dir_parent=parent,
+                                         seed=11, max_generation=2, eval_samples=(1,)))
+print(seen)
+"""
+
+
+def harness(folder: Path, body: str, tasks: int = 2, **changes: Any) -> list[dict[str, Any]]:
+    """Run the harness on an agent whose ``forward`` has this body; return its lines."""
+    text = "class TaskAgent:\n    def __init__(self, model, chat_history_file): pass\n    def forward(self, inputs):\n"
+    (folder / "task_agent.py").write_text(text + "".join(f"        {line}\n" for line in body.splitlines()))
+    spec = {
+        "agent": "task_agent:TaskAgent",
+        "model": None,
+        "task_timeout_s": 20,
+        "max_prediction_bytes": 1000,
+        "tasks": [{"id": f"t{number}", "inputs": {"n": number}} for number in range(tasks)],
+        **changes,
+    }
+    (folder / "spec.json").write_text(json.dumps(spec))
+    command = [sys.executable, "-B", HARNESS, "tasks", "spec.json", "histories"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60)
+    assert done.returncode == 0
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_harness_answers_each_task(tmp_path: Path) -> None:
+    lines = harness(tmp_path, "print('noise')\nreturn inputs['n'] * 2, ['history']")
+    assert [(line["task_id"], line["prediction"], line["error"]) for line in lines] == [
+        ("t0", 0, None),
+        ("t1", 2, None),
+    ]
+
+
+def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path) -> None:
+    body = (
+        "import subprocess, time\nif inputs['n'] == 0: subprocess.Popen(['sleep', '50']); time.sleep(50)\nreturn 1, []"
+    )
+    started = time.monotonic()
+    lines = harness(tmp_path, body, task_timeout_s=1)
+    assert time.monotonic() - started < 10
+    assert lines[0]["error"] == "the task took more than 1 s"
+    assert lines[1]["prediction"] == 1
+
+
+def test_the_harness_does_not_wait_for_what_a_task_left_behind(tmp_path: Path) -> None:
+    body = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(5)\n    os._exit(0)\nreturn 1, []"
+    started = time.monotonic()
+    assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
+    assert time.monotonic() - started < 4
+
+
+def test_a_task_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
+    body = "import task_agent\ntask_agent.seen = getattr(task_agent, 'seen', 0) + 1\nreturn task_agent.seen, []"
+    assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "said"),
+    [
+        (["task_agent:TaskAgent"], 0, ""),
+        (["task_agent:Missing"], 1, "AttributeError"),
+        (["missing:X"], 1, "ModuleNotFoundError"),
+        (["exits:X"], 1, "SystemExit"),
+    ],
+)
+def test_the_harness_checks_what_can_be_imported(tmp_path: Path, names: list[str], code: int, said: str) -> None:
+    (tmp_path / "task_agent.py").write_text("class TaskAgent: pass\n")
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(0)\n")
+    done = subprocess.run([sys.executable, "-B", HARNESS, "check", *names], cwd=tmp_path, capture_output=True)
+    assert done.returncode == code
+    assert said in done.stderr.decode()
+
+
+def test_the_harness_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("X = 1\n")
+    done = subprocess.run([sys.executable, "-I", "-S", HARNESS, "check", "a:X"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+LINES = (
+    b'{"task_id": "a", "prediction": [1, 2], "error": null, "duration_s": 0.5}\n'
+    b"noise\n"
+    b'{"task_id": "a", "prediction": "again", "error": null}\n'
+    b'{"task_id": "not asked", "prediction": 1}\n'
+    b'{"task_id": ["a"], "prediction": 1}\n'
+    b"[[[[\n"
+    b'{"task_id": "b", "prediction": null, "error": "cannot", "duration_s": "x"}\n'
+    b'{"task_id": "c", "prediction": 1}'
+)
+
+
+@given(st.lists(st.integers(0, len(LINES)), max_size=12))
+def test_predictions_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
+    reader = PredictionReader(["a", "b", "c"], lambda data: None)
+    places = [0, *sorted(cuts), len(LINES)]
+    for start, end in zip(places, places[1:], strict=False):
+        reader.take("stdout", LINES[start:end])
+    assert reader.predictions == {
+        "a": Prediction(task_id="a", value=[1, 2], duration_s=0.5),
+        "b": Prediction(task_id="b", error="cannot"),
+    }
+
+
+def test_a_line_without_end_takes_no_memory() -> None:
+    reader = PredictionReader(["a"], lambda data: None)
+    for _ in range(40):
+        reader.take("stdout", b"x" * (1 << 20))
+    reader.take("stdout", b'\n{"task_id": "a", "prediction": 1}\n')
+    assert len(reader._line) == 0
+    assert reader.predictions["a"].value == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": float("-inf")}])
+def test_what_json_cannot_hold_is_not_kept(value: object) -> None:
+    stored = prediction_to_json(Prediction(task_id="a", value=value))
+    assert stored["prediction"] is None
+    assert "NaN or infinity" in stored["error"]
+    json.dumps(stored, allow_nan=False)
+
+
+def test_only_regular_files_below_the_folder_are_copied(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "file").write_text("kept")
+    (source / "other").write_text("not asked for")
+    os.mkfifo(source / "sub" / "pipe")
+    (source / "sub" / "link").symlink_to("/etc/passwd")
+    (source / "away").symlink_to("/etc")
+    assert copy_files(source, target, below="sub") == 1
+    assert copy_files(source, tmp_path / "nothing", below="away") == 0
+    assert [path.name for path in target.rglob("*")] == ["file"]
+
+
+def test_a_file_that_is_there_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "source" / "a").write_text("new")
+    (tmp_path / "target" / "a").write_text("old")
+    copy_files(tmp_path / "source", tmp_path / "target", keep=True)
+    assert (tmp_path / "target" / "a").read_text() == "old"
+
+
+def test_a_patch_is_read_only_from_a_regular_file_within_the_limit(tmp_path: Path) -> None:
+    assert read_file(tmp_path, b"patch", 10) is None
+    (tmp_path / "patch").write_bytes(b"12345678901")
+    assert read_file(tmp_path, b"patch", 11) == b"12345678901"
+    with pytest.raises(PatchError, match="more than 10"):
+        read_file(tmp_path, b"patch", 10)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PatchError):
+        read_file(tmp_path, b"folder", 10)
+
+
+def test_the_default_contract_holds_where_nothing_is_stated() -> None:
+    assert parse_contract(None) == parse_contract(b"") == Contract()
+    own = parse_contract(b'[commands]\nmeta_agent = ["./evolve"]\ntask_agent = "a.b:C"\n')
+    assert own == Contract(meta_agent=("./evolve",), task_agent="a.b:C", load=("a.b:C",))
+
+
+def test_the_meta_agent_gets_the_options_of_the_contract() -> None:
+    args = meta_agent_args(Contract(), base_commit="abc", iterations_left=4)
+    assert args[:2] == ["python3", "run_meta_agent.py"]
+    options = dict(zip(args[2::2], args[3::2], strict=True))
+    assert options["--base_commit"] == "abc"
+    assert options["--iterations_left"] == "4"
+    assert set(options) == {
+        "--chat_history_file", "--repo_path", "--evals_folder", "--git_dir", "--base_commit", "--outdir",
+        "--iterations_left",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"commands = 1", b"[commands]\nmeta_agent = []", b"[load]\ncheck = ['x']"])
+def test_a_bad_contract_is_one_sentence(data: bytes) -> None:
+    with pytest.raises(AgentError, match=r"hyperrun\.toml") as caught:
+        parse_contract(data)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "step", "failure", "final"),
+    [
+        (EngineError("x"), "evaluate", "infrastructure", False),
+        (ContainerLostError("x"), "meta agent", "agent", False),
+        (ContainerLostError("x", PostMortem(state="exited", oom_killed=True)), "evaluate", "evaluation", True),
+        (ContainerLostError("x"), "start", "infrastructure", False),
+        (ExecStartError("x"), "load check", "does-not-load", True),
+        (RepositoryError("x"), "diff", "refused-patch", False),
+        (RepositoryError("x"), "parent", "infrastructure", False),
+        (RuntimeError("a domain's mistake"), "evaluate", "evaluation", False),
+    ],
+)
+def test_an_error_is_put_in_its_class(error: Exception, step: str, failure: str, final: bool) -> None:
+    translated: HyperRuntimeError = translate_failure(error, step)
+    assert getattr(translated, "failure") == failure  # noqa: B009 - either of two classes
+    assert isinstance(translated, GenerationFailedError) == final
+
+
+def test_what_an_agent_says_is_safe_to_show() -> None:
+    assert one_line("a\x1b[31mred\n\tb\0 \u202ec") == "a [31mred b c"
+    assert len(one_line("x" * 10_000)) < 1000
+
+
+def test_templates_are_found_by_name() -> None:
+    assert "mutator" in template_names()
+    assert (template_path("mutator") / "task_agent.py").is_file()
+    with pytest.raises(AgentError, match="did you mean 'mutator'"):
+        template_path("mutater")
+
+
+def test_the_local_executor_is_an_entry_point() -> None:
+    with load_executor("local")(2) as executor:
+        assert executor.submit(max, 1, 2).result() == 2
+    with pytest.raises(HyperRuntimeError, match="did you mean 'local'"):
+        load_executor("locl")
+
+
+@pytest.mark.slow
+def test_a_run_that_dies_at_any_change_of_a_file_is_resumed_whole(tmp_path: Path) -> None:
+    agent = make_agent_repository(tmp_path / "agent")
+
+    def child(parent: Path, at: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", CRASH, str(agent), str(parent), str(at)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    from hyperruntime.loop.run import resume_run
+
+    total = int(child(tmp_path / "whole", 0).stdout.splitlines()[-1])
+    whole = load_run(tmp_path / "whole" / "generate_r").generations
+    for at in range(total // 5, total, total // 7):
+        assert child(tmp_path / str(at), at).returncode == 9
+        run_dir = tmp_path / str(at) / "generate_r"
+        before = load_run(run_dir).generations
+        after = resume_run(FakeRuntime(), run_dir).generations
+        assert [record.genid for record in after[: len(before)]] == [record.genid for record in before]
+        assert [(r.genid, r.parent, r.commit, r.score) for r in after] == [
+            (r.genid, r.parent, r.commit, r.score) for r in whole
+        ]
+        assert load_run(run_dir).problems == ()
