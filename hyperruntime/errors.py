@@ -43,12 +43,16 @@ class UnsupportedOptionError(HyperRuntimeError):
         super().__init__(f"{driver} cannot honour {field}: {why}")
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return one sentence about an unknown name: the closest match, else the known ones."""
+def name_hint(name: str, known: Iterable[str]) -> str:
+    """Return what a user may have meant: the closest match, else the known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
-    return f"unknown {kind} {name!r}; {hint}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return one sentence about an unknown name."""
+    return f"unknown {kind} {name!r}; {name_hint(name, known)}"
 
 
 class DriverNotFoundError(HyperRuntimeError, LookupError):
@@ -172,7 +176,7 @@ class UnsafeArchiveError(TransferError):
 class StorageError(HyperRuntimeError, OSError):
     """A file or directory of ours could not be written: no space, no permission, not a directory."""
 
-    exit_code = 1
+    exit_code = 2
 
     def __str__(self) -> str:
         """Return the sentence (OSError would print its tuple)."""
@@ -210,6 +214,8 @@ class RunLockedError(RunError):
 
 class ArchiveError(RunError):
     """A run's files cannot be read as what they should be."""
+
+    exit_code = 2
 
 
 class AgentError(HyperRuntimeError):

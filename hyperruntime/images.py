@@ -13,7 +13,7 @@ from platformdirs import user_cache_path
 
 from hyperruntime.bootstrap import build_base_rootfs
 from hyperruntime.driver import Image, Images
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, unknown_name
+from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, name_hint
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
@@ -36,7 +36,7 @@ def recipe_reference(name: str) -> str:
         SpecError: no recipe has this name.
     """
     if name not in recipe_names():
-        raise SpecError("image", name, unknown_name("image recipe", name, recipe_names()))
+        raise SpecError("image recipe", name, f"no recipe has this name; {name_hint(name, recipe_names())}")
     return f"{PREFIX}{name}:latest"
 
 

@@ -6,7 +6,7 @@ A class is loaded only when it is asked for by name, so a broken plugin breaks n
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import entry_points
 from typing import Any
 
 import attrs
@@ -45,7 +45,9 @@ def plugins(group: str) -> dict[str, Plugin]:
     """Return the entry points of a group by name, without importing any."""
     # An ordinary manager imports every plugin of the group when it is made; this one only lists them.
     manager: ExtensionManager[Any] = ExtensionManager.make_test_instance([], namespace=group)
-    return {point.name: _plugin(point) for point in manager.list_entry_points()}
+    sources = {point.name: point.dist.name for point in entry_points(group=group) if point.dist is not None}
+    points = manager.list_entry_points()  # from stevedore's cache, which does not know the distributions
+    return {p.name: Plugin(name=p.name, source=sources.get(p.name, "unknown"), load=p.load) for p in points}
 
 
 def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name the type before it is loaded
@@ -82,10 +84,6 @@ def auto_order() -> list[str]:
     """Return the drivers' names in the order in which ``auto`` tries them."""
     known = plugins(RUNTIMES)
     return [n for n in AUTO_ORDER if n in known] + sorted(n for n in known if n not in AUTO_ORDER)
-
-
-def _plugin(point: EntryPoint) -> Plugin:
-    return Plugin(name=point.name, source=point.dist.name if point.dist else "unknown", load=point.load)
 
 
 def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception]) -> Any:  # noqa: ANN401

@@ -25,7 +25,7 @@ from hyperruntime.report.pictures import write_pictures
 from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"
-GENERATIONS, SEED, PARALLEL = 24, 1, 2
+GENERATIONS, SEED, PARALLEL = 20, 1, 2
 _FIGURE = "sum_of_radii"
 
 

@@ -65,9 +65,10 @@ def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
         return None
     except OSError as error:
         raise PatchError(f"{os.fsdecode(name)} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PatchError(f"{os.fsdecode(name)} is no regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PatchError(f"{os.fsdecode(name)} is no regular file")
         data = file.read(limit + 1)
     if len(data) > limit:
         raise PatchError(f"{os.fsdecode(name)} has more than {limit} bytes")

@@ -12,10 +12,10 @@ import time
 from datetime import UTC, datetime
 
 import attrs
-import structlog
 
 from hyperruntime.domain import Domain, Split
 from hyperruntime.errors import ImageNotFoundError, SpecError, StorageError, UnsupportedOptionError
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.collect import copy_files
 from hyperruntime.loop.contract import EVALS, HARNESS
 from hyperruntime.loop.evaluation import (
@@ -41,7 +41,7 @@ from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.storage import check_writable, make_directory
 from hyperruntime.spec import Mount
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 ATTEMPTS = 3
 STEPS = (

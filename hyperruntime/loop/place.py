@@ -6,20 +6,19 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import structlog
 
 from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.contract import OUT, REPO
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 KEPT_BYTES = 64 * 1024
+_LABEL = "io.hyperruntime"
 _SETTLE_S = 120.0
 _SETTLE = 'chown -R -h 0:0 "$@"; chmod -R u+rwX "$@"'
 _DISCARD = 'find "$1" -xdev -mindepth 1 -delete'
@@ -115,7 +114,7 @@ class Place:
 
     def _open(self) -> LoopContainer:
         options = self._setting.options
-        mounts: Any = (
+        mounts = (
             Mount(source=str(self.repo), target=REPO, read_only=False),
             Mount(source=str(self.out), target=OUT, read_only=False),
             *self._mounts,
@@ -128,7 +127,8 @@ class Place:
             gpus="all" if self._setting.needs_gpu else None,
             limits=options.limits,
         )
-        return self._setting.containers.open(spec, {"io.hyperruntime.generation": str(self._plan.genid)})
+        labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
+        return self._setting.containers.open(spec, labels)
 
 
 def discard(setting: Setting, folder: Path) -> None:
@@ -139,7 +139,7 @@ def discard(setting: Setting, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists() or setting.containers.stopping:
         return
-    mounts: Any = (Mount(source=str(folder), target=_DISCARD_TARGET, read_only=False),)
+    mounts = (Mount(source=str(folder), target=_DISCARD_TARGET, read_only=False),)
     try:
         container = setting.containers.open(ContainerSpec(image=setting.image, mounts=mounts), {})
         try:

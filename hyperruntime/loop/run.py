@@ -8,10 +8,10 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
 
 import attrs
-import structlog
 
 from hyperruntime import registry
 from hyperruntime.errors import RunError
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import read_run
 from hyperruntime.loop.events import OnEvent
 from hyperruntime.loop.failures import RunInterruptedError
@@ -38,7 +38,7 @@ from hyperruntime.loop.start import (
 from hyperruntime.loop.steps import Events
 from hyperruntime.loop.storage import make_directory
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 _POLL_S = 0.5
 _MAX_INFRASTRUCTURE_FAILURES = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,20 @@ import attrs
 from hyperruntime import registry
 from hyperruntime.agents import template_names, template_path
 from hyperruntime.domain import Domain
-from hyperruntime.errors import AgentError, RunError, SpecError
+from hyperruntime.errors import AgentError, RepositoryError, RunError, SpecError
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive, read_run
 from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract
 from hyperruntime.loop.finish import publish_missing
-from hyperruntime.loop.layout import INITIAL, PREFIX, Layout
+from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
+from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.options import GenerateOptions, options_to_json
 from hyperruntime.loop.record import SCHEMA
+from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.storage import json_document, make_directory, write_atomic
 from hyperruntime.workspace import RepositoryStore, inspect_repository
+
+log = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -70,14 +76,17 @@ def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
 
 
 def choose_directory(options: GenerateOptions) -> Path:
-    """Return where the run's directory goes.
+    """Return where the run's directory goes; what a killed start left there is removed.
 
     Raises:
         RunError: there is something already.
     """
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
+    layout = Layout(path)
+    known, begun = layout.run.is_file(), layout.archive.exists() or layout.generation(INITIAL).exists()
+    if not known and not begun and owner_state(path) == "dead":
+        shutil.rmtree(path, ignore_errors=True)  # of a start that was killed before there was a run
     if os.path.lexists(path):
-        known = Layout(path).run.is_file()
         step = f"go on with it by `hyperrun resume {path}`, or" if known else "remove it, or"
         raise RunError(f"run directory {str(path)!r} exists already; {step} give another --run-id")
     return path
@@ -173,6 +182,23 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
     )
 
 
-def commit_of(run: OpenedRun, genid: str | int) -> str:
-    """Return the state of a generation."""
-    return run.root if genid == INITIAL and genid not in run.archive else run.archive[genid].commit
+def commit_of(run: OpenedRun, genid: GenId) -> str:
+    """Return the state of a generation; one that a power failure lost is made again from the patches.
+
+    Raises:
+        PatchError, RepositoryError: it cannot be made again.
+        StorageError: a patch cannot be read.
+    """
+    if genid not in run.archive:
+        return run.root
+    record = run.archive[genid]
+    try:
+        run.store.tree(record.commit)
+        return record.commit
+    except RepositoryError:
+        log.warning("state made again from its patches", generation=genid)
+    if record.parent is None:
+        return run.root
+    path = run.layout.generation(genid) / AGENT_OUTPUT / PATCH
+    patch = path.read_bytes() if path.is_file() else b""
+    return run.store.apply_patch(commit_of(run, record.parent), patch, genid, max_file_bytes=sys.maxsize).commit

@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import structlog
-
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.events import OnEvent, StepEvent, StepState
 from hyperruntime.loop.layout import LOG
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.storage import storage_errors
 from hyperruntime.units import MIB
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 _MAX_LOG_BYTES = 64 * MIB
 

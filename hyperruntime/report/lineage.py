@@ -23,6 +23,7 @@ _MANY, _TOO_MANY = 40, 1500
 _INK, _FAINT, _GRID, _EDGE = "#25323d", "#6b7a86", "#e7ebee", "#b9c4cc"
 _BEST, _FAILED, _STEP = "#d9822b", "#b4bcc2", "#f3d9bd"
 _CURVE_POINTS = 22
+_STEEP = 60
 
 
 class Generation(Protocol):
@@ -205,10 +206,13 @@ def _discs(nodes: dict[str, _Node], best: Sequence[str]) -> Iterator[Shape]:
 
 
 def _scores(nodes: dict[str, _Node], best: Sequence[str], radius: float) -> Iterator[Shape]:
-    for name in best:
+    """Yield the scores along the way to the best one; below a node from which the way goes up steeply."""
+    for name, following in zip(best, (*best[1:], None), strict=False):
         node = nodes[name]
+        steep = following is not None and node.y - nodes[following].y > _STEEP
+        y = node.y + radius + 18 if steep else node.y - radius - 8
         text = f"{node.generation.score:.3f}"
-        yield Label(x=node.x, y=node.y - radius - 8, text=text, size=11, colour=_INK, anchor="middle", bold=True)
+        yield Label(x=node.x, y=y, text=text, size=11, colour=_INK, anchor="middle", bold=True)
 
 
 def _fill(node: _Node) -> str:

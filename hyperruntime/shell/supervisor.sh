@@ -12,7 +12,7 @@ command -v setsid >/dev/null && HR_SETSID=setsid
 # A lane is a shell that runs one exec at a time. The pipeline's right side kills the shell that waits for it, so the
 # lane becomes a child of init: unlike `lane &`, which would make every command of it ignore SIGINT for ever.
 start_lane() {
-    command eval '$HR_SETSID /bin/sh -c ". \"\$1/lane.sh\" | kill -KILL \$\$" hr "$HR_DIR" "$1" </dev/null >/dev/null'
+    command eval '$HR_SETSID /bin/sh -c ". \"\$1/lane.sh\" | kill -KILL \$\$" hyperruntime "$HR_DIR" "$1" </dev/null >/dev/null'
     [ $? -gt 128 ] || echo "0 fork" >"$HR_DIR/$1/s"
 }
 

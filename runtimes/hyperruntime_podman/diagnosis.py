@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.process import find_program
+from hyperruntime.process import find_program, run_process
+from hyperruntime.units import GIB, format_size
 from hyperruntime_podman.probe import INSTALL_HINT, Probe, forget, probe
 
 _NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3"}
@@ -50,6 +52,7 @@ def _tried(found: Probe) -> Iterator[Finding]:
         else:
             note = " (counted over all of this user's containers)" if how == "rlimit" else ""
             yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
+    yield from _store()
     if settings.bridge:
         yield Finding(subject="network bridge", ok=True, detail="works")
     else:
@@ -58,6 +61,18 @@ def _tried(found: Probe) -> Iterator[Finding]:
     if found.storage == "vfs":
         step = 'for a new store: [storage] driver = "overlay" in ~/.config/containers/storage.conf'
         yield Finding(subject="storage", ok=None, detail="vfs copies every image for each container", next_step=step)
+
+
+def _store() -> Iterator[Finding]:
+    try:
+        result = run_process(["podman", "info", "--format", "{{.Store.GraphRoot}}"], timeout_s=30, cwd="/")
+        root = result.stdout.decode().strip()
+        free = shutil.disk_usage(root).free
+    except (OSError, TimeoutError):
+        return
+    low = free < 2 * GIB
+    step = "free space there: `podman system df` shows what takes it" if low else ""
+    yield Finding(subject="image store", ok=not low, detail=f"{root}, {format_size(free)} free", next_step=step)
 
 
 def _rootless() -> Iterator[Finding]:

@@ -6,7 +6,9 @@ The service ends by itself after some idle seconds, so nothing is left even when
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from hyperruntime_podman.probe import INSTALL_HINT
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
+_MAX_SOCKET_PATH = 100  # sockaddr_un has room for 108; source: unix(7)
 T = TypeVar("T")
 
 
@@ -29,6 +32,7 @@ class PodmanService:
         """Start nothing yet; the socket will be in ``directory``."""
         self._lock = threading.Lock()
         self._directory = directory
+        self._short: str | None = None
         self._process: HostProcess | None = None
 
     def call(self, function: Callable[[Any], T]) -> T:
@@ -53,6 +57,9 @@ class PodmanService:
         """End the service; may be called again."""
         with self._lock:
             self._stop()
+            if self._short is not None:
+                shutil.rmtree(self._short, ignore_errors=True)
+                self._short = None
 
     def _socket(self) -> str:
         with self._lock:
@@ -65,6 +72,8 @@ class PodmanService:
         if find_program("podman") is None:
             raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        if len(os.fsencode(self._path("s"))) > _MAX_SOCKET_PATH and self._short is None:
+            self._short = tempfile.mkdtemp(prefix="hyperruntime-api-", dir=_short_directory())
         Path(self._path("s")).unlink(missing_ok=True)
         args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
         with open(self._path("log"), "wb") as log:
@@ -83,7 +92,7 @@ class PodmanService:
             self._process = None
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
+        return os.path.join(self._short or self._directory, name)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -92,3 +101,8 @@ class PodmanService:
             except OSError:
                 return False
         return True
+
+
+def _short_directory() -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return runtime if os.access(runtime, os.W_OK) and len(runtime) < 40 else "/tmp"  # noqa: S108 - made private

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def harness(folder: Path, body: str, tasks: int = 2, **changes: Any) -> list[dic
     }
     (folder / "spec.json").write_text(json.dumps(spec))
     command = [sys.executable, "-B", HARNESS, "tasks", "spec.json", "histories"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
     assert done.returncode == 0
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -158,7 +159,7 @@ LINES = (
 def test_predictions_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
     reader = PredictionReader(["a", "b", "c"], lambda data: None)
     places = [0, *sorted(cuts), len(LINES)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         reader.take("stdout", LINES[start:end])
     assert reader.predictions == {
         "a": Prediction(task_id="a", value=[1, 2], duration_s=0.5),

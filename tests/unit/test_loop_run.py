@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -399,6 +401,18 @@ def test_what_a_kill_left_is_made_up_for(run: Callable[..., RunSummary]) -> None
     assert resumed.generations[2].commit == summary.generations[2].commit
 
 
+def test_a_state_that_was_lost_is_made_again_from_its_patches(run: Callable[..., RunSummary]) -> None:
+    summary = run(parent_selection="latest")
+    repository = Path(summary.run_dir) / "repository.git"
+    shutil.rmtree(repository)
+    store = RepositoryStore(repository)
+    assert store.add_repository(json.loads((Path(summary.run_dir) / "run.json").read_text())["agent"])
+    resumed = resume_run(FakeRuntime(), summary.run_dir, max_generation=3)
+    assert resumed.generations[-1].failure is None
+    assert resumed.generations[-1].parent == 2
+    assert store.tree(resumed.generations[2].commit)
+
+
 def test_a_shipped_template_can_be_the_agent(run: Callable[..., RunSummary]) -> None:
     summary = run(agent="mutator", max_generation=1)
     assert summary.generations[1].failure is None
@@ -454,6 +468,24 @@ def test_a_run_id_that_exists_is_refused(run: Callable[..., RunSummary]) -> None
     run(max_generation=0)
     with pytest.raises(RunError, match="hyperrun resume"):
         run(max_generation=0)
+
+
+def test_what_a_start_left_that_was_killed_is_in_nobodys_way(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+    left = tmp_path / "out" / "generate_r"
+    left.mkdir(parents=True)
+    owner = {"token": "t", "host": socket.gethostname(), "pid": 2**22 + 1, "start_time": 1.0}
+    (left / "owner.json").write_text(json.dumps(owner))
+    (left / "repository.git").mkdir()
+    assert run(max_generation=0).generations[0].failure is None
+
+
+def test_a_directory_of_somebody_else_is_not_touched(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+    theirs = tmp_path / "out" / "generate_r"
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.tex").write_text("")
+    with pytest.raises(RunError, match="remove it"):
+        run(max_generation=0)
+    assert (theirs / "thesis.tex").exists()
 
 
 def test_a_run_that_is_owned_cannot_be_resumed(run: Callable[..., RunSummary]) -> None:
