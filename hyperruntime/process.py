@@ -187,6 +187,34 @@ def is_alive(pid: int, start_time: float) -> bool:
         return True
 
 
+def kill_limited(rss_limit_bytes: int, *, groups: bool) -> int:
+    """Kill every process of this machine whose hard RSS limit is exactly this number; return how many were found.
+
+    Args:
+        rss_limit_bytes: a number that nothing else has; see :func:`hyperruntime.script.lane_script`.
+        groups: whether to kill their process groups too, which takes a whole fork loop at one stroke.
+    """
+    found, mark = 0, b" %d " % rss_limit_bytes
+    for name in os.listdir("/proc"):
+        if name.isdigit() and mark in _read_limits(name):
+            found += 1
+            try:
+                os.kill(int(name), signal.SIGKILL)
+                if groups:
+                    os.killpg(os.getpgid(int(name)), signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+    return found
+
+
+def _read_limits(pid: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/limits", "rb", buffering=0) as file:
+            return file.read(4096)
+    except OSError:
+        return b""
+
+
 def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:
     """Poll a condition until it holds or the time is up; return whether it holds."""
     deadline = time.monotonic() + timeout_s

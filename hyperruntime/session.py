@@ -9,6 +9,7 @@ that background processes hold on to. Design: docs/decisions/0002-exec.md.
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import threading
 import time
@@ -21,6 +22,7 @@ import attrs
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.lane import Lane
 from hyperruntime.logs import get_logger
+from hyperruntime.process import kill_limited
 from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
 
 log = get_logger(__name__)
@@ -29,6 +31,8 @@ _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _MAX_DRAINS = 256
 _PONG_TIMEOUT_S = 10.0
+_PATIENCE_S = 0.3
+_TAG_SPACE = 2**44
 
 
 class AttachedShell(Protocol):
@@ -71,10 +75,10 @@ class AttachedShell(Protocol):
 
 @attrs.define
 class LaneNumbers:
-    """Numbers for lanes and tags, unique in a container; shared by its sessions."""
+    """Numbers for lanes and tags, shared by a container's sessions; its tags are no other container's either."""
 
     _lane: int = 0
-    _tag: int = 0
+    _tag: int = attrs.field(factory=lambda: secrets.randbelow(_TAG_SPACE))
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def next_lane(self) -> int:
@@ -202,7 +206,12 @@ class Session:
         deadline = time.monotonic() + timeout_s
         group = lane.group if self._private_groups else 0
         for verb in ("kill", "kill", "freeze"):
-            left = self._ask(f"{verb} {group} {tag_bytes(tag_kib)}", "killed", deadline - time.monotonic())
+            request = f"{verb} {group} {tag_bytes(tag_kib)}"
+            left = self._ask(request, "killed", min(_PATIENCE_S, deadline - time.monotonic()))
+            if left is None and not self.lost.is_set():
+                # Starved by what it shall end: the host is not. What the host may not kill the supervisor still does.
+                kill_limited(tag_bytes(tag_kib), groups=self._private_groups)
+                left = self._ask(request, "killed", deadline - time.monotonic())
             if left is None:
                 return False
             if left == 0:
