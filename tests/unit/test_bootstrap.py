@@ -57,9 +57,7 @@ def test_progress_is_handed_on_line_by_line(fake_mmdebstrap: Path, tmp_path: Pat
 
 
 def test_packages_suite_and_mirror_are_asked_for(fake_mmdebstrap: Path, tmp_path: Path) -> None:
-    bootstrap.build_base_rootfs(
-        tmp_path / "base.tar", packages=("git", "less"), suite="trixie", mirror=MIRROR
-    )
+    bootstrap.build_base_rootfs(tmp_path / "base.tar", packages=("git", "less"), suite="trixie", mirror=MIRROR)
     said = fake_mmdebstrap.read_text().splitlines()
     assert any(re.fullmatch(r"--include=git,less(,usr-is-merged)?", line) for line in said)
     assert f"deb {MIRROR} trixie main" in said
@@ -120,9 +118,7 @@ def test_a_silent_failure_names_the_exit_code(tmp_path: Path, monkeypatch: pytes
         bootstrap.build_base_rootfs(tmp_path / "base.tar", mirror=MIRROR)
 
 
-def test_a_missing_mmdebstrap_is_named_with_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_mmdebstrap_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
         bootstrap.build_base_rootfs(tmp_path / "base.tar")
@@ -142,9 +138,7 @@ def test_the_scratch_directory_may_be_entered_by_the_namespace_and_is_gone_after
     assert not work.exists()
 
 
-def test_a_tree_in_which_something_is_mounted_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_in_which_something_is_mounted_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Removing such a tree removes what is mounted, as a killed build once did to the host's /dev/shm."""
     (tmp_path / "mounted").mkdir()
     (tmp_path / "mounted" / "precious").write_text("")
@@ -167,9 +161,7 @@ def test_mount_points_below_a_directory_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's builds make namespaces themselves")
-def test_a_build_as_root_that_does_not_unmount_leaves_no_mount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_as_root_that_does_not_unmount_leaves_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f"mkdir '{tmp_path}/mnt'; mount -t tmpfs none '{tmp_path}/mnt' && touch '{tmp_path}/ok'; exit 25"
     install_fake(tmp_path, monkeypatch, body=body)
     with pytest.raises(ImageBuildError):
@@ -218,9 +210,7 @@ def test_nothing_of_the_host_stays_in_the_image(fake_mmdebstrap: Path, tmp_path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("text\n")
     hooks = [line.removeprefix("--customize-hook=") for line in fake_mmdebstrap.read_text().splitlines()]
-    for hook in (
-        hook for hook in hooks if hook.startswith(("find", "rm", "mkdir")) and "sources.list" not in hook
-    ):
+    for hook in (hook for hook in hooks if hook.startswith(("find", "rm", "mkdir")) and "sources.list" not in hook):
         run_hook(hook, root)
     run_hook(bootstrap._write_sources("bookworm"), root)
     left = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}

@@ -166,9 +166,7 @@ def declared_entry_points() -> Iterator[tuple[str, str]]:
 
 def test_every_entry_point_loads_from_the_wheel(installed: Installed) -> None:
     found = installed.python(LOAD_ENTRY_POINTS, json.dumps(GROUPS))
-    ours = {
-        (group, name): file for group, name, distribution, file in found if distribution == "hyperruntime"
-    }
+    ours = {(group, name): file for group, name, distribution, file in found if distribution == "hyperruntime"}
     assert set(ours) == set(declared_entry_points())
     assert {file for file in ours.values() if not file.startswith(str(installed.prefix))} == set()
 
@@ -188,9 +186,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> N
 
 def test_every_image_recipe_is_found(installed: Installed) -> None:
     found = installed.python(FIND_DATA)["hyperruntime_images"]
-    here = {
-        str(path.relative_to(ROOT / "containers")) for path in ROOT.glob("containers/*/*") if path.is_file()
-    }
+    here = {str(path.relative_to(ROOT / "containers")) for path in ROOT.glob("containers/*/*") if path.is_file()}
     assert "base/Containerfile" in found
     assert {path for path in here if "__pycache__" not in path} - set(found) == set()
 
@@ -208,9 +204,7 @@ def test_every_file_of_an_agent_template_and_every_script_is_found(installed: In
 
 
 def test_every_package_says_that_it_is_typed(installed: Installed) -> None:
-    packages = {name.partition("/")[0] for name in installed.names if name.endswith(".py")} - {
-        "hyperruntime_images"
-    }
+    packages = {name.partition("/")[0] for name in installed.names if name.endswith(".py")} - {"hyperruntime_images"}
     assert {name for name in packages if f"{name}/py.typed" not in installed.names} == set()
 
 
@@ -238,9 +232,7 @@ print(json.dumps([modules, threading.active_count(), children]))
 
 def modules() -> list[Path]:
     """The modules we write, agent templates included."""
-    found = [
-        path for folder in ("hyperruntime", "runtimes", "domains") for path in (ROOT / folder).rglob("*.py")
-    ]
+    found = [path for folder in ("hyperruntime", "runtimes", "domains") for path in (ROOT / folder).rglob("*.py")]
     assert found
     return sorted(found)
 
