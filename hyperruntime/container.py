@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import threading
@@ -15,13 +16,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+import attrs
+
 from hyperruntime import transfer
 from hyperruntime.driver import Driver, Launch, LiveContainer, PostMortem
-from hyperruntime.errors import ContainerLostError, ContainerStateError, SpecError, StorageError
-from hyperruntime.execution import CancelledExecError, Execution, OutputCallback, input_source
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    ExecLostError,
+    HyperRuntimeError,
+    SpecError,
+    StorageError,
+)
+from hyperruntime.execution import KILLED_EXIT_CODE, Execution, OutputCallback
+from hyperruntime.feed import CallerError, Feed
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner, release_on_fork
-from hyperruntime.script import make_request
+from hyperruntime.script import make_request, shell_keeps
 from hyperruntime.session import LaneNumbers, Session
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
 from hyperruntime.tarball import ExtractLimits, ExtractReport
@@ -33,7 +44,6 @@ _START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 _ASYNC_THREADS = 64
-_KILLED_EXIT_CODE = 137
 
 
 class Container:
@@ -54,6 +64,7 @@ class Container:
         """
         self.spec = spec
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._numbers = LaneNumbers()
         self._sessions: dict[str | None, Session] = {}
@@ -64,8 +75,10 @@ class Container:
         self._dir = os.path.join(owner.private_dir, self.name)
         self._exchange = _make_exchange(self._dir)
         started = time.monotonic()
+        self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
+        early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         launch = Launch(
-            spec=spec,
+            spec=attrs.evolve(spec, env=early_env),
             name=self.name,
             labels={**spec.labels, **labels, **owner.identity.to_labels()},
             exchange=Mount(source=self._exchange, target=EXCHANGE_TARGET),
@@ -140,23 +153,22 @@ class Container:
         At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
         thread.
         """
-        cancel_fd = os.eventfd(0)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[ExecResult] | None = None
+        cancel = _CancelSignal()
+        execution_args = (args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes)
         try:
-            execution_args = (args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes)
-            future = loop.run_in_executor(
-                self._pool(), lambda: self._run(self._execution(*execution_args, cancel_fd=cancel_fd))
-            )
+            work = self._pool().submit(lambda: self._run(self._execution(*execution_args, cancel_fd=cancel.descriptor)))
+        except BaseException:
+            cancel.close()
+            raise
+        work.add_done_callback(lambda _: cancel.close())
+        future = asyncio.wrap_future(work)
+        try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            os.eventfd_write(cancel_fd, 1)
-            if future is not None:
-                await asyncio.wait([future])
-                future.exception()
+            if not work.cancel():
+                cancel.set()
+            await _settled(future)
             raise
-        finally:
-            os.close(cancel_fd)
 
     def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file, link or directory of the host to exactly the path ``target`` inside.
@@ -189,7 +201,9 @@ class Container:
         return transfer.get(self.exec, source, target, limits)
 
     def close(self) -> None:
-        """End everything in it and remove it; may be called again."""
+        """End everything in it and remove it; may be called again. A forked child, whose it is not, ends nothing."""
+        if os.getpid() != self._pid:
+            return
         self._close(_CLOSE_TIMEOUT_S)
         if self._undertaker is not None:
             self._undertaker.join()
@@ -200,11 +214,13 @@ class Container:
                 return
             self._closed = True
             sessions = dict(self._sessions)
-        if live := getattr(self, "_live", None):
-            self._end(live, sessions, timeout_s)
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        shutil.rmtree(self._dir, ignore_errors=True)
+        try:
+            if live := getattr(self, "_live", None):
+                self._end(live, sessions, timeout_s)
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+            shutil.rmtree(self._dir, ignore_errors=True)
 
     def __enter__(self) -> Container:
         """Return itself."""
@@ -241,40 +257,37 @@ class Container:
         output_limit_bytes: int,
         cancel_fd: int | None,
     ) -> Execution:
-        if timeout_s is not None and timeout_s <= 0:
+        if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise SpecError("timeout_s", timeout_s, "a positive number of seconds, or None")
         if output_limit_bytes < 2:
             raise SpecError("output_limit_bytes", output_limit_bytes, "at least 2")
-        extra = {**self._odd_env, **self._live.exec_env, **(env or {})}
+        extra = {**self._late_env, **self._live.exec_env, **(env or {})}
         request = make_request(args, env=extra, workdir=workdir, has_input=source is not None)
         return Execution(
             self._session(user),
             request,
             timeout_s=timeout_s,
-            source=input_source(source),
+            feed=None if source is None else Feed(source),
             on_output=on_output,
             output_limit_bytes=output_limit_bytes,
             cancel_fd=cancel_fd,
         )
 
-    @property
-    def _odd_env(self) -> dict[str, str]:
-        """What of the spec's environment a shell would drop: names that are no shell identifiers."""
-        return {name: value for name, value in self.spec.env.items() if not name.isidentifier() or not name.isascii()}
-
     def _run(self, execution: Execution) -> ExecResult:
         try:
             result = execution.run()
-            if result.exit_code == _KILLED_EXIT_CODE:
+            if result.exit_code == KILLED_EXIT_CODE:
                 self._live.observe()
             return result
-        except CancelledExecError:
-            raise
+        except CallerError as error:
+            raise error.cause from None
         except ContainerLostError as error:
-            raise self._lose(error) from None
+            raise self._lose(error, execution.session) from None
 
     def _session(self, user: str | None) -> Session:
         key = None if user == self.spec.user else user
+        if os.getpid() != self._pid:
+            raise ContainerStateError(f"container {self.name} is of process {self._pid}; a forked child starts its own")
         with self._lock:
             if self._lost is not None:
                 raise ContainerLostError(str(self._lost), self._lost.post_mortem)
@@ -303,8 +316,20 @@ class Container:
             session.abandon()
         return known
 
-    def _lose(self, error: ContainerLostError) -> ContainerLostError:
-        """Return the error with a post-mortem, and give the container up: made once, told to all."""
+    def _lose(self, error: ContainerLostError, session: Session) -> HyperRuntimeError:
+        """Return the error with a post-mortem, and give the container up: made once, told to all.
+
+        Another user's shell may end alone, for that user may kill it: then only that shell is given up.
+        """
+        with self._lock:
+            users = [user for user, known in self._sessions.items() if known is session and user is not None]
+            main = self._sessions.get(None)
+        if users and main is not None and main.responds():
+            self._drop_session(users[0], session)
+            return ExecLostError(
+                f"the shell of user {users[0]!r} in {self.name} ended while a command ran in it, so its result is not "
+                "known; the next command gets a new one"
+            )
         with self._lock:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self.name} was closed while a command ran in it")
@@ -320,13 +345,52 @@ class Container:
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
 
+    def _drop_session(self, user: str, session: Session) -> None:
+        with self._lock:
+            if self._sessions.get(user) is session:
+                del self._sessions[user]
+        session.close(0.5)
+        session.abandon()
+
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
-            if self._closed and self._lost is None:
+            if self._lost is not None:
+                raise ContainerLostError(str(self._lost), self._lost.post_mortem)
+            if self._closed:
                 raise ContainerStateError(f"container {self.name} is closed; start another one")
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
             return self._threads
+
+
+class _CancelSignal:
+    """Tells a running exec that its caller gave up; closed when that exec is done, whoever still holds it."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0)
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        with self._lock:
+            if self.descriptor >= 0:
+                os.eventfd_write(self.descriptor, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+                self.descriptor = -1
+
+
+async def _settled(future: asyncio.Future[ExecResult]) -> None:
+    """Wait until a cancelled exec has ended what it started, however often its caller is cancelled."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()
 
 
 def _make_exchange(private_dir: str) -> str:

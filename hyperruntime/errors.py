@@ -132,6 +132,10 @@ class ContainerLostError(HyperRuntimeError):
         super().__init__(message)
 
 
+class ExecLostError(HyperRuntimeError):
+    """The shell a command ran through was ended, and nobody knows how the command did; the container lives on."""
+
+
 class ExecStartError(HyperRuntimeError):
     """A command could not be started in a container that is alive (no process left, no such directory)."""
 

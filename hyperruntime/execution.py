@@ -6,37 +6,53 @@ its result.
 
 from __future__ import annotations
 
+import enum
 import errno
-import io
+import fcntl
+import math
 import os
 import select
-import stat
 import time
 from collections.abc import Callable
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from hyperruntime.errors import ContainerLostError, ExecStartError, StorageError, WorkdirNotFoundError
+from hyperruntime.feed import CallerError, Feed
 from hyperruntime.lane import Lane
+from hyperruntime.logs import get_logger
 from hyperruntime.output import OutputBuffer
 from hyperruntime.script import ExecRequest, lane_script
-from hyperruntime.session import Session
+from hyperruntime.session import PONG_TIMEOUT_S, Session
 from hyperruntime.spec import ExecResult
 
-OutputCallback = Callable[[Literal["stdout", "stderr"], bytes], None]
+log = get_logger(__name__)
+
+Stream = Literal["stdout", "stderr"]
+OutputCallback = Callable[[Stream, bytes], None]
 
 TIMEOUT_EXIT_CODE = 124
+KILLED_EXIT_CODE = 137
+_STREAMS: tuple[tuple[str, Stream], ...] = (("o", "stdout"), ("e", "stderr"))
 _CHUNK_BYTES = 1 << 20
 _PIPE_BYTES = 65536
 _GRACE_S = 0.25  # how long output of a command's own children may follow its end
-_KILL_S = 1.6  # of the 2 s within which a call returns after its deadline
 _HEARTBEAT_S = 10.0
-_START_TRIES = 20
+_START_TRIES_S = 5.0
 _F_SETPIPE_SZ = 1031
 _IN = select.POLLIN
 
 
 class CancelledExecError(Exception):
     """The caller gave up; everything the command had started was ended."""
+
+
+class _End(enum.Enum):
+    """How an attempt to run a command ended."""
+
+    EXIT = enum.auto()
+    TIMEOUT = enum.auto()
+    GONE = enum.auto()  # its lane died, and the command with it
+    NOT_STARTED = enum.auto()  # no process could be made
 
 
 class Execution:
@@ -48,7 +64,7 @@ class Execution:
         request: ExecRequest,
         *,
         timeout_s: float | None,
-        source: BinaryIO | None,
+        feed: Feed | None,
         on_output: OutputCallback | None,
         output_limit_bytes: int,
         cancel_fd: int | None = None,
@@ -59,24 +75,21 @@ class Execution:
             session: where it runs.
             request: what runs.
             timeout_s: seconds until everything it started is ended.
-            source: what its standard input is fed from.
+            feed: what its standard input is fed from; closed at the end.
             on_output: called with each chunk while it runs.
             output_limit_bytes: how much of each stream is kept.
             cancel_fd: becomes readable when the caller gives up.
         """
-        self._session, self._request, self._source, self._on_output = session, request, source, on_output
+        self.session = session
+        self._request, self._feed, self._on_output = request, feed, on_output
         self._timeout_s, self._cancel_fd = timeout_s, cancel_fd
-        self._buffers = {
+        self._buffers: dict[Stream, OutputBuffer] = {
             "stdout": OutputBuffer(output_limit_bytes),
             "stderr": OutputBuffer(output_limit_bytes),
         }
-        self._streams: dict[int, Literal["stdout", "stderr"]] = {}
+        self._streams: dict[int, Stream] = {}
         self._wide: set[int] = set()
-        self._input: int | None = None
-        self._source_fd: int | None = None
-        self._pending = b""
-        self._status: str | None = None
-        self._no_workdir = False
+        self._pending = memoryview(b"")
         self._poll = select.poll()
 
     def run(self) -> ExecResult:
@@ -86,50 +99,57 @@ class Execution:
             ContainerLostError: the container ended or stopped answering.
             ExecStartError: no process could be made for it, or its working directory does not exist.
             StorageError: the host has no space or descriptors left for the exchange files.
+            CallerError: the callback or the source of input failed.
+            CancelledExecError: the caller gave up.
         """
         self._started = time.monotonic()
         self._deadline = None if self._timeout_s is None else self._started + self._timeout_s
-        for attempt in range(_START_TRIES):
-            result = self._attempt()
-            if result is not None:
-                return result
-            if self._deadline is not None and time.monotonic() > self._deadline:
-                break
-            time.sleep(0.02 * (attempt + 1))
-        raise ExecStartError(
-            "no process could be made in the container for this command (its pids limit is reached); "
-            "end what runs in it, or raise Limits.pids"
-        )
+        patience = self._started + _START_TRIES_S
+        pause_s = 0.02
+        try:
+            while (result := self._attempt()) is None:
+                if time.monotonic() + pause_s > min(patience, self._deadline or patience):
+                    raise ExecStartError(
+                        "no process could be made in the container for this command (its pids limit is reached); "
+                        "end what runs in it, or raise Limits.pids"
+                    )
+                time.sleep(pause_s)
+                pause_s *= 1.5
+            return result
+        finally:
+            if self._feed is not None:
+                self._feed.close()
 
     def _attempt(self) -> ExecResult | None:
+        """Run it once; return None when no process could be made for it."""
+        self._end: _End | None = None
+        self._exit_code = 0
+        self._made = self._no_workdir = reusable = False
         try:
-            lane = self._session.acquire_lane()
+            lane = self.session.acquire_lane()
         except OSError as error:
             raise _storage_error(error) from error
-        self._lane, self._tag_kib, self._status = lane, self._session.next_tag_kib(), None
-        reusable = False
         try:
+            self._lane, self._tag_kib = lane, self.session.next_tag_kib()
             self._open(lane)
             self._wait()
             reusable = self._finish()
             if self._no_workdir:
                 raise WorkdirNotFoundError(str(self._request.workdir))
             return self._result()
-        except WorkdirNotFoundError:
-            raise
-        except (ContainerLostError, StorageError):
+        except (ContainerLostError, StorageError, WorkdirNotFoundError):
             raise
         except BaseException:
             self._abort()
             raise
         finally:
             self._close_streams()
-            (self._session.release_lane if reusable else self._session.retire_lane)(lane)
+            (self.session.release_lane if reusable else self.session.retire_lane)(lane)
 
     def _open(self, lane: Lane) -> None:
         try:
             self._open_streams(lane)
-            lane.start(lane_script(self._request, lane.sequence, self._tag_kib))
+            lane.start(lane_script(self._request, lane.sequence, self._tag_kib, announce=self.session.announces))
         except OSError as error:
             raise _storage_error(error) from error
 
@@ -137,46 +157,52 @@ class Execution:
         lane.sequence += 1
         self._poll = select.poll()
         self._poll.register(lane.status, _IN)
-        for letter, name in (("o", "stdout"), ("e", "stderr")):
+        for letter, name in _STREAMS:
             descriptor = lane.open_stream(letter)
-            self._streams[descriptor] = "stdout" if name == "stdout" else "stderr"
+            self._streams[descriptor] = name
             self._poll.register(descriptor, _IN)
         if self._request.has_input:
-            self._input = lane.open_input()
+            lane.open_input()
         if self._cancel_fd is not None:
             self._poll.register(self._cancel_fd, _IN)
 
     def _wait(self) -> None:
-        while self._status is None:
+        while not self._has_ended():
             events = self._poll.poll(self._poll_ms())
-            if not events:
-                self._on_silence()
             for descriptor, event in events:
                 self._on_event(descriptor, event)
+            if self._is_late() and not self._has_ended():
+                self._end = _End.TIMEOUT
+            elif not events:
+                self._check_alive()
+
+    def _has_ended(self) -> bool:
+        return self._end is not None
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _check_alive(self) -> None:
+        remaining = math.inf if self._deadline is None else self._deadline - time.monotonic()
+        answered = self.session.responds(min(PONG_TIMEOUT_S, remaining))
+        if not answered and (remaining >= PONG_TIMEOUT_S or self.session.lost.is_set()):
+            raise ContainerLostError("the container stopped answering while a command ran in it")
 
     def _poll_ms(self) -> int:
         if self._deadline is None:
             return int(_HEARTBEAT_S * 1000)
         return int(max(0.0, min(_HEARTBEAT_S, self._deadline - time.monotonic())) * 1000) + 1
 
-    def _on_silence(self) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            self._status = "timeout"
-        elif not self._session.responds():
-            raise ContainerLostError("the container stopped answering while a command ran in it")
-
     def _on_event(self, descriptor: int, event: int) -> None:
         if descriptor in self._streams:
             self._read(descriptor)
-            if self._deadline is not None and time.monotonic() >= self._deadline and self._status is None:
-                self._status = "timeout"
         elif descriptor == self._lane.status:
             self._read_status()
         elif descriptor == self._cancel_fd:
             raise CancelledExecError
-        elif descriptor == self._input:
-            self._feed(event)
-        elif descriptor == self._source_fd:
+        elif descriptor == self._lane.input:
+            self._write_input(event)
+        elif self._feed is not None and descriptor == self._feed.descriptor:
             self._fill()
 
     def _read(self, descriptor: int) -> bool:
@@ -197,121 +223,131 @@ class Execution:
             _widen(descriptor)
         self._buffers[name].write(chunk)
         if self._on_output is not None:
-            self._on_output(name, chunk)
+            try:
+                self._on_output(name, chunk)
+            except Exception as error:
+                raise CallerError(error) from error
         return True
 
     def _read_status(self) -> None:
+        """Take what the lane reports; what is malformed a hostile command has written, and means nothing."""
         data = os.read(self._lane.status, 4096)
         if not data:
-            self._status = "gone"
+            self._end = self._end or self._unless_never_made(_End.GONE)
             return
         for line in data.decode(errors="replace").splitlines():
-            number, _, word = line.partition(" ")
-            if number == str(self._lane.sequence) and self._status is None:
-                if word == "in":
-                    self._start_input()
-                elif word == "dir":
-                    self._no_workdir = True  # the lane is free only once its own status follows
-                else:
-                    self._status = word
-            elif number == "0" and word.startswith("up ") and word[3:].isdigit():
-                self._lane.group = int(word[3:])
-            elif line == "0 fork" and self._status is None:
-                self._status = "fork"
+            match line.split(" "):
+                case ["0", "up", group] if _is_number(group, 10):
+                    self._lane.group = int(group)
+                case ["0", "fork"]:
+                    self._end = self._end or _End.NOT_STARTED
+                case [number, word] if number == str(self._lane.sequence):
+                    self._on_status(word)
+                case _:
+                    pass
+
+    def _on_status(self, word: str) -> None:
+        if word == "in":
+            self._made = True
+            self._start_input()
+        elif word == "dir":
+            self._no_workdir = True  # the lane is free only once its own status follows
+        elif self._end is None and _is_number(word, 3) and int(word) < 256:
+            self._end, self._exit_code = self._unless_never_made(_End.EXIT), int(word)
+
+    def _unless_never_made(self, end: _End) -> _End:
+        return _End.NOT_STARTED if self.session.announces and not self._made else end
 
     def _start_input(self) -> None:
-        if self._input is None:
+        if self._feed is None or self._lane.input is None:
             return
-        self._input = self._lane.reopen_input(self._input)
-        if self._input is None:
+        descriptor = self._lane.hand_over_input()
+        if descriptor is None:
             return
-        _widen(self._input)
-        if self._source is not None:
-            self._source_fd = _pollable(self._source)
-        if self._source_fd is not None:
-            self._poll.register(self._source_fd, _IN)
-        else:
-            self._poll.register(self._input, select.POLLOUT)
+        _widen(descriptor)
+        if self._feed.is_ready:
+            self._poll.register(descriptor, select.POLLOUT)
+        elif self._feed.descriptor is not None:
+            self._poll.register(self._feed.descriptor, _IN)
 
     def _fill(self) -> None:
-        """Take what a pipe or terminal has for the command's input, then wait until the command takes it."""
-        assert self._source_fd is not None
-        self._poll.unregister(self._source_fd)
-        self._pending = os.read(self._source_fd, _CHUNK_BYTES)
+        """Take what has come for the command's input, then wait until the command takes it."""
+        assert self._feed is not None
+        assert self._feed.descriptor is not None
+        try:
+            self._pending = memoryview(self._feed.read())
+        except BlockingIOError:
+            return
+        self._poll.unregister(self._feed.descriptor)
         if not self._pending:
             self._end_input()
-        elif self._input is not None:
-            self._poll.register(self._input, select.POLLOUT)
+        elif self._lane.input is not None:
+            self._poll.register(self._lane.input, select.POLLOUT)
 
-    def _feed(self, event: int) -> None:
-        assert self._input is not None
-        if not self._pending and self._source_fd is None and self._source is not None:
-            self._pending = self._source.read(_CHUNK_BYTES) or b""
+    def _write_input(self, event: int) -> None:
+        assert self._lane.input is not None
+        assert self._feed is not None
+        if not self._pending:
+            self._pending = memoryview(self._feed.read())
         if not self._pending or event & (select.POLLERR | select.POLLNVAL):
             self._end_input()
             return
         try:
-            written = os.write(self._input, self._pending)
+            self._pending = self._pending[os.write(self._lane.input, self._pending) :]
         except BlockingIOError:
             return
         except BrokenPipeError:
             self._end_input()
             return
-        self._pending = self._pending[written:]
-        if not self._pending and self._source_fd is not None:
-            self._poll.unregister(self._input)
-            self._poll.register(self._source_fd, _IN)
+        if not self._pending and not self._feed.is_ready and self._feed.descriptor is not None:
+            self._poll.unregister(self._lane.input)
+            self._poll.register(self._feed.descriptor, _IN)
 
     def _end_input(self) -> None:
-        if self._input is not None:
-            for descriptor in (self._input, self._source_fd):
-                if descriptor is not None:
-                    try:
-                        self._poll.unregister(descriptor)
-                    except KeyError:
-                        pass
-            os.close(self._input)
-            self._input, self._source_fd = None, None
+        for descriptor in (self._lane.input, self._feed.descriptor if self._feed is not None else None):
+            if descriptor is not None:
+                try:
+                    self._poll.unregister(descriptor)
+                except KeyError:
+                    pass
+        self._lane.close_input()
 
     def _finish(self) -> bool:
-        """Settle what the status means; return whether the lane may serve again."""
-        match self._status:
-            case "timeout":
+        """Settle what the end means; return whether the lane may serve again."""
+        match self._end:
+            case _End.EXIT:
+                self._drain()
+                self._renew()
+                return True
+            case _End.TIMEOUT:
                 self._end_tree()
-                self._drain(_GRACE_S)
-                return False
-            case "gone":
-                self._session.on_death()
-                if not self._session.responds():
+                self._drain()
+            case _End.GONE:
+                self.session.on_death()
+                if not self.session.responds():
                     raise ContainerLostError("the container ended while a command ran in it")
                 self._end_tree()
-                self._drain(_GRACE_S)
-                return False
-            case "fork":
-                return False
-        self._drain(_GRACE_S)
-        self._renew()
-        return True
+                self._drain()
+        return False
 
     def _result(self) -> ExecResult | None:
-        """Return the result, or None when the command never started and may be tried again."""
-        if self._status == "fork":
+        """Return the result, or None when no process was made and it may be tried again."""
+        if self._end is _End.NOT_STARTED:
             return None
-        codes = {"timeout": TIMEOUT_EXIT_CODE, "gone": 137}
-        status = self._status or ""
+        codes = {_End.TIMEOUT: TIMEOUT_EXIT_CODE, _End.GONE: KILLED_EXIT_CODE}
         return ExecResult(
             args=tuple(os.fsdecode(a) for a in self._request.args),
-            exit_code=codes[status] if status in codes else int(status),
+            exit_code=codes.get(self._end or _End.GONE, self._exit_code),
             stdout=self._buffers["stdout"].value(),
             stderr=self._buffers["stderr"].value(),
-            timed_out=status == "timeout",
+            timed_out=self._end is _End.TIMEOUT,
             truncated=any(buffer.truncated for buffer in self._buffers.values()),
             duration_s=time.monotonic() - self._started,
         )
 
-    def _drain(self, grace_s: float) -> None:
+    def _drain(self) -> None:
         """Read what is there, and what children of the command still write for a moment."""
-        end = time.monotonic() + grace_s
+        end = time.monotonic() + _GRACE_S
         while self._streams:
             moved = [self._read(descriptor) for descriptor in tuple(self._streams)]
             if any(moved) and time.monotonic() < end + 1:
@@ -328,50 +364,34 @@ class Execution:
         """Make the lane ready for the next exec though a background process may hold this one's streams."""
         for descriptor, name in self._streams.items():
             self._lane.renew_stream("o" if name == "stdout" else "e")
-            self._session.drain(descriptor)
+            self.session.drain(descriptor)
         self._streams.clear()
-        if self._request.has_input:
-            self._lane.renew_stream("i")
 
     def _end_tree(self) -> None:
-        if not self._session.end_tree(self._lane, self._tag_kib, _KILL_S):
+        if not self.session.end_tree(self._lane, self._tag_kib):
             raise ContainerLostError(
-                f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended within "
-                f"{_KILL_S} s, so its container was given up"
+                f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended, "
+                "so its container was given up"
             )
 
     def _abort(self) -> None:
-        self._session.end_tree(self._lane, self._tag_kib, _KILL_S)
+        if not self.session.end_tree(self._lane, self._tag_kib):
+            log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
 
     def _close_streams(self) -> None:
         for descriptor in self._streams:
             os.close(descriptor)
         self._streams.clear()
         self._wide.clear()
-        if self._input is not None:
-            os.close(self._input)
-            self._input = None
+        self._lane.close_input()
 
 
-def input_source(data: bytes | BinaryIO | None) -> BinaryIO | None:
-    """Return what an exec's input is read from: bytes become a file in memory."""
-    return io.BytesIO(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
-
-
-def _pollable(source: BinaryIO) -> int | None:
-    """Return the descriptor of a pipe, socket or terminal, whose read could block; None for all else."""
-    try:
-        descriptor = source.fileno()
-        mode = os.fstat(descriptor).st_mode
-    except (OSError, AttributeError, ValueError):
-        return None
-    return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) else None
+def _is_number(word: str, digits: int) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= digits
 
 
 def _widen(descriptor: int) -> None:
     """Give a FIFO a large buffer where the kernel allows it."""
-    import fcntl
-
     try:
         fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK_BYTES)
     except OSError:

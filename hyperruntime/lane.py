@@ -21,6 +21,7 @@ class Lane:
         number: its directory's name in the exchange directory.
         sequence: number of the exec it runs or ran last.
         group: process group (and session) of its shell inside, 0 while unknown or shared.
+        input: descriptor that feeds the command which runs, or None.
         go: descriptor that starts an exec.
         status: descriptor where the lane reports.
     """
@@ -32,6 +33,7 @@ class Lane:
             OSError: no space, or too many open files.
         """
         self.number, self.sequence, self.group = number, 0, 0
+        self.input: int | None = None
         self._dir = os.path.join(exchange, str(number))
         self._open: list[int] = []
         self._script_bytes = 0
@@ -78,20 +80,27 @@ class Lane:
         """Return a new non-blocking read end of stream ``o`` or ``e``; the caller closes it."""
         return self._open_fifo(name, os.O_RDONLY)
 
-    def open_input(self) -> int:
-        """Return both ends in one of the command's input: writable before the command has opened it."""
-        return self._open_fifo("i", os.O_RDWR)
+    def open_input(self) -> None:
+        """Open a new input, both ends in one: writable before the command has opened it."""
+        self.renew_stream("i")
+        self.input = self._open_fifo("i", os.O_RDWR)
 
-    def reopen_input(self, descriptor: int) -> int | None:
-        """Trade the two-ended input for its write end, once the command holds the read end.
-
-        Returns None when nobody reads any more.
-        """
+    def hand_over_input(self) -> int | None:
+        """Keep and return the write end only, once the command holds the read end; None when nobody reads any more."""
+        both = self.input
         try:
-            return self._open_fifo("i", os.O_WRONLY)
+            self.input = self._open_fifo("i", os.O_WRONLY)
         except OSError:
-            return None
+            self.input = None
         finally:
+            if both is not None:
+                os.close(both)
+        return self.input
+
+    def close_input(self) -> None:
+        """Let the command read end-of-file."""
+        if self.input is not None:
+            descriptor, self.input = self.input, None
             os.close(descriptor)
 
     def renew_stream(self, name: str) -> None:
@@ -101,6 +110,7 @@ class Lane:
 
     def close(self) -> None:
         """Close every descriptor (an idle lane inside then ends) and remove the directory."""
+        self.close_input()
         for descriptor in self._open:
             os.close(descriptor)
         self._open.clear()
@@ -108,7 +118,7 @@ class Lane:
 
     def descriptors(self) -> tuple[int, ...]:
         """Return what the lane holds open."""
-        return tuple(self._open)
+        return tuple(self._open) if self.input is None else (*self._open, self.input)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._dir, name)

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO
 
 import attrs
@@ -187,29 +187,38 @@ def is_alive(pid: int, start_time: float) -> bool:
         return True
 
 
-def kill_limited(rss_limit_bytes: int, *, groups: bool) -> int:
-    """Kill every process of this machine whose hard RSS limit is exactly this number; return how many were found.
+def kill_limited(rss_limits: Collection[int], *, groups: bool) -> int:
+    """Kill every living process of this machine whose hard RSS limit is one of these; return how many were found.
 
     Args:
-        rss_limit_bytes: a number that nothing else has; see :func:`hyperruntime.script.lane_script`.
+        rss_limits: numbers of bytes that nothing else has; see :func:`hyperruntime.script.lane_script`.
         groups: whether to kill their process groups too, which takes a whole fork loop at one stroke.
     """
-    found, mark = 0, b" %d " % rss_limit_bytes
+    found, marks = 0, tuple(b" %d " % limit for limit in rss_limits)
     for name in os.listdir("/proc"):
-        if name.isdigit() and mark in _read_limits(name):
-            found += 1
-            try:
-                os.kill(int(name), signal.SIGKILL)
-                if groups:
-                    os.killpg(os.getpgid(int(name)), signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+        if not name.isdigit():
+            continue
+        limits = _read_proc(name, "limits")
+        if not any(mark in limits for mark in marks) or _is_dead(name):
+            continue
+        found += 1
+        try:
+            os.kill(int(name), signal.SIGKILL)
+            if groups:
+                os.killpg(os.getpgid(int(name)), signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
     return found
 
 
-def _read_limits(pid: str) -> bytes:
+def _is_dead(pid: str) -> bool:
+    """Tell whether a process is a zombie, or gone. Source: proc(5), /proc/PID/stat."""
+    return _read_proc(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [])
+
+
+def _read_proc(pid: str, name: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/limits", "rb", buffering=0) as file:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
             return file.read(4096)
     except OSError:
         return b""

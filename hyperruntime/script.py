@@ -12,10 +12,11 @@ from hyperruntime.errors import SpecError
 from hyperruntime.spec import check_env, check_inside_path
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Names that some POSIX shell gives a meaning or refuses to assign: these go through env(1).
+# Names that some shell sets, reads or refuses to assign. Sources: dash(1), bash(1) "Shell Variables", POSIX.1 sh.
 _SPECIAL = frozenset(
-    {"_", "IFS", "OPTIND", "OPTARG", "LINENO", "PPID", "UID", "EUID", "RANDOM", "SECONDS", "SHELLOPTS", "BASHOPTS"}
-    | {"ENV", "PWD", "OLDPWD", "HR_DIR", "HR_LANE", "POSIXLY_CORRECT"}
+    "_ IFS OPTIND OPTARG OPTERR LINENO PPID UID EUID GROUPS RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME SHELLOPTS"
+    " BASHOPTS BASH BASHPID DIRSTACK FUNCNAME FUNCNEST HISTCMD PIPESTATUS POSIXLY_CORRECT SHLVL PS1 PS2 PS4 ENV PWD"
+    " OLDPWD CDPATH GLOBIGNORE EXECIGNORE TMOUT".split()
 )
 MAX_TAG_BASE_KIB = 2**52
 
@@ -65,7 +66,12 @@ def make_request(
     return ExecRequest(args=encoded, env=dict(env or {}), workdir=workdir, has_input=has_input)
 
 
-def lane_script(request: ExecRequest, sequence: int, tag_kib: int) -> bytes:
+def shell_keeps(name: str) -> bool:
+    """Tell whether a variable of this name passes through a shell unchanged; others go through env(1)."""
+    return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith(("BASH_", "_hr_"))
+
+
+def lane_script(request: ExecRequest, sequence: int, tag_kib: int, *, announce: bool = False) -> bytes:
     """Return what a lane sources to run a request.
 
     The command runs in a subshell whose hard RSS limit is lowered to a value of its own: a mark that every
@@ -76,22 +82,23 @@ def lane_script(request: ExecRequest, sequence: int, tag_kib: int) -> bytes:
         request: what to run.
         sequence: number of the exec in its lane, echoed in its status lines.
         tag_kib: the limit that marks this exec, KiB.
+        announce: whether the status shall say that a process was made, as it does for a command with input.
     """
-    started = b'echo "%d in" >&4;' % sequence if request.has_input else b""
-    source = b'"$HR_LANE/i"' if request.has_input else b"/dev/null"
+    started = b'echo "%d in" >&4;' % sequence if request.has_input or announce else b""
+    source = b'"$_hr_lane/i"' if request.has_input else b"/dev/null"
     lines = [b"(ulimit -m %d;%s" % (tag_kib, started)]
     if request.workdir is not None:
         lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (_quote_text(request.workdir), sequence))
     through_env: list[bytes] = []
     for name, value in request.env.items():
         pair = os.fsencode(name) + b"=" + os.fsencode(value)
-        if _NAME.fullmatch(name) and name not in _SPECIAL and not name.startswith("BASH_"):
+        if shell_keeps(name):
             lines.append(b"export %s=%s" % (name.encode(), _quote_text(value)))
         else:
             through_env.append(pair)
     args = (b"env", *through_env, *request.args) if through_env else request.args
     lines.append(b"exec 3<&- 4>&-")
-    lines.append(b'exec %s) <%s >"$HR_LANE/o" 2>"$HR_LANE/e"' % (b" ".join(map(_quote, args)), source))
+    lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(_quote, args)), source))
     # On one line: once the status is out the host may write the next script, so nothing may be left to read of this.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)

@@ -19,10 +19,10 @@ from typing import Protocol
 
 import attrs
 
+from hyperruntime.ending import Tree, TreeEnder
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.lane import Lane
 from hyperruntime.logs import get_logger
-from hyperruntime.process import kill_limited
 from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
 
 log = get_logger(__name__)
@@ -30,8 +30,7 @@ log = get_logger(__name__)
 _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _MAX_DRAINS = 256
-_PONG_TIMEOUT_S = 10.0
-_PATIENCE_S = 0.3
+PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
 _TAG_SPACE = 2**44
 
 
@@ -100,6 +99,7 @@ class Session:
     Attributes:
         lost: set once the attached shell is gone.
         on_death: called when a lane is seen to be dead.
+        announces: whether its lanes must be asked to say that a command's process was made.
     """
 
     def __init__(
@@ -121,15 +121,16 @@ class Session:
         """
         self.lost = threading.Event()
         self.on_death = on_death
+        self.announces = False
         self._shell, self._exchange, self._inside, self._numbers = shell, exchange, inside, numbers
         self._lock = threading.Lock()
         self._idle: list[Lane] = []
         self._lanes: set[Lane] = set()
-        self._answers: dict[str, int] = {}
+        self._answers: dict[str, int | None] = {}  # only what somebody waits for: the container is not trusted
         self._answered = threading.Condition()
         self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drains: set[int] = set()
-        self._private_groups = False
+        self._ender = TreeEnder(self._ask, self.lost.is_set)
         self._tag_base_kib = MAX_TAG_BASE_KIB
         self._ready = threading.Event()
         self._closing = False
@@ -139,7 +140,7 @@ class Session:
     def start(self, timeout_s: float) -> bool:
         """Start the supervisor; return whether it answered before the deadline."""
         self._thread.start()
-        self._send(f"HR_DIR={self._inside}; . {self._inside}/supervisor.sh\n")
+        self._send(f"_hr_dir={self._inside}; . {self._inside}/supervisor.sh\n")
         deadline = time.monotonic() + timeout_s
         while not self._ready.wait(0.05):
             if self.lost.is_set() or time.monotonic() > deadline:
@@ -160,7 +161,11 @@ class Session:
         lane = Lane(self._exchange, self._numbers.next_lane())
         with self._lock:
             self._lanes.add(lane)
-        self._send(f"lane {lane.number}\n")
+        try:
+            self._send(f"lane {lane.number}\n")
+        except BaseException:
+            self.retire_lane(lane)
+            raise
         return lane
 
     def _pop_idle(self) -> Lane | None:
@@ -170,8 +175,10 @@ class Session:
     def release_lane(self, lane: Lane) -> None:
         """Keep a lane that is clean for the next exec."""
         with self._lock:
-            if lane in self._lanes and not self._closing:
+            if not self._closing:
                 self._idle.append(lane)
+                return
+        self.retire_lane(lane)
 
     def retire_lane(self, lane: Lane) -> None:
         """Give up a lane that may not serve again."""
@@ -196,32 +203,13 @@ class Session:
         else:
             self._wake()
 
-    def end_tree(self, lane: Lane, tag_kib: int, timeout_s: float) -> bool:
-        """End every process that an exec started; return whether none is left.
+    def end_tree(self, lane: Lane, tag_kib: int) -> bool:
+        """End every process that an exec started; return whether none is left."""
+        return self._ender.end(Tree(lane.group, tag_bytes(tag_kib)))
 
-        First the lane's whole process group at one stroke, then whatever carries the tag. A round in which
-        something was found, or born, proves nothing, so another follows; the third stops everything for the
-        moment of the sweep, which leaves nowhere to run to.
-        """
-        deadline = time.monotonic() + timeout_s
-        group = lane.group if self._private_groups else 0
-        for verb in ("kill", "kill", "freeze"):
-            request = f"{verb} {group} {tag_bytes(tag_kib)}"
-            left = self._ask(request, "killed", min(_PATIENCE_S, deadline - time.monotonic()))
-            if left is None and not self.lost.is_set():
-                # Starved by what it shall end: the host is not. What the host may not kill the supervisor still does.
-                kill_limited(tag_bytes(tag_kib), groups=self._private_groups)
-                left = self._ask(request, "killed", deadline - time.monotonic())
-            if left is None:
-                return False
-            if left == 0:
-                return True
-            time.sleep(0.005)
-        return False
-
-    def responds(self) -> bool:
+    def responds(self, timeout_s: float = PONG_TIMEOUT_S) -> bool:
         """Tell whether the supervisor still answers."""
-        return not self.lost.is_set() and self._ask("ping", "pong", _PONG_TIMEOUT_S, count=False) is not None
+        return not self.lost.is_set() and self._ask("ping", "", timeout_s) is not None
 
     def error_text(self) -> str:
         """Return the last lines the engine wrote about this shell."""
@@ -255,34 +243,43 @@ class Session:
             self._thread.join(2)
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return the descriptors whose end tells the container that its owner is gone."""
-        with self._lock:
-            held = [fd for lane in self._lanes for fd in lane.descriptors()]
-        return (self._shell.input, *held)
+        """Return the descriptors whose end tells the container that its owner is gone.
 
-    def _ask(self, request: str, verb: str, timeout_s: float, *, count: bool = True) -> int | None:
-        key = f"{verb} {self._numbers.next_tag()}"
-        deadline = time.monotonic() + max(0.0, timeout_s)
+        Called in a forked child, where whoever held the lock is not: takes none.
+        """
+        held = [descriptor for lane in tuple(self._lanes) for descriptor in lane.descriptors()]
+        return tuple(held) if self._closing else (self._shell.input, *held)
+
+    def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
+        """Send a request and return the number it is answered with, or None when none comes in time."""
+        key = str(self._numbers.next_tag())
+        deadline = time.monotonic() + timeout_s
         with self._answered:
-            try:
-                self._send(f"{request} {key.split()[1]}\n")
-            except ContainerLostError:
-                return None
-            while key not in self._answers:
-                if self.lost.is_set() or not self._answered.wait(max(0.0, deadline - time.monotonic())):
-                    return self._answers.pop(key, None) if count else None
-            return self._answers.pop(key)
+            self._answers[key] = None
+        try:
+            self._send(f"{verb} {key} {words}\n")
+            with self._answered:
+                while (answer := self._answers[key]) is None and not self.lost.is_set():
+                    if not self._answered.wait(max(0.0, deadline - time.monotonic())):
+                        break
+                return answer if answer is not None else self._answers[key]
+        except ContainerLostError:
+            return None
+        finally:
+            with self._answered:
+                del self._answers[key]
 
     def _send(self, line: str) -> None:
-        data = line.encode()
-        try:
-            with self._lock:
-                if self._closing:
-                    raise ContainerLostError("the container was closed while a command was starting in it")
-                os.write(self._shell.input, data)
-        except OSError:
-            self.lost.set()
-            raise ContainerLostError("the container is gone") from None
+        with self._lock:
+            if self._closing:
+                raise ContainerLostError("the container was closed while a command was starting in it")
+            try:
+                if not _is_writable(self._shell.input):
+                    raise ContainerLostError("the container's shell takes no more requests")
+                os.write(self._shell.input, line.encode())
+            except OSError:
+                self.lost.set()
+                raise ContainerLostError("the container is gone") from None
 
     def _wake(self) -> None:
         with self._lock:
@@ -340,15 +337,17 @@ class Session:
 
     def _hear(self, words: list[str]) -> None:
         match words:
-            case ["ready", group, hard]:
-                self._private_groups = group == "setsid"
-                if hard.isdigit():
+            case ["ready", group, hard, *shell]:
+                self._ender.private_groups = group == "setsid"
+                self.announces = shell == ["bash"]
+                if _is_number(hard):
                     self._tag_base_kib = min(MAX_TAG_BASE_KIB, int(hard) // 1024)
                 self._ready.set()
-            case [("killed" | "pong") as verb, number, *found]:
+            case ["done", key, number] if _is_number(number):
                 with self._answered:
-                    self._answers[f"{verb} {number}"] = int(found[0]) if found and found[0].isdigit() else 0
-                    self._answered.notify_all()
+                    if key in self._answers:
+                        self._answers[key] = int(number)
+                        self._answered.notify_all()
             case _:
                 pass
 
@@ -363,3 +362,13 @@ class Session:
             with self._lock:
                 self._drains.discard(descriptor)
             os.close(descriptor)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 20
+
+
+def _is_writable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
