@@ -15,13 +15,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hyperruntime as hr
-from hyperruntime.errors import CommandFailedError, SpecError, WorkdirNotFoundError
+from hyperruntime.errors import CommandFailedError, ExecStartError, SpecError, WorkdirNotFoundError
 
 pytestmark = pytest.mark.engine
 
 EVERY_BYTE = bytes(range(256))
 any_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 any_argument = st.binary(max_size=60).map(lambda b: b.replace(b"\0", b"."))
+FILL_LOOP = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        time.sleep(0.001)
+"""
+SHELLS = ("dash", "busybox", "bash")
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -65,6 +75,55 @@ def test_an_environment_value_may_hold_anything(shell_container: hr.Container, v
 def test_an_environment_name_that_no_shell_can_export_arrives_too(shell_container: hr.Container, name: str) -> None:
     lines = shell_container.exec(["env"], env={name: "a b\nc"}).stdout.decode()
     assert f"{name}=a b\nc\n" in lines
+
+
+SPECIAL_NAMES = (
+    *("IFS", "OPTIND", "PPID", "_", "PWD", "OLDPWD", "TMOUT", "UID", "LINENO", "RANDOM", "SHLVL", "PS1", "PS4", "ENV"),
+    *(
+        "GROUPS",
+        "FUNCNAME",
+        "SECONDS",
+        "BASHOPTS",
+        "GLOBIGNORE",
+        "state",
+        "hard",
+        "first",
+        "found",
+        "one",
+        "verb",
+        "a.b",
+    ),
+)
+
+
+def environment(container: hr.Container, env: dict[str, str] | None = None) -> dict[str, str]:
+    lines = container.exec(["env"], env=env).stdout.decode().splitlines()
+    return {name: value for name, _, value in (line.partition("=") for line in lines) if name in SPECIAL_NAMES}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_name_is_special_in_any_environment(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+    wanted = {name: f"1 'of' {name}" for name in SPECIAL_NAMES}
+    spec = hr.ContainerSpec(image=images[shell], env={**wanted, "HOME": "/nowhere"})
+    with runtime.container(spec) as started:
+        assert [environment(started) for _ in range(2)] == [wanted, wanted]
+    with runtime.container(hr.ContainerSpec(image=images[shell])) as started:
+        assert environment(started, wanted) == wanted
+
+
+# Takes every process that is to be had, also what becomes free later. bash itself would wait for one, so Python there.
+FILL = {
+    "dash": ["sh", "-c", '(while :; do command eval "sleep 60 &"; done) 2>/dev/null & sleep 1'],
+    "bash": ["sh", "-c", 'python3 -c "$1" & sleep 1', "x", FILL_LOOP],
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_without_a_process_to_be_had_an_exec_says_so(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+    with runtime.container(hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=60))) as started:
+        started.exec(FILL.get(shell, FILL["dash"]))
+        with pytest.raises(ExecStartError, match="pids limit"):
+            started.exec(["true"])
 
 
 def test_the_host_environment_stays_outside(container: hr.Container, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.errors import ExecStartError
 from hyperruntime.spec import ExecResult
 
 pytestmark = pytest.mark.engine
@@ -81,6 +82,31 @@ def test_a_daemon_of_an_earlier_exec_lives_on(container: hr.Container, processes
     assert run(container, "sleep 916").timed_out
     assert processes() == ["sleep 915"]
     container.exec(["pkill", "-f", "sleep 915"])
+
+
+def test_forty_deadlines_at_once(container: hr.Container, processes: Callable[[], list[str]]) -> None:
+    script = "setsid sleep 911 & sleep 911 & sleep 912"
+    with ThreadPoolExecutor(41) as pool:
+        sibling = pool.submit(container.exec, ["sh", "-c", "sleep 4; echo alive"])
+        started = [pool.submit(run, container, script, 1.0) for _ in range(40)]
+        assert all(future.result().timed_out for future in started)
+        assert processes() == ["sh -c sleep 4; echo alive", "sleep 4"]
+        assert sibling.result().stdout == b"alive\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "busybox"])
+def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+    with runtime.container(hr.ContainerSpec(image=images[shell])) as started:
+        loop = ["sh", "-c", "f() { f | f & }; f; sleep 100"]
+        with ThreadPoolExecutor(8) as pool:
+            results = [pool.submit(started.exec, loop, timeout_s=1) for _ in range(4)]
+            for result in results:
+                try:
+                    assert result.result().timed_out
+                except ExecStartError:
+                    continue  # the others left it no process
+        assert started.exec(["echo", "usable"]).stdout == b"usable\n"
+        assert not started.exec(["sh", "-c", "ps | grep 'sleep 10[0]'"]).stdout
 
 
 @pytest.mark.parametrize("program", [FORK_LOOP, FORK_LOOP_OF_SESSIONS], ids=["one group", "many sessions"])

@@ -1,0 +1,213 @@
+"""What callers do: odd inputs, failing callbacks, cancelled tasks, forked processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, HyperRuntimeError, StorageError
+
+pytestmark = pytest.mark.engine
+
+
+class Slow(io.RawIOBase):
+    """A source that nobody can poll: gives a chunk, then makes its reader wait."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.chunks = [b"first\n", b"second\n"]
+
+    def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+        if len(self.chunks) < 2:
+            self.gate.wait(20)
+        return self.chunks.pop(0) if self.chunks else b""
+
+
+def pipe_with(data: bytes, *, buffered: bool) -> Any:
+    read, write = os.pipe()
+    os.write(write, data)
+    os.close(write)
+    return os.fdopen(read, "rb", buffering=4096 if buffered else 0)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_what_a_reader_has_read_ahead_is_not_lost(container: hr.Container, buffered: bool) -> None:
+    with pipe_with(b"one\ntwo\nthree\n", buffered=buffered) as source:
+        assert source.readline() == b"one\n"
+        assert container.exec(["cat"], input=source).stdout == b"two\nthree\n"
+
+
+def test_input_from_files_of_any_kind(container: hr.Container, tmp_path: Path) -> None:
+    data = os.urandom(300_000)
+    plain, packed = tmp_path / "plain", tmp_path / "packed.gz"
+    plain.write_bytes(data)
+    packed.write_bytes(gzip.compress(data))
+    with plain.open("rb") as source:
+        source.seek(1000)
+        assert container.exec(["cat"], input=source).stdout == data[1000:]
+    with gzip.open(packed) as unpacked:
+        assert container.exec(["cat"], input=cast("Any", unpacked)).stdout == data
+    with Path(os.devnull).open("rb") as nothing:
+        assert container.exec(["cat"], input=nothing).stdout == b""
+
+
+def test_a_source_that_blocks_does_not_delay_the_deadline(container: hr.Container) -> None:
+    source = Slow()
+    begin = time.monotonic()
+    result = container.exec(["cat"], input=cast("Any", source), timeout_s=0.5)
+    assert time.monotonic() - begin < 2.5
+    assert (result.timed_out, result.stdout) == (True, b"first\n")
+    source.gate.set()
+
+
+def test_a_source_that_blocks_is_waited_for_without_a_deadline(container: hr.Container) -> None:
+    source = Slow()
+    threading.Timer(0.3, source.gate.set).start()
+    assert container.exec(["cat"], input=cast("Any", source)).stdout == b"first\nsecond\n"
+
+
+@pytest.mark.parametrize("error", [ContainerLostError("mine"), StorageError("mine"), ValueError("mine")], ids=repr)
+def test_the_callers_own_errors_come_out_as_they_are(container: hr.Container, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    class Failing(io.RawIOBase):
+        read = fail
+
+    with pytest.raises(type(error), match="mine") as caught:
+        container.exec(["sh", "-c", "echo; sleep 933"], on_output=cast("Any", fail))
+    assert caught.value is error
+    with pytest.raises(type(error), match="mine"):
+        container.exec(["cat"], input=cast("Any", Failing()))
+    assert b"933" not in container.exec(["ps", "-axo", "args="]).stdout
+
+
+def test_text_as_input_is_refused(container: hr.Container) -> None:
+    with pytest.raises(TypeError, match="binary mode"):
+        container.exec(["cat"], input=cast("Any", io.StringIO("text")))
+
+
+def test_cancelling_twice_and_in_the_queue_cancels(container: hr.Container, processes: Callable[[], list[str]]) -> None:
+    async def scenario() -> None:
+        slow = [asyncio.create_task(container.aexec(["sleep", "934"])) for _ in range(64)]
+        queued = asyncio.create_task(container.aexec(["sleep", "935"]))
+        await asyncio.sleep(1)
+        assert not queued.done()
+        queued.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(queued, 5)
+        for _ in range(2):
+            for task in slow:
+                task.cancel()
+            await asyncio.sleep(0)
+        results = await asyncio.gather(*slow, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+
+    asyncio.run(scenario())
+    assert processes() == []
+
+
+def test_an_await_on_a_container_that_ends_says_so(runtime: hr.Runtime, base_image: str) -> None:
+    async def scenario(started: hr.Container) -> None:
+        with pytest.raises(ContainerLostError):
+            await started.aexec(["sh", "-c", "kill -KILL -1"])
+        with pytest.raises(ContainerLostError):
+            await started.aexec(["true"])
+
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        asyncio.run(scenario(started))
+
+    async def too_late() -> None:
+        with pytest.raises(HyperRuntimeError):
+            await started.aexec(["true"])
+
+    asyncio.run(too_late())
+
+
+def test_a_forked_child_neither_ends_nor_uses_the_container(runtime: hr.Runtime, base_image: str) -> None:
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            outcome = b"ran"
+            try:
+                started.exec(["true"])
+            except ContainerStateError:
+                outcome = b"refused"
+            finally:
+                started.close()
+                os.write(write, outcome)
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(read, 100) == b"refused"
+        assert started.exec(["echo", "alive"]).stdout == b"alive\n"
+
+
+def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(container: hr.Container) -> None:
+    source, feeder = os.pipe()
+    children: list[int] = []
+
+    def fork(*_: object) -> None:
+        children.append(os.fork())
+        if children[-1] == 0:
+            time.sleep(30)
+            os._exit(0)
+        os.write(feeder, b"after\n")
+        os.close(feeder)
+
+    os.set_inheritable(feeder, False)
+    begin = time.monotonic()
+    script = "echo begun; cat"
+    reader = os.fdopen(source, "rb", buffering=0)
+
+    class Rest(io.RawIOBase):
+        """Ends when the parent says so, whatever the child holds open."""
+
+        def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+            return b"" if self.closed_early else self._take()
+
+        closed_early = False
+
+        def _take(self) -> bytes:
+            self.closed_early = True
+            return reader.read(6) or b""
+
+    try:
+        result = container.exec(
+            ["sh", "-c", script], input=cast("Any", Rest()), on_output=lambda *_: None if children else fork()
+        )
+        assert result.stdout == b"begun\nafter\n"
+        assert time.monotonic() - begin < 15
+    finally:
+        for child in children:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        reader.close()
+
+
+def test_a_user_may_end_its_own_shell_and_no_more(container: hr.Container) -> None:
+    with pytest.raises(ExecLostError, match="nobody"):
+        container.exec(["sh", "-c", "kill -KILL -1"], user="nobody")
+    assert container.exec(["id", "-un"], user="nobody").stdout == b"nobody\n"
+    assert container.exec(["id", "-un"]).stdout == b"root\n"
+
+
+@pytest.mark.parametrize(
+    "forged", ["$N fork", "$N ²", "$N 999", "$N timeout", "0 up ²", "0 up", "$N", "\\377\\376", "$N -1"]
+)
+def test_a_forged_report_means_nothing(container: hr.Container, forged: str) -> None:
+    # A lane counts its execs from 1: the command says every number that it could be.
+    lines = "for N in $(seq 1 200); do printf '%b\\n' \"" + forged + '"; done'
+    script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} >$s & done; wait; echo mine; exit 7"
+    result = container.exec(["sh", "-c", script], timeout_s=20)
+    assert (result.exit_code, result.stdout) == (7, b"mine\n")
