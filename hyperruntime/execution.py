@@ -22,7 +22,7 @@ from hyperruntime.lane import Lane
 from hyperruntime.logs import get_logger
 from hyperruntime.output import OutputBuffer
 from hyperruntime.script import ExecRequest, lane_script
-from hyperruntime.session import PONG_TIMEOUT_S, Session
+from hyperruntime.session import Session
 from hyperruntime.spec import ExecResult
 
 log = get_logger(__name__)
@@ -184,8 +184,9 @@ class Execution:
 
     def _check_alive(self) -> None:
         remaining = math.inf if self._deadline is None else self._deadline - time.monotonic()
-        answered = self.session.responds(min(PONG_TIMEOUT_S, remaining))
-        if not answered and (remaining >= PONG_TIMEOUT_S or self.session.lost.is_set()):
+        patience = self.session.patience_s
+        answered = self.session.responds(min(patience, remaining))
+        if not answered and (remaining >= patience or self.session.lost.is_set()):
             raise ContainerLostError("the container stopped answering while a command ran in it")
 
     def _poll_ms(self) -> int:

@@ -30,7 +30,8 @@ log = get_logger(__name__)
 _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _MAX_DRAINS = 256
-PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
+_PONG_TIMEOUT_S = 10.0
+_BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
 _TAG_SPACE = 2**44
 
 
@@ -207,8 +208,14 @@ class Session:
         """End every process that an exec started; return whether none is left."""
         return self._ender.end(Tree(lane.group, tag_bytes(tag_kib)))
 
-    def responds(self, timeout_s: float = PONG_TIMEOUT_S) -> bool:
-        """Tell whether the supervisor still answers."""
+    @property
+    def patience_s(self) -> float:
+        """How long the supervisor may be silent before it counts as gone."""
+        return _BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S
+
+    def responds(self, timeout_s: float | None = None) -> bool:
+        """Tell whether the supervisor still answers, after at most ``timeout_s`` or its usual patience."""
+        timeout_s = self.patience_s if timeout_s is None else timeout_s
         return not self.lost.is_set() and self._ask("ping", "", timeout_s) is not None
 
     def error_text(self) -> str:

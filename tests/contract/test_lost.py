@@ -58,9 +58,13 @@ def test_a_container_that_is_removed_from_outside_is_lost(doomed: hr.Container) 
 def test_a_stopped_supervisor_is_no_hang(doomed: hr.Container) -> None:
     with doomed:
         begin = time.monotonic()
-        with pytest.raises(ContainerLostError):
-            doomed.exec(["sh", "-c", f"kill -STOP $({SUPERVISOR}); setsid sleep 60"], timeout_s=1)
+        result = doomed.exec(["sh", "-c", f"kill -STOP $({SUPERVISOR}); setsid sleep 60"], timeout_s=1)
         assert time.monotonic() - begin < 3.5
+        assert result.timed_out  # the host has ended it
+        begin = time.monotonic()
+        with pytest.raises(ContainerLostError):
+            doomed.exec(["true"])
+        assert time.monotonic() - begin < 30
 
 
 def test_a_command_past_the_memory_limit_is_killed_and_the_post_mortem_knows(
