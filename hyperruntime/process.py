@@ -203,9 +203,10 @@ def kill_limited(rss_limits: Collection[int], *, groups: bool) -> int:
             continue
         found += 1
         try:
+            group = os.getpgid(int(name))
             os.kill(int(name), signal.SIGKILL)
             if groups:
-                os.killpg(os.getpgid(int(name)), signal.SIGKILL)
+                os.killpg(group, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue
     return found

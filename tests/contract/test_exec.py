@@ -120,7 +120,7 @@ FILL = {
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_without_a_process_to_be_had_an_exec_says_so(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
-    with runtime.container(hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=60))) as started:
+    with runtime.container(hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=150))) as started:
         started.exec(FILL.get(shell, FILL["dash"]))
         with pytest.raises(ExecStartError, match="pids limit"):
             started.exec(["true"])
