@@ -103,7 +103,7 @@ def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[s
             others = [pool.submit(started.exec, ["true"], timeout_s=30) for _ in range(6)]  # ask for lanes meanwhile
             begin = time.monotonic()
             assert looping.result().timed_out
-            assert time.monotonic() - begin < 3
+            assert time.monotonic() - begin < 6
             assert all(isinstance(other.exception(), (ExecStartError, type(None))) for other in others)
         assert started.exec(["echo", "usable"]).stdout == b"usable\n"
         assert not started.exec(["sh", "-c", "ps | grep 'sleep 10[0]'"]).stdout
@@ -114,7 +114,7 @@ def test_a_fork_loop_is_ended_in_time(runtime: hr.Runtime, base_image: str, prog
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         begin = time.monotonic()
         result = started.exec(["python3", "-c", program], timeout_s=1)
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 6
         assert result.timed_out
         assert started.exec(["echo", "usable"]).stdout == b"usable\n"
         assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
@@ -125,7 +125,7 @@ def test_a_chain_that_flees_from_pid_to_pid_is_ended(runtime: hr.Runtime, base_i
         script = 'python3 -c "$1" & sleep 30'
         begin = time.monotonic()
         assert started.exec(["sh", "-c", script, "x", FLEEING_CHAIN], timeout_s=1).timed_out
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 6
         for _ in range(5):
             assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
 
