@@ -180,8 +180,13 @@ class LiveContainer(Protocol):
         """Return what is known of its end; cheap, never raises."""
         ...
 
-    def explain_start_failure(self, error_text: str) -> Exception:
-        """Return the error that says why the shell never answered."""
+    def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
+        """Return the error that says why a shell never answered.
+
+        Args:
+            error_text: what the engine wrote about it.
+            user: for whom it was opened, where that is not the spec's user.
+        """
         ...
 
     def remove(self) -> None:
@@ -246,7 +251,10 @@ class Driver(Protocol):
         ...
 
     def open(self, private_dir: str) -> None:
-        """Take the directory of this owner where the driver's own files go; starts nothing."""
+        """Take the directory of this owner where the driver's own files go; starts nothing.
+
+        Its path may be long and odd: sockets go to :func:`hyperruntime.owner.make_short_directory`.
+        """
         ...
 
     def probe(self) -> EngineInfo:
@@ -283,5 +291,5 @@ class Driver(Protocol):
         ...
 
     def close(self) -> None:
-        """End what the driver started (services, sockets)."""
+        """End what the driver started (services, sockets); never called in a forked child."""
         ...

@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_SHOWN_CHARACTERS = 300
+
 
 class HyperRuntimeError(Exception):
     """Root of all errors of this library.
@@ -29,7 +31,9 @@ class SpecError(HyperRuntimeError, ValueError):
     def __init__(self, field: str, value: object, allowed: str) -> None:
         """Name the field, the value that was given and the form that is allowed."""
         self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field}={value!r} is not allowed: {allowed}")
+        shown = repr(value)
+        shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
+        super().__init__(f"{field}={shown} is not allowed: {allowed}")
 
 
 class UnsupportedOptionError(HyperRuntimeError):
@@ -94,6 +98,20 @@ class EngineUnavailableError(HyperRuntimeError):
 
 class EngineError(HyperRuntimeError):
     """The engine refused or failed an operation for a reason that has no error of its own."""
+
+
+class PruneError(EngineError):
+    """Some of what dead owners left could not be removed; the rest was.
+
+    Attributes:
+        removed: names of what was removed.
+        reasons: one sentence for each that was not.
+    """
+
+    def __init__(self, removed: tuple[str, ...], reasons: tuple[str, ...]) -> None:
+        """Keep both lists beside the sentence."""
+        self.removed, self.reasons = removed, reasons
+        super().__init__(f"{len(removed)} removed, {len(reasons)} not: {'; '.join(reasons)}; see `hyperrun ps`")
 
 
 class ImageError(HyperRuntimeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ from hyperruntime.bootstrap import build_base_rootfs
 from hyperruntime.driver import Image, Images
 from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, name_hint
 from hyperruntime.logs import get_logger
+from hyperruntime.owner import owned_directory
 
 log = get_logger(__name__)
 
@@ -68,7 +68,7 @@ class ImageStore:
         """Load a saved image archive; return its references."""
         if not Path(archive).is_file():
             raise SpecError("archive", str(archive), "a file made by `podman save` or `docker save`")
-        return self._images.load(Path(archive))
+        return self._images.load(Path(archive).absolute())
 
     def ensure(self, name: str, *, on_output: Callable[[str], None] | None = None) -> str:
         """Return the reference of a recipe's image, or of any image that is here; make the base image if it is missing.
@@ -97,7 +97,7 @@ class ImageStore:
         with _lock(BASE):
             if not force and self.exists(reference):
                 return reference
-            with tempfile.TemporaryDirectory(prefix="hyperruntime-image-") as directory:
+            with owned_directory() as directory:
                 tar = Path(directory, "base.tar")
                 build_base_rootfs(tar, on_output=on_output)
                 self._images.load_rootfs(tar, reference)

@@ -45,5 +45,8 @@ class Logger:
 
 
 def get_logger(name: str) -> Logger:
-    """Return the logger of a module."""
+    """Return the logger of a module; its package is silent until a program gives it, or the root logger, a handler."""
+    package = logging.getLogger(name.partition(".")[0])
+    if not any(isinstance(handler, logging.NullHandler) for handler in package.handlers):
+        package.addHandler(logging.NullHandler())  # without it the standard library prints warnings on standard error
     return Logger(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -18,20 +19,26 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
 from hyperruntime.errors import StorageError
-from hyperruntime.process import DEVNULL, is_alive, process_start_time, reap, spawn
+from hyperruntime.process import DEVNULL, boot_id, is_alive, pid_namespace, process_start_ticks, reap, spawn
 
 LABEL = "io.hyperruntime.owner"
 _RECORD = "owner.json"
+_ALSO = "also"  # directories that go with the private one, one a line
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+-]{1,40}")
 _GUARD = """
 read -r word && [ "$word" = done ] && exit 0
 private=$1; shift
 "$@" >/dev/null 2>&1
+if [ -r "$private/also" ]; then
+    while read -r directory; do rm -rf -- "$directory"; done <"$private/also"
+fi
 rm -rf -- "$private"
 """
 
@@ -60,62 +67,94 @@ def release_on_fork(holder: HoldsDescriptors) -> None:
 
 
 def _release_all() -> None:
+    """Make the parent's descriptors harmless; runs in the child, whose only thread this is, so it takes no lock."""
+    global _fork_hook  # noqa: PLW0603 - another thread of the parent may have held it
+    _fork_hook = threading.Lock()
     null = os.open(os.devnull, os.O_RDWR)
     for holder in tuple(_held):
         for descriptor in holder.descriptors():
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
+    _held.clear()  # what has the same numbers later is the child's own
 
 
 @attrs.frozen(kw_only=True)
 class OwnerIdentity:
-    """Names one process on one host for ever.
+    """Names one process for ever.
 
     Attributes:
         token: unique for each runtime that was opened.
         host: the machine's name.
+        boot_id: the boot of the machine; "" where it is not known.
+        pid_namespace: in which the pid counts; 0 where it is not known.
         pid: the owning process.
-        start_time: when that process started, seconds since the epoch (pids are used again).
+        start_ticks: when that process started, clock ticks since boot (pids are used again).
     """
 
     token: str
     host: str
+    boot_id: str
+    pid_namespace: int
     pid: int
-    start_time: float
+    start_ticks: int
 
     @classmethod
     def current(cls) -> OwnerIdentity:
         """Return a new identity of this process."""
-        start = process_start_time(os.getpid()) or 0.0
-        return cls(token=uuid.uuid4().hex[:16], host=socket.gethostname(), pid=os.getpid(), start_time=start)
+        return cls(
+            token=uuid.uuid4().hex[:16],
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid_namespace=pid_namespace(),
+            pid=os.getpid(),
+            start_ticks=process_start_ticks(os.getpid()) or 0,
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> OwnerIdentity:
+        """Return whom a stored record names; one that does not name a boot is of nobody who can be looked at.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is no record.
+        """
+        return cls(
+            token=str(record["token"]),
+            host=str(record["host"]),
+            boot_id=str(record.get("boot_id", "")),
+            pid_namespace=int(record.get("pid_namespace", 0)),
+            pid=int(record["pid"]),
+            start_ticks=int(record.get("start_ticks", 0)),
+        )
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> OwnerIdentity | None:
         """Return whom labels name, or None when they are not ours."""
+        if LABEL not in labels:
+            return None
+        prefix = f"{LABEL}."
+        facts = {name.removeprefix(prefix): value for name, value in labels.items() if name.startswith(prefix)}
         try:
-            return cls(
-                token=labels[LABEL],
-                host=labels[f"{LABEL}.host"],
-                pid=int(labels[f"{LABEL}.pid"]),
-                start_time=float(labels[f"{LABEL}.start"]),
-            )
+            return cls.from_record({"token": labels[LABEL], **facts})
         except (KeyError, ValueError):
             return None
 
     def to_labels(self) -> dict[str, str]:
         """Return it as container labels."""
-        return {
-            LABEL: self.token,
-            f"{LABEL}.host": self.host,
-            f"{LABEL}.pid": str(self.pid),
-            f"{LABEL}.start": repr(self.start_time),
-        }
+        facts = {name: str(value) for name, value in attrs.asdict(self).items() if name != "token"}
+        return {LABEL: self.token, **{f"{LABEL}.{name}": value for name, value in facts.items()}}
 
     def state(self) -> str:
-        """Return ``alive``, ``dead``, or ``elsewhere`` (on another machine, where nobody can look)."""
-        if self.host != socket.gethostname():
+        """Return ``alive``, ``dead``, or ``elsewhere`` (where nobody can look from here).
+
+        Elsewhere is another machine, another pid namespace, and a record that does not say where.
+        """
+        if not self.boot_id:
             return "elsewhere"
-        return "alive" if is_alive(self.pid, self.start_time) else "dead"
+        if self.boot_id != boot_id():
+            return "dead" if self.host == socket.gethostname() else "elsewhere"
+        if self.pid_namespace != pid_namespace():
+            return "elsewhere"
+        return "alive" if is_alive(self.pid, self.start_ticks) else "dead"
 
 
 class Owner:
@@ -134,20 +173,28 @@ class Owner:
             identity: whose.
 
         Raises:
-            StorageError: no temporary directory can be written.
+            StorageError: no temporary directory can be written, or no process started.
         """
         self.identity = identity
-        try:
-            self.private_dir = tempfile.mkdtemp(prefix=f"{_prefix()}{identity.token}-")
-            Path(self.private_dir, _RECORD).write_text(json.dumps(attrs.asdict(identity)))
-        except OSError as error:
-            raise StorageError(
-                f"no temporary directory can be written in {tempfile.gettempdir()}: {error}; "
-                "free space there, or set TMPDIR to another disk"
-            ) from error
+        self._pid = os.getpid()
+        self.private_dir = make_owned_directory(identity)
         args = ["/bin/sh", "-c", _GUARD, "hyperruntime-guard", self.private_dir, *cleanup_args]
-        self._guard = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+        try:
+            _require_text(self.private_dir)
+            self._guard = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+        except BaseException as error:
+            shutil.rmtree(self.private_dir, ignore_errors=True)
+            if isinstance(error, OSError) and not isinstance(error, StorageError):
+                raise StorageError(
+                    f"the guard of this process cannot be started: {error}; end other processes"
+                ) from error
+            raise
         release_on_fork(self)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the owning process, and no forked child of it."""
+        return os.getpid() == self._pid
 
     def descriptors(self) -> tuple[int, ...]:
         """Return the guard's pipe."""
@@ -155,7 +202,9 @@ class Owner:
         return () if stdin is None or stdin.closed else (stdin.fileno(),)
 
     def close(self) -> None:
-        """Dismiss the guard and remove the private directory; may be called again."""
+        """Dismiss the guard and remove the private directory; may be called again. Does nothing in a forked child."""
+        if not self.is_here:
+            return
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             try:
                 self._guard.stdin.write(b"done\n")
@@ -163,20 +212,113 @@ class Owner:
             except OSError:
                 pass
             reap(self._guard, 5)
+        for directory in _also(self.private_dir):
+            shutil.rmtree(directory, ignore_errors=True)
         shutil.rmtree(self.private_dir, ignore_errors=True)
+
+
+def make_owned_directory(identity: OwnerIdentity, root: str | None = None) -> str:
+    """Make a directory that only this user can enter, with a record of its owner, by which ``prune`` knows it.
+
+    Args:
+        identity: whose.
+        root: where; None is the directory for temporary files.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    directory = None
+    try:
+        directory = tempfile.mkdtemp(prefix=f"{_prefix()}{identity.token}-", dir=root)
+        Path(directory, _RECORD).write_text(json.dumps(attrs.asdict(identity)))
+        return directory
+    except OSError as error:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise StorageError(
+            f"no temporary directory can be written in {root or tempfile.gettempdir()}: {error}; "
+            "free space there, or set TMPDIR to another disk"
+        ) from error
+
+
+def make_short_directory(private_dir: str | None) -> str:
+    """Make a directory with a short and plain path, for sockets, that is removed with an owner's private directory.
+
+    Without a private directory the caller removes it, or ``prune`` after the caller's death.
+
+    The path of a Unix socket has at most 107 bytes (unix(7)), and not every client takes every character in it.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    directory = make_owned_directory(OwnerIdentity.current(), _short_root())
+    if private_dir is None:
+        return directory
+    try:
+        with open(os.path.join(private_dir, _ALSO), "a") as file:
+            file.write(f"{directory}\n")
+    except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise StorageError(f"{private_dir} cannot be written: {error}; free space there") from error
+    return directory
+
+
+@contextmanager
+def owned_directory(*, short: bool = False) -> Iterator[str]:
+    """Yield a private directory that is gone afterwards; what a killed process left ``prune`` removes.
+
+    Args:
+        short: whether its path must be short and plain.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    directory = make_owned_directory(OwnerIdentity.current(), _short_root() if short else None)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def stale_directories() -> Iterator[Path]:
     """Yield this user's private directories whose owner is dead."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
+    roots = {os.path.realpath(root) for root in (tempfile.gettempdir(), *_short_roots())}
+    for path in (path for root in sorted(roots) for path in Path(root).glob(f"{_prefix()}*")):
         try:
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            identity = OwnerIdentity(**json.loads((path / _RECORD).read_text()))
-        except (OSError, ValueError, TypeError):
+            identity = OwnerIdentity.from_record(json.loads((path / _RECORD).read_text()))
+        except (OSError, ValueError, TypeError, KeyError):
             continue
         if identity.state() == "dead":
             yield path
+
+
+def _also(private_dir: str) -> list[str]:
+    try:
+        return Path(private_dir, _ALSO).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _require_text(directory: str) -> None:
+    """Refuse a name that engines, which keep it as JSON, would change."""
+    try:
+        os.fsencode(directory).decode()
+    except UnicodeDecodeError:
+        raise StorageError(f"the temporary directory {directory!r} is not UTF-8; set TMPDIR to one that is") from None
+
+
+def _short_roots() -> Iterator[str]:
+    for root in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):  # noqa: S108 - what is made there is private
+        if _PLAIN_PATH.fullmatch(root) and os.access(root, os.W_OK | os.X_OK):
+            yield root
+
+
+def _short_root() -> str:
+    for root in _short_roots():
+        return root
+    raise StorageError("neither XDG_RUNTIME_DIR nor /tmp can be written, where a socket must lie; make one writable")
 
 
 def _prefix() -> str:

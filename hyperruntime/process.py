@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO
 
 import attrs
-import psutil
 
 _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
@@ -164,27 +163,54 @@ def find_program(name: str) -> str | None:
     return shutil.which(name)
 
 
-def process_start_time(pid: int) -> float | None:
-    """Return when a process started (seconds since the epoch), or None when there is none.
+def boot_id() -> str:
+    """Return what names this boot of the machine, or "" where the kernel does not say. Source: random(4)."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
-    With the pid it identifies a process for as long as the machine is up (pids are used again).
+
+def pid_namespace() -> int:
+    """Return the inode of this process's pid namespace, or 0. Source: namespaces(7)."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """Return when a process started (clock ticks since boot), or None when there is none or only its zombie.
+
+    With pid, boot and pid namespace it identifies a process for ever. Changes of the clock do not touch it.
+    Source: proc(5), fields 3 and 22 of ``/proc/PID/stat``.
     """
     try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, IndexError):
         return None
 
 
-def is_alive(pid: int, start_time: float) -> bool:
-    """Tell whether the very process that had this pid and start time still runs (a zombie does not)."""
+def is_alive(pid: int, start_ticks: int) -> bool:
+    """Tell whether the very process that had this pid and start still runs (a zombie does not)."""
+    started = process_start_ticks(pid)
+    if started is not None or pid <= 0:
+        return started == start_ticks
+    return not os.path.exists(f"/proc/{pid}") and _is_hidden(pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Tell whether another user's process is there that ``/proc`` mounted with ``hidepid`` does not show."""
     try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - start_time) < 1.0
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
+        os.kill(pid, 0)
+    except PermissionError:
         return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def kill_limited(rss_limits: Collection[int], *, groups: bool) -> int:

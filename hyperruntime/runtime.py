@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -11,7 +12,7 @@ import attrs
 from hyperruntime import registry
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
-from hyperruntime.errors import DriverLoadError, EngineUnavailableError
+from hyperruntime.errors import DriverLoadError, EngineError, EngineUnavailableError, HyperRuntimeError, PruneError
 from hyperruntime.images import ImageStore
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import LABEL, Owner, OwnerIdentity, stale_directories
@@ -29,7 +30,7 @@ class OwnedContainer:
     Attributes:
         record: as the engine lists it.
         owner: whom its labels name.
-        owner_state: ``alive``, ``dead`` or ``elsewhere`` (on another machine).
+        owner_state: ``alive``, ``dead`` or ``elsewhere`` (on another machine, or in another pid namespace).
     """
 
     record: ContainerRecord
@@ -56,7 +57,11 @@ class Runtime:
         self._driver, self._run_id = driver, run_id
         identity = OwnerIdentity.current()
         self._owner = Owner(driver.cleanup_args(f"{LABEL}={identity.token}"), identity)
-        driver.open(self._owner.private_dir)
+        try:
+            driver.open(self._owner.private_dir)
+        except BaseException:
+            self._owner.close()
+            raise
         self.images = ImageStore(driver.images)
 
     @property
@@ -75,8 +80,12 @@ class Runtime:
             ImageNotFoundError: the image is not here.
             UnsupportedOptionError: a field cannot be honoured on this machine.
             EngineUnavailableError: the engine cannot run a container.
+            EngineError: this is a forked child of the process that opened the runtime.
         """
         from hyperruntime.spec import ContainerSpec
+
+        if not self._owner.is_here:
+            raise EngineError("this runtime belongs to the parent of this process; open another one after the fork")
 
         if not isinstance(spec, ContainerSpec):
             raise TypeError(f"container() takes a ContainerSpec, not {type(spec).__name__}")
@@ -93,24 +102,40 @@ class Runtime:
         return tuple(found)
 
     def prune(self) -> tuple[str, ...]:
-        """Remove what dead owners of this machine left, and only that; return its names."""
-        import shutil
+        """Remove what dead owners of this machine left, and only that; return its names.
 
-        removed = []
+        Raises:
+            PruneError: something could not be removed; the rest was.
+        """
+        removed, reasons = [], []
         for owned in self.containers():
-            if owned.owner_state == "dead":
+            if owned.owner_state != "dead":
+                continue
+            try:
                 self._driver.remove_container(owned.record.id)
-                removed.append(owned.record.id)
-                log.info("container pruned", container=owned.record.id, owner_pid=owned.owner.pid)
+            except HyperRuntimeError as error:
+                reasons.append(str(error))
+                continue
+            removed.append(owned.record.id)
+            log.info("container pruned", container=owned.record.id, owner_pid=owned.owner.pid)
         for directory in stale_directories():
             shutil.rmtree(directory, ignore_errors=True)
-            removed.append(str(directory))
+            if directory.exists():
+                reasons.append(f"{str(directory)!r} could not be removed")
+            else:
+                removed.append(str(directory))
+        if reasons:
+            raise PruneError(tuple(removed), tuple(reasons))
         return tuple(removed)
 
     def close(self) -> None:
-        """End the driver's services and dismiss the guard; containers are closed by whoever opened them."""
-        self._driver.close()
-        self._owner.close()
+        """End the driver's services and dismiss the guard; containers are closed by whoever opened them.
+
+        Does nothing in a forked child: what the runtime started is the parent's.
+        """
+        if self._owner.is_here:
+            self._driver.close()
+            self._owner.close()
 
     def __enter__(self) -> Runtime:
         """Return itself."""

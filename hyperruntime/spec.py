@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -16,6 +19,15 @@ NETWORKS: tuple[str, ...] = ("none", "host", "bridge")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
 _REFERENCE = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
+_USER = re.compile(r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?")
+_MAX_ID = 2**31 - 1  # what engines take
+_MIN_CPUS = 0.01  # 1 ms in each 100 ms, the least that the kernel enforces; source: sched-bwc.rst
+_MAX_CPUS = 1_000_000  # far from what overflows the kernel's quota
+_MAX_PIDS = 2**22  # source: proc(5), pid_max
+_MAX_BYTES = 2**63 - 1
+# What exec, the engine and the kernel put there themselves. Below the second ones nothing can be put either.
+_RESERVED = ("/", "/run", "/dev")
+_RESERVED_TREES = ("/run/hyperruntime", "/proc", "/sys")
 _TAIL_BYTES = 2000
 
 
@@ -28,28 +40,85 @@ def check_env(field: str, env: Mapping[Any, Any]) -> None:
     """Refuse names and values that no process can have.
 
     Raises:
-        SpecError: a name is empty or holds ``=`` or NUL, or a value holds NUL or is no text.
+        SpecError: a name is empty or holds ``=`` or NUL, a value holds NUL, or one of them is no text that bytes can
+            be made of.
     """
     for name, value in env.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not _is_text(name) or not name or "=" in name:
             raise SpecError(field, name, "a name without '=' and NUL, not empty")
-        if not isinstance(value, str) or "\0" in value:
-            raise SpecError(f"{field}[{name}]", value, "text without NUL")
+        if not _is_text(value):
+            raise SpecError(f"{field}[{name}]", value, "text without NUL and lone surrogates")
 
 
 def check_inside_path(field: str, path: Any) -> None:  # noqa: ANN401 - checked here
     """Refuse what is no absolute path inside a container.
 
     Raises:
-        SpecError: the path is relative or holds NUL.
+        SpecError: the path is relative, or holds NUL or what no bytes can be made of.
     """
-    if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
+    if not _is_text(path) or not path.startswith("/"):
         raise SpecError(field, path, "an absolute path inside the container")
 
 
-def _positive(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0):
-        raise SpecError(attribute.name, value, "a positive number, or None for no limit")
+def check_seconds(field: str, value: Any) -> None:  # noqa: ANN401 - checked here
+    """Refuse what is no time limit.
+
+    Raises:
+        SpecError: it is no number, not finite, or not above zero.
+    """
+    if not _is_number(value) or value <= 0:
+        raise SpecError(field, value, "a positive number of seconds")
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether bytes can be made of a text, as of a file name; no process can have NUL in a string."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_utf8(field: str, *texts: str) -> None:
+    """Refuse what an engine, which keeps it as JSON, would change."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SpecError(field, text, "text that is UTF-8, because engines keep it as JSON") from None
+
+
+def _whole(least: int, most: int, why: str = "") -> Any:  # noqa: ANN401 - an attrs validator
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is None:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            allowed = f"a whole number from {least}{why} to {most}, or None for no limit"
+            raise SpecError(attribute.name, value, allowed)
+
+    return check
+
+
+def _cores(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
+    if value is not None and (not _is_number(value) or not _MIN_CPUS <= value <= _MAX_CPUS):
+        raise SpecError(attribute.name, value, f"a number of cores, at least {_MIN_CPUS}, or None for no limit")
+
+
+def _host_path(value: Any) -> str:  # noqa: ANN401 - checked here
+    """Return the absolute form of a path: engines run elsewhere than the caller."""
+    try:
+        text = os.fsdecode(value)
+    except TypeError:
+        raise SpecError("Mount.source", value, "a path of the host") from None
+    if not text or not _is_text(text):
+        raise SpecError("Mount.source", text, "a path of the host")
+    return os.path.abspath(text)
 
 
 @attrs.frozen(kw_only=True)
@@ -57,20 +126,20 @@ class Mount:
     """A path of the host made visible in the container.
 
     Attributes:
-        source: absolute or relative path on the host; must exist when the container starts.
+        source: path on the host, made absolute at once; must exist when the container starts.
         target: absolute path inside.
         read_only: whether the container may only read it.
     """
 
-    source: str = attrs.field(converter=str)
+    source: str = attrs.field(converter=_host_path)
     target: str
     read_only: bool = True
 
     def __attrs_post_init__(self) -> None:
         """Check both paths."""
         check_inside_path("Mount.target", self.target)
-        if not self.source or "\0" in self.source:
-            raise SpecError("Mount.source", self.source, "a path of the host")
+        _check_utf8("Mount.source", self.source)
+        _check_utf8("Mount.target", self.target)
 
 
 def _mounts(value: Iterable[Mount]) -> tuple[Mount, ...]:
@@ -83,22 +152,17 @@ class Limits:
 
     Attributes:
         memory_bytes: memory and swap together.
-        cpus: cores, may be a fraction.
+        cpus: cores, may be a fraction; at least 0.01.
         pids: processes and threads. See ``EngineInfo.limits`` for how this machine enforces it.
         tmpfs_bytes: makes ``/tmp`` a memory file system of this size.
     """
 
-    memory_bytes: int | None = attrs.field(default=None, validator=_positive)
-    cpus: float | None = attrs.field(default=None, validator=_positive)
-    pids: int | None = attrs.field(default=DEFAULT_PIDS, validator=_positive)
-    tmpfs_bytes: int | None = attrs.field(default=None, validator=_positive)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse limits that no engine accepts or that leave no room to run anything."""
-        if self.memory_bytes is not None and self.memory_bytes < 6 * 1024**2:
-            raise SpecError("memory_bytes", self.memory_bytes, "at least 6291456 (6 MiB)")
-        if self.pids is not None and self.pids < 16:
-            raise SpecError("pids", self.pids, "at least 16, of which about 6 serve exec itself")
+    memory_bytes: int | None = attrs.field(default=None, validator=_whole(6 * 1024**2, _MAX_BYTES, " (6 MiB)"))
+    cpus: float | None = attrs.field(default=None, validator=_cores)
+    pids: int | None = attrs.field(
+        default=DEFAULT_PIDS, validator=_whole(16, _MAX_PIDS, ", of which about 6 serve exec itself,")
+    )
+    tmpfs_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
 
 
 @attrs.frozen(kw_only=True)
@@ -107,7 +171,8 @@ class ContainerSpec:
 
     Attributes:
         image: OCI reference of an image that is on this machine.
-        mounts: the only host paths visible inside.
+        mounts: the only host paths visible inside; not at ``/``, ``/run``, ``/dev`` or in ``/proc``, ``/sys`` and
+            ``/run/hyperruntime``, and each target once.
         env: environment of every exec.
         workdir: where execs start; None is the image's own.
         user: ``name``, ``uid`` or ``uid:gid`` as execs run; None is the image's own.
@@ -137,10 +202,26 @@ class ContainerSpec:
             raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
         check_env("env", self.env)
         check_env("labels", self.labels)
+        _check_utf8("labels", *self.labels, *self.labels.values())
+        _check_utf8("env", *self.env, *self.env.values())
         if self.workdir is not None:
             check_inside_path("workdir", self.workdir)
+            _check_utf8("workdir", self.workdir)
         if self.user is not None:
             check_user(self.user)
+        self._check_targets()
+
+    def _check_targets(self) -> None:
+        taken = {"/tmp": "tmpfs_bytes"} if self.limits.tmpfs_bytes is not None else {}  # noqa: S108 - inside
+        for mount in self.mounts:
+            target = "/" + posixpath.normpath(mount.target).lstrip("/")
+            top = next((tree for tree in _RESERVED_TREES if f"{target}/".startswith(f"{tree}/")), None)
+            if target in _RESERVED or top is not None:
+                allowed = f"a path that is not {', '.join(_RESERVED)} or in {', '.join(_RESERVED_TREES)}"
+                raise SpecError("Mount.target", mount.target, allowed)
+            if target in taken:
+                raise SpecError("Mount.target", mount.target, f"one thing at a place, and {taken[target]} is there")
+            taken[target] = f"the mount of {mount.source!r}"
 
 
 def check_user(user: Any) -> None:  # noqa: ANN401 - checked here
@@ -149,8 +230,13 @@ def check_user(user: Any) -> None:  # noqa: ANN401 - checked here
     Raises:
         SpecError: not ``name``, ``uid``, ``name:group`` or ``uid:gid``.
     """
-    if not isinstance(user, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.-]+)?", user):
-        raise SpecError("user", user, "a name or uid, with an optional :group")
+    match = _USER.fullmatch(user) if isinstance(user, str) else None
+    if match is None or any(part and part.isdigit() and not _is_id(part) for part in match.groupdict().values()):
+        raise SpecError("user", user, f"a name or uid (0 to {_MAX_ID}), with an optional :group")
+
+
+def _is_id(digits: str) -> bool:
+    return len(digits) <= len(str(_MAX_ID)) and int(digits) <= _MAX_ID
 
 
 @attrs.frozen(kw_only=True)

@@ -10,6 +10,7 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 _FACTORS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
+_MAX_DIGITS = 20
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", re.IGNORECASE)
 
 
@@ -20,7 +21,7 @@ def parse_size(text: str, field: str = "size") -> int:
         SpecError: the text is no size.
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    if match is None or len(match[1]) > _MAX_DIGITS:
         raise SpecError(field, text, "a number of bytes, or one with k, m, g or t, such as 512m")
     return int(float(match[1]) * _FACTORS[match[2].lower()])
 
@@ -32,7 +33,7 @@ def parse_duration(text: str, field: str = "duration") -> float:
         SpecError: the text is no duration.
     """
     match = _DURATION.fullmatch(text.strip())
-    if match is None:
+    if match is None or len(match[1]) > _MAX_DIGITS:
         raise SpecError(field, text, "a number of seconds, or one with ms, s, m or h, such as 5m")
     return float(match[1]) * _SECONDS[match[2].lower()]
 

@@ -11,7 +11,7 @@ import click
 from hyperruntime.cli.app import Command, State, example
 from hyperruntime.cli.engines import engine_names, view_engine
 from hyperruntime.cli.tables import json_option, print_json, print_table
-from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.errors import EngineUnavailableError, PruneError
 from hyperruntime.owner import LABEL
 from hyperruntime.runtime import OwnedContainer, Runtime, open_runtime
 from hyperruntime.units import format_duration
@@ -25,7 +25,8 @@ _COLUMNS = ("name", "image", "state", "owner pid", "owner host", "owner", "run",
 def ps(state: State, as_json: bool) -> None:
     """List this library's containers, of every owner, on every runtime that works (or on --runtime).
 
-    An owner is alive, dead, or elsewhere: on another machine, where nobody can see from here whether it lives.
+    An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, where nobody can see from
+    here whether it lives.
     """
     rows = []
     for runtime in _runtimes(state):
@@ -43,15 +44,28 @@ def ps(state: State, as_json: bool) -> None:
 @click.pass_obj
 def prune(state: State, as_json: bool) -> None:
     """Remove the containers and temporary files of owners on this machine that are dead, and nothing else."""
-    removed = {runtime.name: list(runtime.prune()) for runtime in _runtimes(state)}
+    removed, failures = {}, []
+    for runtime in _runtimes(state):
+        try:
+            removed[runtime.name] = list(runtime.prune())
+        except PruneError as error:
+            removed[runtime.name] = list(error.removed)
+            failures.append(error)
     if as_json:
         print_json(removed)
-        return
+    else:
+        _print_removed(removed, none=not failures)
+    if failures:
+        names = tuple(name for failure in failures for name in failure.removed)
+        raise PruneError(names, tuple(reason for failure in failures for reason in failure.reasons))
+
+
+def _print_removed(removed: dict[str, list[str]], *, none: bool) -> None:
     for name, items in removed.items():
         for item in items:
             click.echo(f"removed {item} ({name})")
-    if not any(removed.values()):
-        click.echo("nothing to remove: every container here has a live owner, or one on another machine")
+    if none and not any(removed.values()):
+        click.echo("nothing to remove: every container here has a live owner, or one that cannot be seen from here")
 
 
 def _runtimes(state: State) -> Iterator[Runtime]:

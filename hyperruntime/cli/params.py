@@ -46,7 +46,7 @@ class Duration(_ParamType):
         """Return the seconds."""
         field = option_name(param)
         seconds = float(value) if isinstance(value, (int, float)) else parse_duration(str(value), field)
-        if seconds <= 0:
+        if not 0 < seconds < float("inf"):
             raise SpecError(field, value, "a duration above zero")
         return seconds
 

@@ -1,7 +1,8 @@
 """Own a run directory, so that one process at a time works on it; imports errors, owner and storage.
 
-The directory holds a record of its owner: machine, pid and the process's start time. A record whose owner is dead
-is taken over; one of another machine is respected, because nobody can see from here whether it lives.
+The directory holds a record of its owner: machine, boot, pid and when the process started. A record whose owner is
+dead is taken over; one of another machine or pid namespace is respected, because nobody can see from here whether it
+lives.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _GUARD = ".owner.lock"
 def read_owner(run_dir: Path) -> OwnerIdentity | None:
     """Return who last owned a run directory and did not give it up, or None."""
     try:
-        return OwnerIdentity(**json.loads((run_dir / RECORD).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return OwnerIdentity.from_record(json.loads((run_dir / RECORD).read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

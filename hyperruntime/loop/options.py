@@ -12,7 +12,7 @@ import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
 from hyperruntime.loop.selection import SELECTIONS
-from hyperruntime.spec import NETWORKS, Limits, Network
+from hyperruntime.spec import NETWORKS, Limits, Network, check_seconds
 from hyperruntime.units import MIB
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -37,8 +37,7 @@ def _count(least: int, allowed: str) -> Any:  # noqa: ANN401 - an attrs validato
 
 
 def _seconds(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise SpecError(attribute.name, value, "a positive number of seconds")
+    check_seconds(attribute.name, value)
 
 
 @attrs.frozen(kw_only=True)

@@ -168,13 +168,15 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
         make_directory(folder)
     if changed != options:
         write_atomic(layout.run, json_document({**stored, "options": options_to_json(changed)}))
+    store = RepositoryStore(layout.repository)
+    store.recover()
     archive = Archive.load(layout)
     archive.repair(layout)
     publish_missing(layout, archive, domains)
     return OpenedRun(
         options=changed,
         layout=layout,
-        store=RepositoryStore(layout.repository),
+        store=store,
         contract=contract_from_json(stored["contract"]),
         root=stored["root_commit"],
         domains=domains,

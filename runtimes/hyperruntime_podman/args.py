@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import posixpath
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -27,6 +28,11 @@ CAPABILITIES = (
 )
 
 
+_HOW = ("cgroup", "rlimit", "no")
+_TEXT, _FLAG = attrs.validators.instance_of(str), attrs.validators.instance_of(bool)
+_COUNT = attrs.validators.and_(attrs.validators.instance_of(int), attrs.validators.ge(0))
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """How Podman must be called on this machine; found by probing.
@@ -40,12 +46,14 @@ class Settings:
         bridge: whether a private network with a way out works.
     """
 
-    oci_runtime: str = ""
-    nofile: int = 0
-    nproc: int = 0
-    rootless: bool = False
-    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
-    bridge: bool = False
+    oci_runtime: str = attrs.field(default="", validator=_TEXT)
+    nofile: int = attrs.field(default=0, validator=_COUNT)
+    nproc: int = attrs.field(default=0, validator=_COUNT)
+    rootless: bool = attrs.field(default=False, validator=_FLAG)
+    limits: Mapping[str, Enforcement] = attrs.field(
+        factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
+    )
+    bridge: bool = attrs.field(default=False, validator=_FLAG)
 
 
 def base_args(settings: Settings) -> list[str]:
@@ -83,7 +91,7 @@ def run_args(launch: Launch, settings: Settings) -> list[str]:
         args += ["--mount", mount_option(mount)]
     if spec.read_only_rootfs:
         args += ["--read-only", "--read-only-tmpfs=false"]
-        if spec.limits.tmpfs_bytes is None:
+        if spec.limits.tmpfs_bytes is None and not any(posixpath.normpath(m.target) == "/tmp" for m in spec.mounts):  # noqa: S108
             args += ["--tmpfs", "/tmp:rw,nosuid,nodev,mode=1777"]  # noqa: S108 - a path in the container
     for flag, value in (("--workdir", spec.workdir), ("--user", spec.user)):
         if value is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hyperruntime.driver import Launch, PostMortem
@@ -15,8 +15,9 @@ from hyperruntime.errors import (
     ImageNotFoundError,
     SpecError,
 )
-from hyperruntime.process import PIPE, ProcessShell, run_process, spawn
+from hyperruntime.process import ProcessShell
 from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
+from hyperruntime_podman.edge import attach_podman, run_podman
 
 _REMOVE_TIMEOUT_S = 30.0
 
@@ -30,22 +31,28 @@ class PodmanContainer:
         exec_env: what every exec needs beyond the spec's environment.
     """
 
-    def __init__(self, launch: Launch, settings: Settings) -> None:
+    def __init__(self, launch: Launch, settings: Settings, on_unknown_failure: Callable[[], None]) -> None:
         """Start it; the shell answers a little later.
+
+        Args:
+            launch: what to start.
+            settings: how Podman must be called here.
+            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
+            EngineUnavailableError: Podman cannot be started.
         """
         self.id = launch.name
         self.exec_env: Mapping[str, str] = {}
-        self._launch, self._settings = launch, settings
+        self._launch, self._settings, self._on_unknown_failure = launch, settings, on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
-        self.shell = ProcessShell(spawn(run_args(launch, settings), stdin=PIPE, cwd="/"))
+        self.shell = ProcessShell(attach_podman(run_args(launch, settings)))
 
     def open_shell(self, user: str) -> ProcessShell:
         """Attach another shell as another user."""
-        return ProcessShell(spawn(exec_args(self.id, user, self._settings), stdin=PIPE, cwd="/"))
+        return ProcessShell(attach_podman(exec_args(self.id, user, self._settings)))
 
     def observe(self) -> None:
         """Note the container's cgroups, then whether the kernel has killed in them: they vanish with it."""
@@ -60,14 +67,14 @@ class PodmanContainer:
         state = "running" if code is None else "exited"
         return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed)
 
-    def explain_start_failure(self, error_text: str) -> HyperRuntimeError:
-        """Return the error that says why the shell never answered."""
+    def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
+        """Return the error that says why the shell never answered; ``user`` is whose it was, if not the spec's."""
         spec, text = self._launch.spec, _last_line(error_text)
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
             step = f"get it with `podman pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
             return ImageNotFoundError(spec.image, step)
-        if "unable to find user" in error_text or "no matching entries in passwd" in error_text:
-            return SpecError("user", spec.user, "a user that the image knows, or a numeric uid")
+        if re.search(r"unable to find (user|group)|no matching entries in (passwd|group)", error_text):
+            return SpecError("user", user or spec.user, "a user and a group that the image knows, or numbers")
         if re.search(r"workdir.*(does not exist|not exist)", error_text):
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh|failed to exec pid1", error_text, re.I):
@@ -77,7 +84,8 @@ class PodmanContainer:
         if not text:
             code = self.shell.wait(1.0)
             text = "the shell in it never answered" if code is None else f"podman ended with exit code {code}"
-        return EngineUnavailableError(NAME, text, "see `hyperrun doctor`")
+        self._on_unknown_failure()
+        return EngineUnavailableError(NAME, text, "try again, which tries this machine anew, or see `hyperrun doctor`")
 
     def remove(self) -> None:
         """End and remove it at once."""
@@ -94,7 +102,7 @@ class PodmanContainer:
 def remove(name: str) -> None:
     """End and remove a container by name or id; no error when it is gone already."""
     try:
-        result = run_process(["podman", "rm", "--force", "--time", "0", name], timeout_s=_REMOVE_TIMEOUT_S, cwd="/")
+        result = run_podman(["podman", "rm", "--force", "--volumes", "--time", "0", name], timeout_s=_REMOVE_TIMEOUT_S)
     except TimeoutError as error:
         raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
     if result.exit_code != 0 and b"no such container" not in result.stderr.lower():

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hyperruntime.driver import Finding
-from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.process import find_program, run_process
+from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
+from hyperruntime.process import find_program
 from hyperruntime.units import GIB, format_size
-from hyperruntime_podman.probe import INSTALL_HINT, Probe, forget, probe
+from hyperruntime_podman.edge import INSTALL_HINT, run_podman
+from hyperruntime_podman.probe import Probe, forget, probe
 
 _NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3"}
 
@@ -35,6 +36,9 @@ def _findings() -> Iterator[Finding]:
         found = probe()
     except EngineUnavailableError as error:
         yield Finding(subject="running a container", ok=False, detail=error.why, next_step=error.next_step)
+        return
+    except (HyperRuntimeError, OSError) as error:
+        yield Finding(subject="running a container", ok=False, detail=str(error))
         return
     yield from _tried(found)
 
@@ -65,10 +69,10 @@ def _tried(found: Probe) -> Iterator[Finding]:
 
 def _store() -> Iterator[Finding]:
     try:
-        result = run_process(["podman", "info", "--format", "{{.Store.GraphRoot}}"], timeout_s=30, cwd="/")
-        root = result.stdout.decode().strip()
+        result = run_podman(["podman", "info", "--format", "{{.Store.GraphRoot}}"], timeout_s=30)
+        root = os.fsdecode(result.stdout).strip()
         free = shutil.disk_usage(root).free
-    except (OSError, TimeoutError):
+    except (OSError, ValueError, HyperRuntimeError):
         return
     low = free < 2 * GIB
     step = "free space there: `podman system df` shows what takes it" if low else ""
@@ -76,10 +80,10 @@ def _store() -> Iterator[Finding]:
 
 
 def _rootless() -> Iterator[Finding]:
-    user = getpass.getuser()
+    user = _user_name()
     for name in ("/etc/subuid", "/etc/subgid"):
         try:
-            lines = Path(name).read_text().splitlines()
+            lines = Path(name).read_text(errors="replace").splitlines()
         except OSError:
             lines = []
         has = any(line.split(":")[0] in (user, str(os.getuid())) for line in lines)
@@ -105,11 +109,19 @@ def _rootless() -> Iterator[Finding]:
         yield Finding(subject="storage", ok=False, detail=f"home is on {kind}", next_step=step)
 
 
-def _home_file_system() -> str:
-    home, best, kind = os.path.realpath(Path.home()), "", ""
+def _user_name() -> str:
+    """Return this user's name, or uid where it has none, as in a container of somebody's."""
     try:
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            _, point, name, *_rest = line.split()
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _home_file_system() -> str:
+    home, best, kind = os.path.realpath(os.path.expanduser("~")), "", ""
+    try:
+        for line in Path("/proc/self/mounts").read_text(errors="replace").splitlines():
+            point, name = (*line.split(), "", "", "")[1:3]
             if (home + "/").startswith(point.rstrip("/") + "/") and len(point) > len(best):
                 best, kind = point, name
     except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,13 +10,15 @@ from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.errors import SpecError
-from hyperruntime.owner import LABEL
+from hyperruntime.owner import LABEL, make_short_directory
 from hyperruntime_podman.args import NAME, Settings, base_args
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.diagnosis import diagnose
 from hyperruntime_podman.images import PodmanImages
-from hyperruntime_podman.probe import Probe, cached_probe
+from hyperruntime_podman.probe import Probe, cached_probe, forget
 from hyperruntime_podman.service import PodmanService
+
+_TRUSTED_S = 60.0
 
 
 class PodmanDriver:
@@ -27,6 +29,7 @@ class PodmanDriver:
     def __init__(self) -> None:
         """Start and read nothing."""
         self._probe: Probe | None = None
+        self._tried_at = 0.0
         self._service: PodmanService | None = None
         self._private_dir: str | None = None
 
@@ -36,13 +39,14 @@ class PodmanDriver:
         return PodmanImages(self._api(), lambda: base_args(self._settings()))
 
     def open(self, private_dir: str) -> None:
-        """Keep the API socket there."""
+        """Note with which directory the API socket goes."""
         self._private_dir = private_dir
 
     def probe(self) -> EngineInfo:
         """Return what Podman can do here."""
         if self._probe is None:
-            self._probe = cached_probe()
+            self._probe, remembered = cached_probe()
+            self._tried_at = -_TRUSTED_S if remembered else time.monotonic()
         return self._probe.to_info()
 
     def diagnose(self) -> Sequence[Finding]:
@@ -54,7 +58,7 @@ class PodmanDriver:
         for mount in launch.spec.mounts:
             if not Path(mount.source).exists():
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
-        return PodmanContainer(launch, self._settings())
+        return PodmanContainer(launch, self._settings(), self._distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers that Podman lists for this user."""
@@ -63,7 +67,7 @@ class PodmanDriver:
             found = client.containers.list(all=True, filters={"label": LABEL})
             return tuple(_record(container.attrs) for container in found)
 
-        return self._api().call(listed)
+        return self._api().call("containers cannot be listed", listed)
 
     def remove_container(self, container_id: str) -> None:
         """End and remove a container."""
@@ -72,7 +76,7 @@ class PodmanDriver:
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return what removes every container with a label."""
         found = 'ids=$(podman ps --all --quiet --filter "label=$1")'
-        script = found + ' && [ -n "$ids" ] && podman rm --force --ignore --time 0 $ids'
+        script = found + ' && [ -n "$ids" ] && podman rm --force --ignore --volumes --time 0 $ids'
         return ("/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:
@@ -85,9 +89,15 @@ class PodmanDriver:
         assert self._probe is not None
         return self._probe.settings
 
+    def _distrust(self) -> None:
+        """Drop what is known of this machine, unless it was tried just now: a container did not start."""
+        if time.monotonic() - self._tried_at > _TRUSTED_S:
+            self._probe = None
+            forget()
+
     def _api(self) -> PodmanService:
         if self._service is None:
-            self._service = PodmanService(self._private_dir or tempfile.mkdtemp(prefix="hyperruntime-api-"))
+            self._service = PodmanService(lambda: make_short_directory(self._private_dir))
         return self._service
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Image
-from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.process import run_process, stream_process
+from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.process import stream_process
 from hyperruntime_podman.args import csv_line
+from hyperruntime_podman.edge import require_program, run_podman
 from hyperruntime_podman.service import PodmanService
 
 
@@ -28,26 +28,27 @@ class PodmanImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return every image."""
-        with _translated("images cannot be listed"):
-            return self._service.call(lambda client: tuple(_image(i.attrs) for i in client.images.list()))
+        return self._service.call(
+            "images cannot be listed", lambda client: tuple(_image(i.attrs) for i in client.images.list())
+        )
 
     def remove(self, reference: str) -> None:
         """Remove a reference."""
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
-        with _translated(f"image {reference!r} cannot be removed"):
-            self._service.call(lambda client: client.images.remove(reference))
+        what = f"image {reference!r} cannot be removed"
+        self._service.call(what, lambda client: client.images.remove(reference))
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
         """Make an image of one layer from a root file system's tar."""
-        result = run_process(["podman", "import", "--quiet", str(tar), reference], cwd="/")
+        result = run_podman(["podman", "import", "--quiet", str(tar), reference])
         if result.exit_code != 0:
             raise ImageError(f"{tar} cannot be made the image {reference!r}: {result.error_text}")
         return result.stdout.decode().split()[-1].removeprefix("sha256:")
 
     def load(self, archive: Path) -> tuple[str, ...]:
         """Load a saved image archive."""
-        result = run_process(["podman", "load", "--quiet", "--input", str(archive)], cwd="/")
+        result = run_podman(["podman", "load", "--quiet", "--input", str(archive)])
         if result.exit_code != 0:
             raise ImageError(f"{archive} cannot be loaded as an image: {result.error_text}")
         lines = result.stdout.decode().splitlines()
@@ -77,6 +78,7 @@ class PodmanImages:
         args += ["--pull=missing", *(["--no-cache"] if force else [])]
         for name, value in build_args.items():
             args += ["--build-arg", f"{name}={value}"]
+        require_program()
         result = stream_process([*args, str(context)], on_line=on_output, cwd="/")
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
@@ -98,16 +100,3 @@ def _image(attrs: Mapping[str, Any]) -> Image:
         size_bytes=int(attrs.get("Size") or 0),
         created=float(created) if isinstance(created, (int, float)) else 0.0,
     )
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """Turn podman-py's two unrelated families of errors into ours."""
-    from podman.errors import APIError, PodmanError
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (APIError, PodmanError, RequestException) as error:
-        text = getattr(error, "explanation", None) or str(error)
-        raise EngineError(f"{what}: {text}") from error

@@ -10,9 +10,10 @@ import itertools
 import json
 import os
 import resource
-import tempfile
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 from platformdirs import user_cache_dir
@@ -20,13 +21,16 @@ from platformdirs import user_cache_dir
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.logs import get_logger
-from hyperruntime.process import ProcessResult, find_program, run_process
+from hyperruntime.owner import owned_directory
+from hyperruntime.process import ProcessResult, boot_id, find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
+from hyperruntime_podman.edge import require_program, run_podman
 
 log = get_logger(__name__)
 
-INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
 _RUNTIMES = ("", "runc", "crun")
+_LIMITS = ("memory_bytes", "pids", "cpus")
+_NOFILE_CEILING = 1 << 20
 _NPROC_CEILING = 32768  # what Podman lowers its own limit to when it may not raise it
 _TIMEOUT_S = 60.0
 _SCRIPT = r"""
@@ -50,8 +54,8 @@ class Probe:
         tried: what was tried before, with the reason it failed.
     """
 
-    version: str
-    storage: str
+    version: str = attrs.field(validator=attrs.validators.instance_of(str))
+    storage: str = attrs.field(validator=attrs.validators.instance_of(str))
     settings: Settings
     tried: tuple[tuple[str, str], ...] = ()
 
@@ -70,19 +74,29 @@ class Probe:
         )
 
 
-def cached_probe() -> Probe:
-    """Return what a probe of this boot, binary and user found, else probe now.
+def cached_probe() -> tuple[Probe, bool]:
+    """Return what a probe of this boot, binary, user and these limits found, else probe; and whether it was remembered.
 
     Raises:
         EngineUnavailableError: Podman is missing or can run no container.
     """
-    path = _cache_path()
     try:
-        data = json.loads(path.read_text())
-        tried = tuple((str(a), str(b)) for a, b in data.pop("tried"))
-        return Probe(settings=Settings(**data.pop("settings")), tried=tried, **data)
-    except (OSError, ValueError, TypeError, KeyError):
-        return probe()
+        return _recall(json.loads(_cache_path().read_bytes())), True
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return probe(), False
+
+
+def _recall(data: dict[str, Any]) -> Probe:
+    """Return what was remembered.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is not what this version remembers.
+    """
+    if set(data["settings"]["limits"]) != set(_LIMITS):
+        raise ValueError("limits")
+    tried = tuple((str(what), str(why)) for what, why in data["tried"])
+    settings = Settings(**data["settings"])
+    return Probe(version=data["version"], storage=data["storage"], settings=settings, tried=tried)
 
 
 def probe() -> Probe:
@@ -93,7 +107,7 @@ def probe() -> Probe:
     """
     version, storage = _versions()
     tried: list[tuple[str, str]] = []
-    with tempfile.TemporaryDirectory(prefix="hyperruntime-probe-") as directory:
+    with owned_directory(short=True) as directory:  # Podman reads a colon in the path of --rootfs as an option
         rootfs, userland = _skeleton(Path(directory))
         for candidate, limited in itertools.product(_candidates(), (True, False)):
             result = _try(probe_args(candidate, rootfs, userland, _SCRIPT, limited=limited))
@@ -102,7 +116,7 @@ def probe() -> Probe:
                 continue
             settings = attrs.evolve(
                 candidate,
-                limits=_limits(result.stdout.decode(), candidate),
+                limits=_limits(result.stdout.decode(errors="replace"), candidate),
                 bridge=_bridge_works(candidate, rootfs, userland),
             )
             found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
@@ -116,30 +130,42 @@ def probe() -> Probe:
 
 
 def forget() -> None:
-    """Drop what was remembered, so that the next probe is a real one."""
-    _cache_path().unlink(missing_ok=True)
+    """Drop what was remembered, so that the next probe is a real one; never raises."""
+    try:
+        _cache_path().unlink()
+    except OSError:
+        pass
 
 
 def _versions() -> tuple[str, str]:
-    if find_program("podman") is None:
-        raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
+    require_program()
     result = _try(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
     if result.exit_code != 0:
         raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", "`hyperrun doctor` says more")
-    version, _, storage = result.stdout.decode().strip().partition(" ")
+    version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
     return version, storage
 
 
 def _candidates() -> Iterator[Settings]:
     rootless = os.geteuid() != 0
-    nofile = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 20)
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    nproc = _NPROC_CEILING if hard == resource.RLIM_INFINITY else min(hard, _NPROC_CEILING)
+    nofile, nproc = (hard for _, hard in _hard_limits())
     for runtime in _RUNTIMES:
         if runtime and find_program(runtime) is None and not Path("/usr/sbin", runtime).exists():
             continue
-        yield Settings(oci_runtime=runtime, nofile=nofile, nproc=nproc, rootless=rootless)
+        yield Settings(
+            oci_runtime=runtime,
+            nofile=min(nofile, _NOFILE_CEILING),
+            nproc=min(nproc, _NPROC_CEILING),
+            rootless=rootless,
+        )
         yield Settings(oci_runtime=runtime, rootless=rootless)
+
+
+def _hard_limits() -> Iterator[tuple[str, int]]:
+    """Yield the limits that this process may not raise, which are the most that may be asked for."""
+    for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+        hard = resource.getrlimit(number)[1]
+        yield name, sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _skeleton(directory: Path) -> tuple[str, list[str]]:
@@ -187,21 +213,22 @@ def _describe(settings: Settings, *, limited: bool) -> str:
 
 def _try(args: list[str]) -> ProcessResult:
     try:
-        return run_process(args, timeout_s=_TIMEOUT_S, cwd="/")
-    except (TimeoutError, FileNotFoundError) as error:
+        return run_podman(args, timeout_s=_TIMEOUT_S)
+    except TimeoutError as error:
         return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
 
 
 def _cache_path() -> Path:
+    """Return a name made of all that decides what works."""
     binary = find_program("podman")
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         stat = os.stat(binary or "")
-        key = f"{boot[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+        key = f"{boot_id()[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
     except OSError:
         key = "unknown"
-    version = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
-    return Path(user_cache_dir("hyperruntime")) / f"podman-{os.geteuid()}-{version}-{key}.json"
+    cgroups = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
+    limits = "-".join(f"{hard:x}" for _, hard in _hard_limits())
+    return Path(user_cache_dir("hyperruntime")) / f"podman-{os.geteuid()}-{cgroups}-{key}-{limits}.json"
 
 
 def _remember(found: Probe) -> None:

@@ -8,58 +8,71 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.process import DEVNULL, HostProcess, find_program, kill_group, reap, spawn, wait_until
+from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.process import DEVNULL, HostProcess, kill_group, reap, spawn, wait_until
 from hyperruntime_podman.args import NAME
-from hyperruntime_podman.probe import INSTALL_HINT
+from hyperruntime_podman.edge import program_needed, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
-_MAX_SOCKET_PATH = 100  # sockaddr_un has room for 108; source: unix(7)
 T = TypeVar("T")
 
 
 class PodmanService:
     """Hands out podman-py clients; safe to use from many threads."""
 
-    def __init__(self, directory: str) -> None:
-        """Start nothing yet; the socket will be in ``directory``."""
-        self._lock = threading.Lock()
-        self._directory = directory
-        self._short: str | None = None
-        self._process: HostProcess | None = None
+    def __init__(self, make_directory: Callable[[], str]) -> None:
+        """Start nothing yet.
 
-    def call(self, function: Callable[[Any], T]) -> T:
+        Args:
+            make_directory: makes a private directory for the socket, with a short and plain path.
+        """
+        self._lock = threading.Lock()
+        self._make_directory = make_directory
+        self._directory: str | None = None
+        self._process: HostProcess | None = None
+        self._pid = os.getpid()
+
+    def call(self, what: str, function: Callable[[Any], T]) -> T:
         """Return ``function(client)``; a service that ended while idle is started again.
+
+        Args:
+            what: what cannot be done when this fails.
+            function: asks the client for something.
 
         Raises:
             EngineUnavailableError: the service does not start.
+            EngineError: Podman refused, or this is a forked child of the process that opened the runtime.
         """
         from podman import PodmanClient
         from requests.exceptions import ConnectionError as Refused
 
-        for attempt in (1, 2):
-            try:
-                with PodmanClient(base_url=f"unix://{self._socket()}", timeout=600) as client:
-                    return function(client)
-            except (Refused, ConnectionError):
-                if attempt == 2:
-                    raise
+        if os.getpid() != self._pid:
+            raise EngineError(f"{what}: this runtime belongs to the parent of this process; open another one here")
+        with translated(what):
+            for attempt in (1, 2):
+                try:
+                    with PodmanClient(base_url=f"unix://{self._socket()}", timeout=600) as client:
+                        return function(client)
+                except (Refused, ConnectionError):
+                    if attempt == 2:
+                        raise
         raise AssertionError
 
     def close(self) -> None:
-        """End the service; may be called again."""
+        """End the service; may be called again, and does nothing in a forked child."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             self._stop()
-            if self._short is not None:
-                shutil.rmtree(self._short, ignore_errors=True)
-                self._short = None
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
 
     def _socket(self) -> str:
         with self._lock:
@@ -69,14 +82,11 @@ class PodmanService:
             return self._path("s")
 
     def _start(self) -> None:
-        if find_program("podman") is None:
-            raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        if len(os.fsencode(self._path("s"))) > _MAX_SOCKET_PATH and self._short is None:
-            self._short = tempfile.mkdtemp(prefix="hyperruntime-api-", dir=_short_directory())
+        if self._directory is None:
+            self._directory = self._make_directory()
         Path(self._path("s")).unlink(missing_ok=True)
         args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
-        with open(self._path("log"), "wb") as log:
+        with program_needed(), open(self._path("log"), "wb") as log:
             process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/")
         wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)
         if not self._answers():
@@ -92,7 +102,8 @@ class PodmanService:
             self._process = None
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._short or self._directory, name)
+        assert self._directory is not None
+        return os.path.join(self._directory, name)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -101,8 +112,3 @@ class PodmanService:
             except OSError:
                 return False
         return True
-
-
-def _short_directory() -> str:
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return runtime if os.access(runtime, os.W_OK) and len(runtime) < 40 else "/tmp"  # noqa: S108 - made private

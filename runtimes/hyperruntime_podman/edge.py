@@ -1,0 +1,74 @@
+"""Where Podman's failures become ours: the program itself, and podman-py's errors."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError
+from hyperruntime.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
+from hyperruntime_podman.args import NAME
+
+INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
+
+
+def run_podman(args: Sequence[str], *, timeout_s: float | None = None) -> ProcessResult:
+    """Run Podman to its end; a non-zero code is a result.
+
+    Raises:
+        EngineUnavailableError: it cannot be started.
+        TimeoutError: it ran past ``timeout_s`` and was killed.
+    """
+    with program_needed():
+        return run_process(args, timeout_s=timeout_s, cwd="/")
+
+
+def attach_podman(args: Sequence[str]) -> HostProcess:
+    """Start Podman with pipes for its streams.
+
+    Raises:
+        EngineUnavailableError: it cannot be started.
+        SpecError: what it shall be told is more than an argv can hold.
+    """
+    with program_needed():
+        return spawn(args, stdin=PIPE, cwd="/")
+
+
+def require_program() -> None:
+    """Refuse to go on without the program.
+
+    Raises:
+        EngineUnavailableError: it is not on PATH.
+    """
+    if find_program(NAME) is None:
+        raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
+
+
+@contextmanager
+def program_needed() -> Iterator[None]:
+    """Translate what starting the program raises; it may have gone since it was probed."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT) from error
+    except TimeoutError:
+        raise
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            allowed = "less text: environment, labels and mounts together are more than a command line holds"
+            raise SpecError("env", "...", allowed) from error
+        raise EngineUnavailableError(NAME, f"`podman` cannot be started: {error}", "see `hyperrun doctor`") from error
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn podman-py's two unrelated families of errors, and what its connection raises, into ours."""
+    from podman.errors import APIError, PodmanError
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (APIError, PodmanError, RequestException, ConnectionError, TimeoutError) as error:
+        text = getattr(error, "explanation", None) or str(error)
+        raise EngineError(f"{what}: {text}; see `hyperrun doctor`") from error
