@@ -260,6 +260,8 @@ class Driver(Protocol):
     def probe(self) -> EngineInfo:
         """Return what the engine can do here, after really running something (cached per boot and version).
 
+        It is the same object until the driver, doubting it after a container did not start, has tried again.
+
         Raises:
             EngineUnavailableError: it is missing or cannot run a container.
         """

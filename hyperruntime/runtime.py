@@ -90,7 +90,15 @@ class Runtime:
         if not isinstance(spec, ContainerSpec):
             raise TypeError(f"container() takes a ContainerSpec, not {type(spec).__name__}")
         run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
-        return Container(self._driver, self._owner, spec, {**(labels or {}), **run})
+        given = {**(labels or {}), **run}
+        known = self._driver.probe()
+        try:
+            return Container(self._driver, self._owner, spec, given)
+        except EngineUnavailableError:
+            if self._driver.probe() is known:
+                raise
+        log.info("what is known of the engine was out of date; starting once more", driver=self.name)
+        return Container(self._driver, self._owner, spec, given)
 
     def containers(self) -> tuple[OwnedContainer, ...]:
         """Return this user's containers of this library, of every owner."""

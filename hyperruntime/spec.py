@@ -99,7 +99,7 @@ def _whole(least: int, most: int, why: str = "") -> Any:  # noqa: ANN401 - an at
         if value is None:
             return
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            allowed = f"a whole number from {least}{why} to {most}, or None for no limit"
+            allowed = f"a whole number, at least {least}{why} and at most {most}, or None for no limit"
             raise SpecError(attribute.name, value, allowed)
 
     return check

@@ -17,12 +17,18 @@ from hyperruntime.tarwriter import write_tree
 
 Exec = Callable[..., ExecResult]
 
-# Large records spare system calls where tar knows -b (GNU, bsdtar); busybox does not, and needs it less.
-_LARGE = 'if tar -b 1024 -cf /dev/null -C / -T /dev/null 2>/dev/null; then b="-b 1024"; else b=; fi\n'
-_PUT = _LARGE + 'mkdir -p -- "$1" && exec tar $b -xpof - -C "$1"'
+_NO_PROGRAM = 5
+# Whatever PATH the container's environment has, its tar is looked for where images have it.
+_PREPARE = """PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+for program in $needed; do
+    command -v $program >/dev/null || { echo "the image has no $program; use an image that has it" >&2; exit 5; }
+done
+if tar -b 1024 -cf /dev/null -C / -T /dev/null 2>/dev/null; then b="-b 1024"; else b=; fi
+"""  # Large records spare system calls where tar knows -b (GNU, bsdtar); busybox does not, and needs it less.
+_PUT = f'needed="tar mkdir"\n{_PREPARE}mkdir -p -- "$1" && exec tar $b -xpof - -C "$1"'
 _GET = (
-    _LARGE
-    + """
+    f"needed=tar\n{_PREPARE}"
+    """
 [ -e "$1/$2" ] || [ -L "$1/$2" ] || { echo "no such file or directory" >&2; exit 3; }
 if [ -L "$1/$2" ] && real=$(readlink -f "$1/$2") && [ -e "$real" ]; then set -- "${real%/*}/" "${real##*/}"; fi
 exec tar $b -cf - -C "$1" -- "./$2"
@@ -62,7 +68,7 @@ def get(run: Exec, source: str, target: str | os.PathLike[str], limits: ExtractL
         )
     if result.exit_code == 3:
         raise TransferError(f"cannot copy {source!r} out of the container: no such file or directory")
-    if receiver.error is not None:
+    if receiver.error is not None and result.exit_code != _NO_PROGRAM:
         raise receiver.error
     if receiver.report is None or result.exit_code > 1:  # GNU tar: 1 says that a file changed while it was read
         raise TransferError(f"{source!r} was not, or not wholly, copied out of the container: {_why(result)}")
@@ -71,8 +77,6 @@ def get(run: Exec, source: str, target: str | os.PathLike[str], limits: ExtractL
 
 def _why(result: ExecResult) -> str:
     text = result.stderr.decode(errors="replace").strip().splitlines()
-    if result.exit_code == 127:
-        return "the image has no tar; use an image that has it"
     return text[0] if text else f"tar ended with exit code {result.exit_code}"
 
 

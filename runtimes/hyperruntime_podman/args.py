@@ -155,7 +155,13 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
 
 
 def mount_option(mount: Mount) -> str:
-    """Return a ``--mount`` value; Podman reads it as one line of CSV, so any path can be quoted."""
+    """Return a ``--mount`` value; Podman reads it as one line of CSV, so nearly any path can be quoted.
+
+    Raises:
+        UnsupportedOptionError: Podman's reader would change the path.
+    """
+    if "\r\n" in mount.source + mount.target:
+        raise UnsupportedOptionError(NAME, "mounts", "it takes no path with carriage return and newline; rename it")
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += ["ro=true"] if mount.read_only else []
     return csv_line(fields)
@@ -164,8 +170,8 @@ def mount_option(mount: Mount) -> str:
 def csv_line(fields: Sequence[str]) -> str:
     """Return fields as one line of CSV, which is how Podman reads the values of several flags."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(fields)
-    return line.getvalue()
+    csv.writer(line, lineterminator="\n").writerow(fields)  # what is in the terminator is quoted in a field
+    return line.getvalue().removesuffix("\n")
 
 
 def _refuse_gpus(spec: ContainerSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -29,6 +30,7 @@ class PodmanDriver:
     def __init__(self) -> None:
         """Start and read nothing."""
         self._probe: Probe | None = None
+        self._info: EngineInfo
         self._tried_at = 0.0
         self._service: PodmanService | None = None
         self._private_dir: str | None = None
@@ -46,8 +48,9 @@ class PodmanDriver:
         """Return what Podman can do here."""
         if self._probe is None:
             self._probe, remembered = cached_probe()
-            self._tried_at = -_TRUSTED_S if remembered else time.monotonic()
-        return self._probe.to_info()
+            self._info = self._probe.to_info()
+            self._tried_at = -math.inf if remembered else time.monotonic()
+        return self._info
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe anew and say what was found."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,7 +22,7 @@ def run_podman(args: Sequence[str], *, timeout_s: float | None = None) -> Proces
         TimeoutError: it ran past ``timeout_s`` and was killed.
     """
     with program_needed():
-        return run_process(args, timeout_s=timeout_s, cwd="/")
+        return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
 
 
 def attach_podman(args: Sequence[str]) -> HostProcess:
@@ -32,7 +33,14 @@ def attach_podman(args: Sequence[str]) -> HostProcess:
         SpecError: what it shall be told is more than an argv can hold.
     """
     with program_needed():
-        return spawn(args, stdin=PIPE, cwd="/")
+        return spawn(args, stdin=PIPE, cwd="/", env=environment())
+
+
+def environment() -> dict[str, str]:
+    """Return Podman's environment: ours, with a locale in which conmon takes names that are not ASCII."""
+    locale = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    is_utf8 = locale.lower().replace("-", "").endswith("utf8")
+    return {**os.environ, **({} if is_utf8 else {"LC_ALL": "C.UTF-8"})}
 
 
 def require_program() -> None:

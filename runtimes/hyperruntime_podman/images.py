@@ -10,7 +10,7 @@ from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.process import stream_process
 from hyperruntime_podman.args import csv_line
-from hyperruntime_podman.edge import require_program, run_podman
+from hyperruntime_podman.edge import environment, require_program, run_podman
 from hyperruntime_podman.service import PodmanService
 
 
@@ -79,7 +79,7 @@ class PodmanImages:
         for name, value in build_args.items():
             args += ["--build-arg", f"{name}={value}"]
         require_program()
-        result = stream_process([*args, str(context)], on_line=on_output, cwd="/")
+        result = stream_process([*args, str(context)], on_line=on_output, cwd="/", env=environment())
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             raise ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{tail}")

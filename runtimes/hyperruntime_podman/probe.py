@@ -148,16 +148,12 @@ def _versions() -> tuple[str, str]:
 
 def _candidates() -> Iterator[Settings]:
     rootless = os.geteuid() != 0
-    nofile, nproc = (hard for _, hard in _hard_limits())
+    ceilings = {"nofile": _NOFILE_CEILING, "nproc": _NPROC_CEILING}
+    nofile, nproc = (min(hard, ceilings[name]) for name, hard in _hard_limits())
     for runtime in _RUNTIMES:
         if runtime and find_program(runtime) is None and not Path("/usr/sbin", runtime).exists():
             continue
-        yield Settings(
-            oci_runtime=runtime,
-            nofile=min(nofile, _NOFILE_CEILING),
-            nproc=min(nproc, _NPROC_CEILING),
-            rootless=rootless,
-        )
+        yield Settings(oci_runtime=runtime, rootless=rootless, nofile=nofile, nproc=nproc)
         yield Settings(oci_runtime=runtime, rootless=rootless)
 
 

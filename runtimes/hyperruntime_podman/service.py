@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.process import DEVNULL, HostProcess, kill_group, reap, spawn, wait_until
 from hyperruntime_podman.args import NAME
-from hyperruntime_podman.edge import program_needed, translated
+from hyperruntime_podman.edge import environment, program_needed, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
@@ -82,12 +82,12 @@ class PodmanService:
             return self._path("s")
 
     def _start(self) -> None:
-        if self._directory is None:
+        if self._directory is None or not os.path.isdir(self._directory):
             self._directory = self._make_directory()
         Path(self._path("s")).unlink(missing_ok=True)
         args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
-        with program_needed(), open(self._path("log"), "wb") as log:
-            process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/")
+        with open(self._path("log"), "wb") as log, program_needed():
+            process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/", env=environment())
         wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)
         if not self._answers():
             text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()

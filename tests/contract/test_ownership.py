@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
+import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.owner import LABEL
+from hyperruntime.errors import PruneError
+from hyperruntime.owner import LABEL, OwnerIdentity
 from hyperruntime.process import HostProcess, run_process, spawn, wait_until
+from hyperruntime_podman.args import base_args
+from hyperruntime_podman.driver import PodmanDriver
 
 pytestmark = pytest.mark.engine
 
@@ -142,34 +148,179 @@ def test_ps_knows_the_owner_and_prune_leaves_the_living_alone(
     assert leftovers(names)
 
 
-def test_prune_removes_what_a_dead_owner_left_and_nothing_else(runtime: hr.Runtime, busybox_image: str) -> None:
-    def run(name: str, *labels: str) -> None:
-        words = [word for label in labels for word in ("--label", label)]
-        settings = runtime._driver._settings()  # type: ignore[attr-defined]
-        from hyperruntime_podman.args import base_args
+@pytest.fixture
+def run_labelled(runtime: hr.Runtime) -> Iterator[Callable[..., str]]:
+    """Start containers past the library, with an owner's labels; whatever a test does, they are removed."""
+    names: list[str] = []
+    driver = runtime._driver
+    assert isinstance(driver, PodmanDriver)
+    settings = driver._settings()
 
-        args = [*base_args(settings), "run", "--detach", "--rm", "--network", "none", "--name", name, *words]
+    def run(image: str, labels: Mapping[str, str], *options: str) -> str:
+        name = f"hyperruntime-test-{os.getpid()}-{len(names)}"
+        names.append(name)
+        words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
+        args = [*base_args(settings), "run", "--detach", "--network", "none", "--name", name, *words, *options]
         if settings.nofile:
             limits = [f"nofile={settings.nofile}:{settings.nofile}", f"nproc={settings.nproc}:{settings.nproc}"]
             args += ["--ulimit", limits[0], "--ulimit", limits[1]]
-        result = run_process([*args, busybox_image, "sleep", "300"])
+        result = run_process([*args, image, "sleep", "300"])
         assert result.exit_code == 0, result.stderr
+        return name
 
-    host = os.uname().nodename
-    dead = [f"{LABEL}=x", f"{LABEL}.host={host}", f"{LABEL}.pid=4194303", f"{LABEL}.start=1.0"]
-    elsewhere = [f"{LABEL}=y", f"{LABEL}.host=another", f"{LABEL}.pid=1", f"{LABEL}.start=1.0"]
-    names = [f"hyperruntime-test-{os.getpid()}-{kind}" for kind in ("dead", "elsewhere", "foreign")]
-    try:
-        run(names[0], *dead)
-        run(names[1], *elsewhere)
-        run(names[2])
-        assert names[0] in runtime.prune()
-        listed = run_process(["podman", "ps", "--format", "{{.Names}}"]).stdout.decode().split()
-        assert names[0] not in listed
-        assert names[1] in listed
-        assert names[2] in listed
-    finally:
-        run_process(["podman", "rm", "--force", "--ignore", "--time", "0", *names])
+    yield run
+    run_process(["podman", "rm", "--force", "--ignore", "--volumes", "--time", "0", *names])
+
+
+def running() -> list[str]:
+    return run_process(["podman", "ps", "--format", "{{.Names}}"]).stdout.decode().split()
+
+
+def test_prune_removes_what_dead_owners_left_and_nothing_else(
+    runtime: hr.Runtime, busybox_image: str, run_labelled: Callable[..., str]
+) -> None:
+    us = OwnerIdentity.current()
+    gone = {
+        "its pid is nobody's": attrs.evolve(us, pid=2**22 + 1),
+        "its pid is used again": attrs.evolve(us, start_ticks=us.start_ticks - 1),
+        "before the last boot": attrs.evolve(us, boot_id="another boot"),
+    }
+    there = {
+        "alive": us,
+        "on another machine": attrs.evolve(us, boot_id="another boot", host="another", pid=2**22 + 1),
+        "in another pid namespace": attrs.evolve(us, pid_namespace=1, pid=2**22 + 1),
+    }
+    dead = {run_labelled(busybox_image, identity.to_labels()) for identity in gone.values()}
+    kept = {run_labelled(busybox_image, identity.to_labels()) for identity in there.values()}
+    old = {LABEL: "x", f"{LABEL}.host": us.host, f"{LABEL}.pid": "4194303", f"{LABEL}.start": "1.0"}
+    kept |= {run_labelled(busybox_image, labels) for labels in (old, {}, {"io.hyperruntime.run": "x"})}
+    listed = {owned.record.id: owned.owner_state for owned in runtime.containers()}
+    assert {listed[name] for name in dead} == {"dead"}
+    removed = runtime.prune()
+    assert dead <= set(removed)
+    assert not kept & set(removed)
+    assert not dead & set(running())
+    assert kept <= set(running())
+
+
+def test_prune_takes_the_volumes_of_what_it_removes(
+    runtime: hr.Runtime, busybox_image: str, run_labelled: Callable[..., str]
+) -> None:
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1)
+    guarded = attrs.evolve(dead, token="guarded", pid=os.getpid())
+    names = [run_labelled(busybox_image, owner.to_labels(), "--volume", "/data") for owner in (dead, guarded)]
+    mounted = "{{range .Mounts}}{{.Name}} {{end}}"
+    volumes = run_process(["podman", "inspect", "--format", mounted, *names]).stdout.decode().split()
+    assert len(volumes) == 2
+    runtime.prune()
+    run_process(runtime._driver.cleanup_args(f"{LABEL}=guarded"))
+    assert not set(names) & set(podman_names())
+    left = run_process(["podman", "volume", "ls", "--quiet"]).stdout.decode().split()
+    assert not set(volumes) & set(left)
+
+
+def test_one_container_that_cannot_be_removed_does_not_save_the_others(
+    runtime: hr.Runtime,
+    busybox_image: str,
+    run_labelled: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
+    names = [run_labelled(busybox_image, dead) for _ in range(3)]
+    stubborn = next(owned.record.id for owned in runtime.containers() if owned.record.id in names)
+    shim = tmp_path / "podman"
+    shim.write_text(
+        f'#!/bin/sh\ncase "$*" in rm*{stubborn}) echo "Error: device busy" >&2; exit 125;; esac\n'
+        f'exec {shutil.which("podman")} "$@"\n'
+    )
+    shim.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        with pytest.raises(PruneError, match=f"{stubborn} could not be removed: .*device busy") as caught:
+            runtime.prune()
+    assert set(caught.value.removed) >= {name for name in names if name != stubborn}
+    assert set(names) & set(running()) == {stubborn}
+    assert stubborn in runtime.prune()
+
+
+def test_a_forked_child_ends_nothing_of_its_parents(busybox_image: str) -> None:
+    script = textwrap.dedent(
+        """
+        import os, sys
+        import hyperruntime as hr
+        with hr.open_runtime("podman") as runtime, runtime.container(hr.ContainerSpec(image=sys.argv[1])) as container:
+            runtime.images.list()
+            if os.fork() == 0:
+                for use in (runtime.images.list, lambda: runtime.container(container.spec)):
+                    try:
+                        use()
+                    except hr.HyperRuntimeError as error:
+                        print(error, flush=True)
+                runtime.close()
+                runtime._driver.close()
+                runtime._owner.close()
+                with hr.open_runtime("podman") as own, own.container(container.spec) as another:
+                    print(another.exec(["echo", "child"]).stdout.decode(), end="", flush=True)
+                os._exit(0)
+            print(os.wait()[1], flush=True)
+            print(container.exec(["echo", "parent"]).stdout.decode(), end="", flush=True)
+            print(len(runtime.images.list()) > 0, os.path.isdir(runtime._owner.private_dir), flush=True)
+            assert runtime._owner._guard.poll() is None
+        """
+    )
+    done = run_process([sys.executable, "-W", "ignore", "-c", script, busybox_image], timeout_s=60)
+    lines = done.stdout.decode().splitlines()
+    assert done.exit_code == 0, done.stderr
+    assert all("belongs to the parent of this process" in line for line in lines[:2])
+    assert lines[2:] == ["child", "0", "parent", "True True"]
+
+
+ODD_NAMES = {
+    "url": "a#b?c%41&d",
+    "colons": "a:b,c;d",
+    "quotes": 'it\'s a "b" \\ c',
+    "unicode": "é 日本",
+    "newline": "a\nb",
+    "long": "/".join(["x" * 50] * 5),
+}
+USE = textwrap.dedent(
+    """
+    import os, signal, sys
+    import hyperruntime as hr
+    with hr.open_runtime("podman") as runtime:
+        assert sys.argv[1] in [name for image in runtime.images.list() for name in image.references]
+        with runtime.container(hr.ContainerSpec(image=sys.argv[1])) as container:
+            assert container.exec(["echo", "works"]).stdout == b"works\\n"
+            assert container.name in [owned.record.id for owned in runtime.containers()]
+            print(os.path.dirname(runtime._driver._service._path("s")), runtime._owner.identity.token, flush=True)
+            if len(sys.argv) > 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+)
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_the_temporary_directory_may_have_any_name(
+    busybox_image: str, tmp_path: Path, name: str, locale: str, runtime: hr.Runtime
+) -> None:
+    temporary = tmp_path / ODD_NAMES[name]
+    temporary.mkdir(parents=True)
+    cache = tmp_path / ODD_NAMES[name] / "cache"
+    env = {**os.environ, "TMPDIR": str(temporary), "LC_ALL": locale, "XDG_CACHE_HOME": str(cache)}
+    done = run_process([sys.executable, "-c", USE, busybox_image], env=env, timeout_s=120)
+    assert done.exit_code == 0, done.stderr.decode()
+    assert [path.name for path in temporary.iterdir()] == ["cache"]
+    assert not os.path.exists(done.stdout.split()[0])
+
+
+def test_a_killed_owner_leaves_no_socket_directory(busybox_image: str) -> None:
+    done = run_process([sys.executable, "-c", USE, busybox_image, "kill"], timeout_s=120)
+    assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
+    directory, token = done.stdout.decode().split()
+    assert wait_until(lambda: not os.path.exists(directory), 10), directory
+    assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 10)
 
 
 def test_a_closed_runtime_leaves_no_guard_no_service_and_no_files(busybox_image: str) -> None:

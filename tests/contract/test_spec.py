@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import EngineError, ImageNotFoundError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import (
+    EngineError,
+    EngineUnavailableError,
+    ImageNotFoundError,
+    SpecError,
+    TransferError,
+    UnsupportedOptionError,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -49,6 +56,47 @@ def test_mounts_are_as_asked(runtime: hr.Runtime, base_image: str, odd_path: Pat
         assert started.exec(["touch", "/read only/new"]).exit_code == 1
         assert started.exec(["sh", "-c", "echo in > /write/new"]).exit_code == 0
     assert (odd_path / "comma,colon:name/new").read_text() == "in\n"
+
+
+def test_the_source_of_a_mount_may_be_relative(
+    runtime: hr.Runtime, busybox_image: str, odd_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (odd_path / "file").write_text("host")
+    monkeypatch.chdir(odd_path)
+    mount = hr.Mount(source=".", target="/data")
+    monkeypatch.chdir("/")
+    with runtime.container(hr.ContainerSpec(image=busybox_image, mounts=(mount,))) as started:
+        assert started.exec(["cat", "/data/file"]).stdout == b"host"
+
+
+def test_a_mount_may_take_the_place_of_tmp_in_a_read_only_root(
+    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
+) -> None:
+    mounts = (hr.Mount(source=tmp_path, target="/tmp/", read_only=False),)
+    with runtime.container(hr.ContainerSpec(image=busybox_image, mounts=mounts, read_only_rootfs=True)) as started:
+        assert started.exec(["sh", "-c", "echo in > /tmp/file"]).exit_code == 0
+    assert (tmp_path / "file").read_text() == "in\n"
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox"])
+def test_copying_does_not_depend_on_the_path_of_the_spec(
+    runtime: hr.Runtime, images: dict[str, str], shell: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    with runtime.container(hr.ContainerSpec(image=images[shell], env={"PATH": "/nowhere"})) as started:
+        started.put(tmp_path / "file", "/new/file")
+        started.get("/new/file", tmp_path / "back")
+    assert (tmp_path / "back").read_text() == "x"
+
+
+def test_an_image_without_tar_is_named_as_that(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        started.exec(["rm", "/bin/tar"]).check()
+        with pytest.raises(TransferError, match="has no tar"):
+            started.put(tmp_path / "file", "/file")
+        with pytest.raises(TransferError, match="has no tar"):
+            started.get("/bin", tmp_path / "bin")
 
 
 def test_a_read_only_root_is_read_only(runtime: hr.Runtime, base_image: str) -> None:
@@ -123,6 +171,35 @@ def test_what_cannot_be_had_is_one_clear_error(
 ) -> None:
     with pytest.raises(error, match=words):
         runtime.container(hr.ContainerSpec(**{"image": base_image, **change}))  # type: ignore[arg-type]
+
+
+def test_the_user_that_an_exec_asked_for_is_the_one_that_is_named(container: hr.Container) -> None:
+    error = container._live.explain_start_failure("unable to find user x: no matching entries in passwd file", "x")
+    assert isinstance(error, SpecError)
+    assert error.value == "x"
+
+
+def test_an_engine_that_has_gone_is_named_as_that(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert runtime.info.engine == "podman"
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", str(tmp_path))
+            for use in (
+                lambda: runtime.container(hr.ContainerSpec(image=base_image)),
+                lambda: runtime.images.load(__file__),
+                lambda: started.exec(["true"], user="65534"),
+            ):
+                with pytest.raises(EngineUnavailableError, match="no `podman` on PATH"):
+                    use()
+        assert started.exec(["true"]).exit_code == 0
+
+
+def test_more_environment_than_a_command_line_holds_is_refused(runtime: hr.Runtime, base_image: str) -> None:
+    env = {f"A{number}": "x" * 100_000 for number in range(40)}
+    with pytest.raises(SpecError, match="more than a command line holds"):
+        runtime.container(hr.ContainerSpec(image=base_image, env=env))
 
 
 def test_an_image_without_a_shell_is_refused_clearly(runtime: hr.Runtime, tmp_path: Path) -> None:

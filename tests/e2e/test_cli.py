@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.agents import template_path
+from hyperruntime.owner import OwnerIdentity
 from hyperruntime.process import wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
@@ -257,11 +259,10 @@ def test_prune_leaves_what_has_a_live_owner(sleeper: tuple[subprocess.Popen[byte
 
 
 def test_prune_removes_what_a_dead_owner_left_and_says_so() -> None:
-    # A short TMPDIR: the path of a Unix socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="hr-") as directory:
         left = Path(directory, f"hyperruntime-{os.getuid()}-test-left")
         left.mkdir()
-        owner = {"token": "test", "host": os.uname().nodename, "pid": 2**22 - 1, "start_time": 1.0}
+        owner = attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1}
         (left / "owner.json").write_text(json.dumps(owner))
         done = hyperrun("prune", env={"TMPDIR": directory})
         assert done.returncode == 0, done.stderr

@@ -102,7 +102,7 @@ def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> Non
         (("exec", "--memory", "1m", "--", "true"), "at least 6291456"),
         (("exec", "--timeout", "soon", "--", "true"), "--timeout='soon' is not allowed"),
         (("exec", "--timeout", "0", "--", "true"), "a duration above zero"),
-        (("exec", "--cpus=-1", "--", "true"), "cpus=-1.0 is not allowed: a positive number"),
+        (("exec", "--cpus=-1", "--", "true"), "cpus=-1.0 is not allowed: a number of cores"),
         (("exec", "--mount", "/no/such:/x", "--", "true"), "--mount: '/no/such' does not exist on this machine"),
         (("exec", "--mount", "/tmp", "--", "true"), "SOURCE:TARGET"),
         (("exec", "--mount", "/tmp:relative", "--", "true"), "an absolute path inside the container"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -263,15 +262,16 @@ def test_a_second_owner_is_refused_while_the_first_lives(tmp_path: Path) -> None
 
 def test_a_dead_owner_is_replaced(tmp_path: Path) -> None:
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    dead = OwnerIdentity(token="t", host=socket.gethostname(), pid=int(child.stdout), start_time=1.0)
+    dead = attrs.evolve(OwnerIdentity.current(), pid=int(child.stdout), start_ticks=1)
     (tmp_path / RECORD).write_text(json.dumps(attrs.asdict(dead)))
     with RunLock(tmp_path):
         assert owner_state(tmp_path) == "alive"
 
 
-def test_an_owner_on_another_machine_is_respected(tmp_path: Path) -> None:
-    elsewhere = OwnerIdentity(token="t", host="another-machine", pid=1, start_time=1.0)
-    (tmp_path / RECORD).write_text(json.dumps(attrs.asdict(elsewhere)))
+@pytest.mark.parametrize("where", [{"boot_id": "another"}, {"pid_namespace": 1}, {"boot_id": ""}])
+def test_an_owner_that_cannot_be_seen_from_here_is_respected(tmp_path: Path, where: dict[str, object]) -> None:
+    elsewhere = attrs.asdict(OwnerIdentity.current()) | {"host": "another-machine", "pid": 2**22 + 1} | where
+    (tmp_path / RECORD).write_text(json.dumps(elsewhere))
     with pytest.raises(RunLockedError, match="another-machine"):
         RunLock(tmp_path).acquire()
 

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from hyperruntime.errors import (
@@ -32,6 +32,7 @@ from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.owner import OwnerIdentity
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 from hyperruntime.workspace import RepositoryStore
@@ -473,10 +474,22 @@ def test_a_run_id_that_exists_is_refused(run: Callable[..., RunSummary]) -> None
 def test_what_a_start_left_that_was_killed_is_in_nobodys_way(run: Callable[..., RunSummary], tmp_path: Path) -> None:
     left = tmp_path / "out" / "generate_r"
     left.mkdir(parents=True)
-    owner = {"token": "t", "host": socket.gethostname(), "pid": 2**22 + 1, "start_time": 1.0}
+    owner = attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1}
     (left / "owner.json").write_text(json.dumps(owner))
     (left / "repository.git").mkdir()
     assert run(max_generation=0).generations[0].failure is None
+
+
+def test_what_git_left_that_was_killed_is_in_nobodys_way(run: Callable[..., RunSummary]) -> None:
+    summary = run(max_generation=0)
+    repository = Path(summary.run_dir) / "repository.git"
+    left = [repository / "refs/hyperruntime/gen/1.lock", repository / "tmp" / "half", repository / "packed-refs.lock"]
+    left[0].parent.mkdir(parents=True, exist_ok=True)
+    for path in left:
+        path.mkdir() if path.name == "half" else path.touch()
+    resumed = resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
+    assert resumed.generations[1].failure is None
+    assert not [path for path in left if path.exists()]
 
 
 def test_a_directory_of_somebody_else_is_not_touched(run: Callable[..., RunSummary], tmp_path: Path) -> None:
