@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
 from hyperruntime.bootstrap import build_base_rootfs
+from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Image, Images
 from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, name_hint
 from hyperruntime.logs import get_logger
@@ -165,7 +165,7 @@ class ImageStore:
 
 
 def _lock(name: str) -> FileLock:
-    path = user_cache_path("hyperruntime") / f"image-{name.replace('/', '_')}.lock"
+    path = cache_directory() / f"image-{name.replace('/', '_')}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -185,9 +185,7 @@ class Owner:
         except BaseException as error:
             shutil.rmtree(self.private_dir, ignore_errors=True)
             if isinstance(error, OSError) and not isinstance(error, StorageError):
-                raise StorageError(
-                    f"the guard of this process cannot be started: {error}; end other processes"
-                ) from error
+                raise StorageError(f"no guard can be started: {error}; end other processes") from error
             raise
         release_on_fork(self)
 

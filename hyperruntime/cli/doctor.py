@@ -7,12 +7,13 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
 import click
 
+from hyperruntime.cache import cache_directory
 from hyperruntime.cli.app import Command, State, example
 from hyperruntime.cli.engines import diagnose_engine, engine_names, view_engine
 from hyperruntime.cli.tables import json_option, print_json
@@ -23,6 +24,12 @@ _LEAST_PYTHON = (3, 11)
 _LEAST_FREE = {"temporary files": 256 * MIB, "cache": 64 * MIB, "current directory": 64 * MIB}
 _LEAST_MEMORY = GIB
 _EXIT_NO_RUNTIME = 3
+_OTHER_PLACE = "choose another one: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
+_DIRECTORIES: dict[str, Callable[[], Path]] = {
+    "temporary files": lambda: Path(tempfile.gettempdir()),
+    "cache": cache_directory,
+    "current directory": Path.cwd,
+}
 _MARKS = {True: ("ok", "green"), False: ("FAIL", "red"), None: ("note", "yellow")}
 
 
@@ -69,8 +76,11 @@ def machine_findings() -> Iterator[Finding]:
     yield Finding(subject="python", ok=not old, detail=f"{version} ({sys.executable})")
     yield _git()
     yield _memory()
-    for what, directory in _directories():
-        yield _space(what, directory)
+    for what, find in _DIRECTORIES.items():
+        try:
+            yield _space(what, find())
+        except OSError as error:
+            yield Finding(subject=what, ok=False, detail=str(error), next_step=_OTHER_PLACE)
 
 
 def _git() -> Finding:
@@ -97,21 +107,12 @@ def _memory() -> Finding:
     )
 
 
-def _directories() -> Iterator[tuple[str, Path]]:
-    from platformdirs import user_cache_path
-
-    yield "temporary files", Path(tempfile.gettempdir())
-    yield "cache", user_cache_path("hyperruntime")
-    yield "current directory", Path.cwd()
-
-
 def _space(what: str, directory: Path) -> Finding:
     """Return whether a directory, or the nearest one above it that exists, can be written and has room."""
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if not os.access(place, os.W_OK | os.X_OK):
-        step = "choose another one: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
-        return Finding(subject=what, ok=False, detail=f"{directory} cannot be written", next_step=step)
+        return Finding(subject=what, ok=False, detail=f"{directory} cannot be written", next_step=_OTHER_PLACE)
     low = free < _LEAST_FREE[what]
     step = f"free space in {place}, or name another directory" if low else ""
     return Finding(subject=what, ok=not low, detail=f"{directory}, {format_size(free)} free", next_step=step)

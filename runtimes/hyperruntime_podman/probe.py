@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from platformdirs import user_cache_dir
 
+from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.logs import get_logger
@@ -215,7 +215,11 @@ def _try(args: list[str]) -> ProcessResult:
 
 
 def _cache_path() -> Path:
-    """Return a name made of all that decides what works."""
+    """Return a name made of all that decides what works.
+
+    Raises:
+        StorageError: the user has no home.
+    """
     binary = find_program("podman")
     try:
         stat = os.stat(binary or "")
@@ -224,12 +228,12 @@ def _cache_path() -> Path:
         key = "unknown"
     cgroups = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
     limits = "-".join(f"{hard:x}" for _, hard in _hard_limits())
-    return Path(user_cache_dir("hyperruntime")) / f"podman-{os.geteuid()}-{cgroups}-{key}-{limits}.json"
+    return cache_directory() / f"podman-{os.geteuid()}-{cgroups}-{key}-{limits}.json"
 
 
 def _remember(found: Probe) -> None:
-    path = _cache_path()
     try:
+        path = _cache_path()
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text(json.dumps(attrs.asdict(found)))

@@ -1,0 +1,154 @@
+"""What is known of Podman on this machine is tried, remembered, and doubted when it turns out wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.process import ProcessResult, run_process
+from hyperruntime_podman.driver import PodmanDriver
+from hyperruntime_podman.probe import cached_probe, forget
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: hr.Runtime) -> Path:
+    """What an honest probe remembers, in a cache of its own."""
+    honest = json.dumps(remembered(runtime))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    from hyperruntime_podman.probe import _cache_path
+
+    path = _cache_path()
+    path.parent.mkdir(parents=True)
+    path.write_text(honest)
+    assert cached_probe()[1]
+    return path
+
+
+def remembered(runtime: hr.Runtime) -> dict[str, object]:
+    import attrs
+
+    driver = runtime._driver
+    assert isinstance(driver, PodmanDriver)
+    driver.probe()
+    assert driver._probe is not None
+    return attrs.asdict(driver._probe)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"\xff\0{",
+        b"[]",
+        b"7",
+        b"[" * 100_000,
+        b'{"version": "4", "storage": "overlay", "tried": [], "settings": {}}',
+    ],
+)
+def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(cache: Path, odd: bytes) -> None:
+    honest = json.loads(cache.read_bytes())
+    cache.write_bytes(odd)
+    found, was_remembered = cached_probe()
+    assert not was_remembered
+    assert found.version == honest["version"]
+    assert json.loads(cache.read_bytes())["settings"] == honest["settings"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"limits": {"memory_bytes": "perhaps", "pids": "no", "cpus": "no"}}, {"nofile": "many"}, {"nofile": -1}, {"x": 1}],
+)
+def test_a_memory_with_odd_values_is_replaced_by_a_new_probe(cache: Path, change: dict[str, object]) -> None:
+    honest = json.loads(cache.read_bytes())
+    cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], **change}}))
+    assert not cached_probe()[1]
+    assert cached_probe()[1]
+
+
+def test_a_memory_that_no_container_starts_with_is_doubted_at_once(cache: Path, base_image: str) -> None:
+    wrong = json.loads(cache.read_bytes())
+    wrong["settings"]["oci_runtime"] = "no-such-runtime"
+    cache.write_text(json.dumps(wrong))
+    with hr.open_runtime("podman") as opened, opened.container(hr.ContainerSpec(image=base_image)) as started:
+        assert started.exec(["echo", "works"]).stdout == b"works\n"
+        assert opened.info.oci_runtime != "no-such-runtime"
+    assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
+
+
+def test_a_process_with_lower_limits_is_not_told_what_others_may_ask_for(cache: Path, base_image: str) -> None:
+    script = """
+        import sys
+        import hyperruntime as hr
+        with hr.open_runtime("podman") as opened, opened.container(hr.ContainerSpec(image=sys.argv[1])) as started:
+            print(started.exec(["sh", "-c", "ulimit -Hn"]).stdout.decode())
+            print(opened._driver._settings().nofile)
+    """
+    command = 'ulimit -n 777; exec "$@"'
+    args = ["/bin/sh", "-c", command, "sh", sys.executable, "-c", textwrap.dedent(script), base_image]
+    done = run_process(args, timeout_s=120)
+    assert done.exit_code == 0, done.stderr.decode()
+    inside, known = map(int, done.stdout.split())
+    assert inside <= 777
+    assert known <= 777
+
+
+def test_a_probe_that_was_killed_leaves_nothing_that_prune_does_not_find(tmp_path: Path) -> None:
+    shim = tmp_path / "podman"
+    shim.write_text('#!/bin/sh\ncase "$1" in info) echo "4.0 overlay";; *) kill -9 "$PPID";; esac\n')
+    shim.chmod(0o755)
+    runtime_dir = tmp_path / "r"
+    runtime_dir.mkdir()
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    script = "from hyperruntime_podman.probe import probe; probe()"
+    killed = run_process([sys.executable, "-c", script], env={**os.environ, **env}, timeout_s=60)
+    assert killed.exit_code == -9
+    listing = "from hyperruntime.owner import stale_directories; print(*stale_directories(), sep='\\n')"
+    stale = run_process([sys.executable, "-c", listing], env={**os.environ, **env}).stdout.decode().split()
+    left = [path for path in stale if Path(path, "rootfs").is_dir()]
+    assert left
+    with hr.open_runtime("podman") as opened:
+        assert set(left) <= set(opened.prune())
+    assert not [path for path in left if os.path.exists(path)]
+
+
+def diagnose_in(env: dict[str, str]) -> ProcessResult:
+    """Diagnose as a user whom nobody knows, where that can be."""
+    script = """
+        import os
+        from hyperruntime_podman import PodmanDriver
+        if os.geteuid() == 0:
+            import hyperruntime_podman.diagnosis, hyperruntime_podman.probe
+            os.setgid(54321), os.setuid(54321)
+        for finding in PodmanDriver().diagnose():
+            print(finding.subject, finding.ok, finding.next_step, sep="|")
+    """
+    return run_process([sys.executable, "-c", textwrap.dedent(script)], env=env, timeout_s=120, cwd="/")
+
+
+def test_a_diagnosis_never_raises(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = os.environ["PATH"]
+    for env in (
+        {"PATH": path, "HOME": "/nonexistent", "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": "/nonexistent"},
+        {"PATH": path},
+        {"PATH": str(tmp_path)},
+    ):
+        done = diagnose_in(env)
+        assert done.exit_code == 0, done.stderr.decode()
+        assert "podman|" in done.stdout.decode()
+    assert "install it" in done.stdout.decode()
+
+
+def test_forgetting_what_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    forget()
+    forget()

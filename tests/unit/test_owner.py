@@ -1,0 +1,167 @@
+"""Who an owner is, whether it lives, and what it leaves where it cannot come to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from hyperruntime.errors import StorageError
+from hyperruntime.owner import LABEL, Owner, OwnerIdentity, make_short_directory, owned_directory, stale_directories
+from hyperruntime.process import is_alive, process_start_ticks
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory for temporary files."""
+    path = tmp_path / "t"
+    path.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({}, "alive"),
+        ({"host": "renamed since"}, "alive"),
+        ({"start_ticks": 1}, "dead"),
+        ({"pid": 2**22 + 1}, "dead"),
+        ({"pid": 2**70}, "dead"),
+        ({"pid": -1}, "dead"),
+        ({"boot_id": "another"}, "dead"),
+        ({"boot_id": "another", "host": "another"}, "elsewhere"),
+        ({"pid_namespace": 1}, "elsewhere"),
+        ({"boot_id": ""}, "elsewhere"),
+    ],
+)
+def test_an_owner_is_alive_dead_or_where_nobody_sees_it(change: dict[str, object], state: str) -> None:
+    us = attrs.asdict(OwnerIdentity.current())
+    assert OwnerIdentity.from_record({**us, **change}).state() == state
+
+
+def test_labels_and_records_name_the_same_owner() -> None:
+    us = OwnerIdentity.current()
+    assert OwnerIdentity.from_labels(us.to_labels()) == us
+    assert OwnerIdentity.from_record(json.loads(json.dumps(attrs.asdict(us)))) == us
+    assert us.state() == "alive"
+
+
+def test_an_owner_that_was_named_by_the_clock_is_never_taken_for_dead() -> None:
+    labels = {LABEL: "x", f"{LABEL}.host": os.uname().nodename, f"{LABEL}.pid": "4194303", f"{LABEL}.start": "1.0"}
+    identity = OwnerIdentity.from_labels(labels)
+    assert identity is not None
+    assert identity.state() == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"other": "x"}, {LABEL: "x"}, {LABEL: "x", f"{LABEL}.host": "h", f"{LABEL}.pid": "?"}]
+)
+def test_labels_of_nobody_name_nobody(labels: dict[str, str]) -> None:
+    assert OwnerIdentity.from_labels(labels) is None
+
+
+def test_the_start_of_a_process_is_counted_from_the_boot_and_not_by_the_clock() -> None:
+    ticks = process_start_ticks(os.getpid())
+    assert ticks is not None
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    assert 0 < ticks / os.sysconf("SC_CLK_TCK") <= uptime_s
+    assert is_alive(os.getpid(), ticks)
+    assert not is_alive(os.getpid(), ticks + 1)
+
+
+def test_a_zombie_and_what_was_one_are_dead() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    ticks = process_start_ticks(process.pid)
+    assert ticks is not None
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(process.pid, ticks)
+    process.wait()
+    assert not is_alive(process.pid, ticks)
+
+
+def test_another_users_process_is_alive() -> None:
+    ticks = process_start_ticks(1)
+    assert ticks is not None
+    assert is_alive(1, ticks)
+
+
+def test_an_owner_that_cannot_come_to_be_leaves_nothing(temporary: Path) -> None:
+    too_much = ("x" * 3_000_000,)
+    with pytest.raises(StorageError, match="no guard can be started"):
+        Owner(too_much, OwnerIdentity.current())
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_temporary_directory_that_is_not_utf8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(odd)
+    monkeypatch.setattr("tempfile.tempdir", odd)
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        Owner(("true",), OwnerIdentity.current())
+    assert os.listdir(odd) == []
+
+
+@pytest.mark.parametrize("wish", ["", "relative", "/no/such/directory", "/tmp/a b", "/tmp/" + "x" * 60])
+def test_a_short_directory_is_short_and_plain_wherever_the_environment_points(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", wish)
+    owner = Owner(("true",), OwnerIdentity.current())
+    directory = make_short_directory(owner.private_dir)
+    assert len(directory) < 80
+    assert directory.startswith("/tmp/hyperruntime-")
+    assert os.stat(directory).st_mode & 0o777 == 0o700
+    owner.close()
+    assert not os.path.exists(directory)
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(temporary: Path) -> None:
+    script = (
+        "import os, tempfile\n"
+        f"tempfile.tempdir = {str(temporary)!r}\n"
+        "from hyperruntime.owner import owned_directory\n"
+        "with owned_directory() as one, owned_directory(short=True) as two:\n"
+        "    print(one, two, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = set(killed.stdout.decode().split())
+    with owned_directory() as ours, owned_directory(short=True) as short:
+        found = {str(path) for path in stale_directories()}
+        assert left <= found
+        assert not {ours, short} & found
+    assert not os.path.exists(ours)
+    for path in left:
+        Path(path, "owner.json").unlink()
+        os.rmdir(path)
+
+
+def test_a_fork_while_another_thread_registers_something_leaves_the_child_able_to_open_its_own() -> None:
+    script = (
+        "import os, signal\n"
+        "from hyperruntime import owner\n"
+        "first = owner.Owner(('true',), owner.OwnerIdentity.current())\n"
+        "with owner._fork_hook:\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        signal.alarm(10)\n"
+        "        owner.Owner(('true',), owner.OwnerIdentity.current()).close()\n"
+        "        first.close()\n"
+        "        os._exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+        "assert os.path.isdir(first.private_dir)\n"
+        "assert first._guard.poll() is None\n"
+        "first.close()\n"
+        "assert not os.path.exists(first.private_dir)\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
