@@ -27,7 +27,7 @@ class Slow(io.RawIOBase):
         self.gate = threading.Event()
         self.chunks = [b"first\n", b"second\n"]
 
-    def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+    def read(self, size: int = -1) -> bytes:
         if len(self.chunks) < 2:
             self.gate.wait(20)
         return self.chunks.pop(0) if self.chunks else b""
@@ -173,7 +173,7 @@ def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(co
     class Rest(io.RawIOBase):
         """Ends when the parent says so, whatever the child holds open."""
 
-        def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+        def read(self, size: int = -1) -> bytes:
             return b"" if self.closed_early else self._take()
 
         closed_early = False

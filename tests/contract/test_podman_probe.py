@@ -144,7 +144,7 @@ def test_a_diagnosis_never_raises(tmp_path: Path) -> None:
         done = diagnose_in(env)
         assert done.exit_code == 0, done.stderr.decode()
         assert "podman|" in done.stdout.decode()
-    assert "install it" in done.stdout.decode()
+    assert "install it" in diagnose_in({"PATH": str(tmp_path)}).stdout.decode()
 
 
 def test_forgetting_what_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hyperruntime import Limits, Runtime
+from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.events import StepEvent
 from hyperruntime.loop.options import GenerateOptions
@@ -216,8 +217,10 @@ def test_files_of_other_users_of_the_container_are_taken_and_removed(run: Callab
 
 
 def test_an_agent_that_fills_its_memory_is_blamed_itself(run: Callable[..., RunSummary], runtime: Runtime) -> None:
-    if runtime.info.limits.get("memory_bytes", "no") == "no":
-        pytest.skip("memory cannot be limited here")
+    if runtime.info.limits["memory_bytes"] == "no":
+        with pytest.raises(UnsupportedOptionError, match=r"cannot honour limits\.memory_bytes"):
+            run({}, limits=Limits(memory_bytes=192 << 20))
+        return
     summary = run({1: "x = bytearray(1 << 30)"}, limits=Limits(memory_bytes=192 << 20))
     assert summary.generations[1].failure == "agent"
 

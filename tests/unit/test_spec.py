@@ -73,8 +73,9 @@ def test_a_limit_is_a_finite_positive_number(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes"])
 def test_a_count_is_whole(name: str) -> None:
+    fraction: Any = 1e8
     with pytest.raises(SpecError, match="whole number"):
-        Limits(**{name: 1e8})
+        Limits(**{name: fraction})
 
 
 @pytest.mark.parametrize("cpus", [0.001, 0.0099, 1e-300, 1e300])
