@@ -107,7 +107,7 @@ def probe() -> Probe:
     """
     version, storage = _versions()
     tried: list[tuple[str, str]] = []
-    with owned_directory(short=True) as directory:  # Podman reads a colon in the path of --rootfs as an option
+    with owned_directory(short=True) as directory:  # the value of --rootfs may end with options after a colon
         rootfs, userland = _skeleton(Path(directory))
         for candidate, limited in itertools.product(_candidates(), (True, False)):
             result = _try(probe_args(candidate, rootfs, userland, _SCRIPT, limited=limited))

@@ -1,0 +1,58 @@
+"""What Podman's API service does wrong is one of our errors, and it leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime_podman import PodmanDriver
+
+SERVICE = f"""#!{sys.executable}
+import json, os, socket, sys
+if os.environ["HOW"] == "dies":
+    sys.exit("Error: no luck")
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[-1].removeprefix("unix://"))
+server.listen()
+body = json.dumps({{"cause": "boom", "message": "the store is broken", "response": 500}}).encode()
+while True:
+    client, _ = server.accept()
+    if os.environ["HOW"] == "answers" and client.recv(65536):
+        client.sendall(b"HTTP/1.1 500 Oh\\r\\nContent-Type: application/json\\r\\nConnection: close\\r\\n")
+        client.sendall(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    client.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ("answers", EngineError, "containers cannot be listed: .*the store is broken"),
+        ("hangs up", EngineError, "containers cannot be listed: "),
+        ("dies", EngineUnavailableError, "does not start: Error: no luck"),
+        ("is not there", EngineUnavailableError, "no `podman` on PATH"),
+    ],
+)
+def test_what_the_service_does_wrong_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, error: type[Exception], words: str
+) -> None:
+    program = tmp_path / "podman"
+    program.write_text(SERVICE)
+    program.chmod(0o755 if how != "is not there" else 0o644)
+    monkeypatch.setenv("PATH", str(tmp_path) if how != "is not there" else str(tmp_path / "none"))
+    monkeypatch.setenv("HOW", how)
+    (tmp_path / "private").mkdir()
+    driver = PodmanDriver()
+    driver.open(str(tmp_path / "private"))
+    try:
+        with pytest.raises(error, match=words):
+            driver.containers()
+    finally:
+        driver.close()
+    made = (tmp_path / "private" / "also").read_text().splitlines()
+    assert made
+    assert not [path for path in made if os.path.exists(path)]
