@@ -16,6 +16,7 @@ import attrs
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.cli import main
 from hyperruntime.errors import PruneError
 from hyperruntime.owner import LABEL, OwnerIdentity
 from hyperruntime.process import HostProcess, run_process, spawn, wait_until
@@ -225,6 +226,7 @@ def test_one_container_that_cannot_be_removed_does_not_save_the_others(
     run_labelled: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
     names = [run_labelled(busybox_image, dead) for _ in range(3)]
@@ -239,6 +241,8 @@ def test_one_container_that_cannot_be_removed_does_not_save_the_others(
         patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         with pytest.raises(PruneError, match=f"{stubborn} could not be removed: .*device busy") as caught:
             runtime.prune()
+        assert main(["--runtime", "podman", "prune"]) == 1
+        assert f"{stubborn} could not be removed" in capsys.readouterr().err
     assert set(caught.value.removed) >= {name for name in names if name != stubborn}
     assert set(names) & set(running()) == {stubborn}
     assert stubborn in runtime.prune()

@@ -91,13 +91,14 @@ def test_a_process_with_lower_limits_is_not_told_what_others_may_ask_for(cache: 
             print(started.exec(["sh", "-c", "ulimit -Hn"]).stdout.decode())
             print(opened._driver._settings().nofile)
     """
-    command = 'ulimit -n 777; exec "$@"'
+    before, command = cached_probe(), 'ulimit -n 777; exec "$@"'
     args = ["/bin/sh", "-c", command, "sh", sys.executable, "-c", textwrap.dedent(script), base_image]
     done = run_process(args, timeout_s=120)
     assert done.exit_code == 0, done.stderr.decode()
     inside, known = map(int, done.stdout.split())
     assert inside <= 777
     assert known <= 777
+    assert cached_probe() == before, "it took the place of what others know"
 
 
 def test_a_probe_that_was_killed_leaves_nothing_that_prune_does_not_find(tmp_path: Path) -> None:
