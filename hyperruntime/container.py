@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import BinaryIO
 import attrs
 
 from hyperruntime import transfer
+from hyperruntime.cancellation import run_cancellable
 from hyperruntime.driver import Driver, Launch, LiveContainer, PostMortem
 from hyperruntime.errors import (
     ContainerLostError,
@@ -153,22 +153,10 @@ class Container:
         At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
         thread.
         """
-        cancel = _CancelSignal()
         execution_args = (args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes)
-        try:
-            work = self._pool().submit(lambda: self._run(self._execution(*execution_args, cancel_fd=cancel.descriptor)))
-        except BaseException:
-            cancel.close()
-            raise
-        work.add_done_callback(lambda _: cancel.close())
-        future = asyncio.wrap_future(work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if not work.cancel():
-                cancel.set()
-            await _settled(future)
-            raise
+        return await run_cancellable(
+            self._pool(), lambda cancel_fd: self._run(self._execution(*execution_args, cancel_fd=cancel_fd))
+        )
 
     def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file, link or directory of the host to exactly the path ``target`` inside.
@@ -306,7 +294,7 @@ class Container:
         if not session.start(_START_TIMEOUT_S):
             text = session.error_text()
             session.close(0.5)
-            error = self._live.explain_start_failure(text)
+            error = self._live.explain_start_failure(text, user)
             session.abandon()
             raise error
         with self._lock:
@@ -361,36 +349,6 @@ class Container:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
             return self._threads
-
-
-class _CancelSignal:
-    """Tells a running exec that its caller gave up; closed when that exec is done, whoever still holds it."""
-
-    def __init__(self) -> None:
-        self.descriptor = os.eventfd(0)
-        self._lock = threading.Lock()
-
-    def set(self) -> None:
-        with self._lock:
-            if self.descriptor >= 0:
-                os.eventfd_write(self.descriptor, 1)
-
-    def close(self) -> None:
-        with self._lock:
-            if self.descriptor >= 0:
-                os.close(self.descriptor)
-                self.descriptor = -1
-
-
-async def _settled(future: asyncio.Future[ExecResult]) -> None:
-    """Wait until a cancelled exec has ended what it started, however often its caller is cancelled."""
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
-    if not future.cancelled():
-        future.exception()
 
 
 def _make_exchange(private_dir: str) -> str:

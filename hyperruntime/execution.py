@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import fcntl
 import math
 import os
 import select
@@ -24,6 +23,7 @@ from hyperruntime.output import OutputBuffer
 from hyperruntime.script import ExecRequest, lane_script
 from hyperruntime.session import Session
 from hyperruntime.spec import ExecResult
+from hyperruntime.stdin import Stdin, widen
 
 log = get_logger(__name__)
 
@@ -38,7 +38,6 @@ _PIPE_BYTES = 65536
 _GRACE_S = 0.25  # how long output of a command's own children may follow its end
 _HEARTBEAT_S = 10.0
 _START_TRIES_S = 5.0
-_F_SETPIPE_SZ = 1031
 _IN = select.POLLIN
 
 
@@ -89,7 +88,7 @@ class Execution:
         }
         self._streams: dict[int, Stream] = {}
         self._wide: set[int] = set()
-        self._pending = memoryview(b"")
+        self._stdin: Stdin | None = None
         self._poll = select.poll()
 
     def run(self) -> ExecResult:
@@ -161,8 +160,9 @@ class Execution:
             descriptor = lane.open_stream(letter)
             self._streams[descriptor] = name
             self._poll.register(descriptor, _IN)
-        if self._request.has_input:
+        if self._feed is not None:
             lane.open_input()
+            self._stdin = Stdin(self._feed, lane, self._poll)
         if self._cancel_fd is not None:
             self._poll.register(self._cancel_fd, _IN)
 
@@ -201,10 +201,8 @@ class Execution:
             self._read_status()
         elif descriptor == self._cancel_fd:
             raise CancelledExecError
-        elif descriptor == self._lane.input:
-            self._write_input(event)
-        elif self._feed is not None and descriptor == self._feed.descriptor:
-            self._fill()
+        elif self._stdin is not None:
+            self._stdin.on_event(descriptor, event)
 
     def _read(self, descriptor: int) -> bool:
         """Read once; return whether there was anything."""
@@ -221,7 +219,7 @@ class Execution:
             return False
         if len(chunk) == _PIPE_BYTES and descriptor not in self._wide:
             self._wide.add(descriptor)
-            _widen(descriptor)
+            widen(descriptor)
         self._buffers[name].write(chunk)
         if self._on_output is not None:
             try:
@@ -250,7 +248,8 @@ class Execution:
     def _on_status(self, word: str) -> None:
         if word == "in":
             self._made = True
-            self._start_input()
+            if self._stdin is not None:
+                self._stdin.start()
         elif word == "dir":
             self._no_workdir = True  # the lane is free only once its own status follows
         elif self._end is None and _is_number(word, 3) and int(word) < 256:
@@ -258,60 +257,6 @@ class Execution:
 
     def _unless_never_made(self, end: _End) -> _End:
         return _End.NOT_STARTED if self.session.announces and not self._made else end
-
-    def _start_input(self) -> None:
-        if self._feed is None or self._lane.input is None:
-            return
-        descriptor = self._lane.hand_over_input()
-        if descriptor is None:
-            return
-        _widen(descriptor)
-        if self._feed.is_ready:
-            self._poll.register(descriptor, select.POLLOUT)
-        elif self._feed.descriptor is not None:
-            self._poll.register(self._feed.descriptor, _IN)
-
-    def _fill(self) -> None:
-        """Take what has come for the command's input, then wait until the command takes it."""
-        assert self._feed is not None
-        assert self._feed.descriptor is not None
-        try:
-            self._pending = memoryview(self._feed.read())
-        except BlockingIOError:
-            return
-        self._poll.unregister(self._feed.descriptor)
-        if not self._pending:
-            self._end_input()
-        elif self._lane.input is not None:
-            self._poll.register(self._lane.input, select.POLLOUT)
-
-    def _write_input(self, event: int) -> None:
-        assert self._lane.input is not None
-        assert self._feed is not None
-        if not self._pending:
-            self._pending = memoryview(self._feed.read())
-        if not self._pending or event & (select.POLLERR | select.POLLNVAL):
-            self._end_input()
-            return
-        try:
-            self._pending = self._pending[os.write(self._lane.input, self._pending) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            self._end_input()
-            return
-        if not self._pending and not self._feed.is_ready and self._feed.descriptor is not None:
-            self._poll.unregister(self._lane.input)
-            self._poll.register(self._feed.descriptor, _IN)
-
-    def _end_input(self) -> None:
-        for descriptor in (self._lane.input, self._feed.descriptor if self._feed is not None else None):
-            if descriptor is not None:
-                try:
-                    self._poll.unregister(descriptor)
-                except KeyError:
-                    pass
-        self._lane.close_input()
 
     def _finish(self) -> bool:
         """Settle what the end means; return whether the lane may serve again."""
@@ -389,14 +334,6 @@ class Execution:
 
 def _is_number(word: str, digits: int) -> bool:
     return word.isascii() and word.isdigit() and len(word) <= digits
-
-
-def _widen(descriptor: int) -> None:
-    """Give a FIFO a large buffer where the kernel allows it."""
-    try:
-        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _CHUNK_BYTES)
-    except OSError:
-        pass
 
 
 def _storage_error(error: OSError) -> StorageError:

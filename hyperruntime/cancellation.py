@@ -1,0 +1,66 @@
+"""Blocking work in a thread that an event loop waits for and may cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def run_cancellable(pool: ThreadPoolExecutor, work: Callable[[int], T]) -> T:
+    """Run ``work(cancel_fd)`` in a thread; when the caller is cancelled, tell it by that descriptor and wait for it.
+
+    ``cancel_fd`` becomes readable once; work that has not begun is not begun.
+
+    Raises:
+        asyncio.CancelledError: after the work has ended, however often the caller was cancelled meanwhile.
+    """
+    signal = _CancelSignal()
+    try:
+        begun = pool.submit(work, signal.descriptor)
+    except BaseException:
+        signal.close()
+        raise
+    begun.add_done_callback(lambda _: signal.close())
+    future = asyncio.wrap_future(begun)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if not begun.cancel():
+            signal.set()
+        await _settled(future)
+        raise
+
+
+class _CancelSignal:
+    """Tells running work that its caller gave up; closed when that work is done, whoever still holds it."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0)
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        with self._lock:
+            if self.descriptor >= 0:
+                os.eventfd_write(self.descriptor, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+                self.descriptor = -1
+
+
+async def _settled(future: asyncio.Future[T]) -> None:
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()
