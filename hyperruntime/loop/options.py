@@ -50,7 +50,8 @@ class GenerateOptions:
         max_generation: number of the last generation; 0 evaluates the initial agent only.
         run_id: the run directory is ``generate_<run_id>``; None is the time, UTC, to the microsecond.
         output_dir_parent: where run directories are made.
-        seed: of every choice the run makes; None draws one, which is stored with the run.
+        seed: of every choice the run makes; None draws one, which is stored with the run. The same seed gives the same
+            lineage with ``parallel=1``; with more, a parent is picked from those that have finished by then.
         parallel: how many generations run at once.
         parent_selection: how parents are chosen; see ``selection``.
         executor: entry point of ``hyperruntime.executors`` that runs generations.
