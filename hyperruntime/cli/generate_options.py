@@ -44,7 +44,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option("--output-dir-parent", metavar="DIR", default=_default("output_dir_parent"), show_default=True,
                  help="Where runs are."),
     click.option("--seed", type=_NATURAL,
-                 help="Of every choice; default: drawn, and stored with the run. With --parallel 1 it fixes the lineage."),
+                 help="Of every choice; drawn if not given, and stored. It fixes the lineage with --parallel 1."),
     click.option("--parallel", type=_POSITIVE, default=_default("parallel"), show_default=True,
                  help="How many generations run at once."),
     click.option("--parent-selection", metavar="RULE", default=_default("parent_selection"), show_default=True,
