@@ -112,8 +112,7 @@ def test_a_tree_with_odd_names_links_modes_and_times_survives_a_round_trip(odd_t
 def test_what_other_tars_write_is_read_and_what_we_write_they_read(
     tar: list[str], odd_tree: Path, tmp_path: Path
 ) -> None:
-    if shutil.which(tar[0]) is None:
-        pytest.skip(f"no {tar[0]} here")
+    assert shutil.which(tar[0]), f"{tar[0]} is missing; `scripts/setup test` installs it"
     os.link(odd_tree / "a b", odd_tree / "second name")
     command = [*tar, "-cf", "-", "-C", str(odd_tree.parent), "--", odd_tree.name]
     theirs = subprocess.run(command, capture_output=True, check=True)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -299,16 +300,30 @@ def test_a_path_that_turns_into_a_link_while_it_is_read_leads_nowhere(
     assert {b"domains/maze/score.py", b"leaf"} <= dropped.keys()
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root can read everything")
+def as_reader_without_privilege(*args: str) -> str:
+    """Return what Python prints that must obey file modes, even for root."""
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    ran = subprocess.run([*drop, sys.executable, "-c", *args], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
 def test_what_cannot_be_read_stays_as_it_was_and_is_named(store: RepositoryStore, root: str, clone: Path) -> None:
+    take = """
+import sys
+from hyperruntime.workspace import RepositoryStore
+store, root, clone = sys.argv[1:]
+snapshot = RepositoryStore(store).snapshot(root, clone, 1)
+print(snapshot.commit, *[path for path, _ in snapshot.dropped])
+"""
     (clone / "task_agent.py").chmod(0)
     (clone / "domains").chmod(0)
     try:
-        snapshot = store.snapshot(root, clone, 1)
+        commit, *dropped = as_reader_without_privilege(take, str(store.path), root, str(clone)).split()
     finally:
         (clone / "domains").chmod(0o755)
-    assert snapshot.commit == root
-    assert {"task_agent.py", "domains"} <= {path for path, _ in snapshot.dropped}
+    assert commit == root
+    assert {"task_agent.py", "domains"} <= set(dropped)
 
 
 def test_what_agents_write_with_git_or_diff_is_applied(store: RepositoryStore, root: str, clone: Path) -> None:
