@@ -15,7 +15,8 @@ from types import FrameType
 
 import click
 
-from hyperruntime.cli.app import PROGRAM, State, app
+from hyperruntime.cli.app import PROGRAM, app
+from hyperruntime.cli.command import State
 from hyperruntime.errors import HyperRuntimeError
 
 __all__ = ["main"]

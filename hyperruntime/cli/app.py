@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from hyperruntime.errors import unknown_name
-
-if TYPE_CHECKING:
-    from hyperruntime.runtime import Runtime
+from hyperruntime.cli.command import AGENT_FILE, Group, State, example
 
 PROGRAM = "hyperrun"
 LEVELS = ("debug", "info", "warning", "error")
-AGENT_FILE = "hyperrun.toml"
 
 # name: (module below hyperruntime.cli, name in it, what `hyperrun --help` says)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -33,67 +27,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "status": ("status", "status", "Show a run's generations and scores."),
     "report": ("report", "report", "Draw a run's lineage and its best answer."),
 }
-
-
-class State:
-    """What the global options say, handed to every command.
-
-    Attributes:
-        runtime: the engine's name, or None for ``HYPERRUNTIME_RUNTIME``, else ``auto``.
-        debug: whether errors show where they happened.
-        log_level: the least serious level that is logged.
-        log_json: whether log lines are JSON.
-        signal: number of the signal that interrupts are reported as.
-    """
-
-    def __init__(self) -> None:
-        """Start with the defaults."""
-        self.runtime: str | None = None
-        self.debug = False
-        self.log_level = "warning"
-        self.log_json = False
-        self.signal: int = signal.SIGINT
-
-    def open_runtime(self, *, run_id: str = "") -> Runtime:
-        """Return the runtime that was asked for, opened."""
-        from hyperruntime.runtime import open_runtime
-
-        return open_runtime(self.runtime, run_id=run_id)
-
-
-class Command(click.Command):
-    """A command that has logging configured before it runs, and not for its help."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
-        """Keep the lines of examples as they are."""
-        super().__init__(*args, **kwargs)
-        self.epilog = keep_lines(self.epilog)
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
-        """Configure logging, then run."""
-        from hyperruntime.cli.logs import configure_logging
-
-        configure_logging(ctx.ensure_object(State))
-        return super().invoke(ctx)
-
-
-class Group(click.Group):
-    """A group of such commands, with a close match for an unknown one."""
-
-    command_class = Command
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
-        """Keep the lines of examples as they are."""
-        super().__init__(*args, **kwargs)
-        self.epilog = keep_lines(self.epilog)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments; refuse an unknown one with its close match."""
-        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
-            raise click.UsageError(unknown_name("command", args[0], self.list_commands(ctx)), ctx)
-        return super().resolve_command(ctx, args)
 
 
 class App(Group):
@@ -115,18 +48,6 @@ class App(Group):
         """Write the table of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
-def keep_lines(epilog: str | None) -> str | None:
-    r"""Return an epilog that click does not fill: each paragraph marked with ``\b``."""
-    if epilog is None or "\b" in epilog:
-        return epilog
-    return "\n\n".join(f"\b\n{paragraph}" for paragraph in epilog.strip().split("\n\n"))
-
-
-def example(*lines: str) -> str:
-    """Return the epilog that shows how a command is called."""
-    return "\n".join(("Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hyperruntime.cli.app import Command, State, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.engines import engine_names, view_engine
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.errors import EngineUnavailableError, PruneError

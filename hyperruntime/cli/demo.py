@@ -10,7 +10,7 @@ import attrs
 import click
 
 from hyperruntime import registry
-from hyperruntime.cli.app import Command, State, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.generate import exit_code, run_generations
 from hyperruntime.cli.generations import best_generation, print_generations, run_to_json
 from hyperruntime.cli.messages import note

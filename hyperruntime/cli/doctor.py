@@ -14,7 +14,7 @@ import attrs
 import click
 
 from hyperruntime.cache import cache_directory
-from hyperruntime.cli.app import Command, State, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.engines import diagnose_engine, engine_names, view_engine
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.driver import Finding

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hyperruntime import registry
-from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.errors import HyperRuntimeError
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal
 import attrs
 import click
 
-from hyperruntime.cli.app import Command, State, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.params import COPY_PAIR, DURATION, ENV_PAIR, MOUNT_PAIR, SIZE, existing_path
 from hyperruntime.container import Container

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hyperruntime.cli.app import AGENT_FILE, Command, State, example
+from hyperruntime.cli.command import AGENT_FILE, Command, State, example
 from hyperruntime.cli.generate_options import agent_domains, generate_table, make_options, option_decorators
 from hyperruntime.cli.generations import print_generations, run_to_json
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
-from hyperruntime.cli.progress import Tracker, make_display
+from hyperruntime.cli.progress import Display, PlainDisplay, Tracker
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
@@ -69,7 +70,7 @@ def resume(state: State, run_dir: str, max_generation: int | None, parallel: int
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
         ensure_image(runtime, view.options)
-        with last_signal() as number, make_display(tracker) as display:
+        with last_signal() as number, _make_display(tracker) as display:
             summary = resume_run(
                 runtime, run_dir, max_generation=max_generation, parallel=parallel, on_event=display.on_event
             )
@@ -93,7 +94,7 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
         ensure_image(runtime, options)
         note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
-        with last_signal() as number, make_display(Tracker(options.max_generation + 1)) as display:
+        with last_signal() as number, _make_display(Tracker(options.max_generation + 1)) as display:
             summary = start_run(runtime, options, on_event=display.on_event)
     return summary, number()
 
@@ -145,3 +146,12 @@ def exit_code(summary: RunSummary, number: int) -> int:
     if summary.interrupted:
         return _EXIT_BY_SIGNAL + (number or 2)
     return _EXIT_FAILED if summary.best is None else 0
+
+
+def _make_display(tracker: Tracker) -> Display:
+    """Return the live display where standard error is a terminal, else plain lines."""
+    if sys.stderr.isatty():
+        from hyperruntime.cli.live import LiveDisplay
+
+        return LiveDisplay(tracker)
+    return PlainDisplay(tracker)

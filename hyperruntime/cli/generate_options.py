@@ -11,7 +11,7 @@ import attrs
 import click
 
 from hyperruntime import registry
-from hyperruntime.cli.app import AGENT_FILE
+from hyperruntime.cli.command import AGENT_FILE
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import COUNTS, DURATION, NAMES, SIZE
 from hyperruntime.errors import AgentError, unknown_name

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hyperruntime.cli.app import Group, State, example
+from hyperruntime.cli.command import Group, State, example
 from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.params import ENV_PAIR
 from hyperruntime.cli.tables import json_option, print_json, print_table

@@ -11,19 +11,17 @@ import structlog
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
-    from hyperruntime.cli.app import State
 
-
-def configure_logging(state: State) -> None:
+def configure_logging(level: str, *, as_json: bool) -> None:
     """Send log lines of a level and above to standard error."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso" if state.log_json else "%H:%M:%S", utc=state.log_json),
-            *_renderers(state.log_json),
+            structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
+            *_renderers(as_json),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, state.log_level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         # Looked up at each line: a test, or a progress display, may replace sys.stderr.
         logger_factory=lambda *args: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -123,12 +122,3 @@ class PlainDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End; nothing is left to do."""
-
-
-def make_display(tracker: Tracker) -> Display:
-    """Return the live display where standard error is a terminal, else plain lines."""
-    if sys.stderr.isatty():
-        from hyperruntime.cli.live import LiveDisplay
-
-        return LiveDisplay(tracker)
-    return PlainDisplay(tracker)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.generations import best_generation
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json

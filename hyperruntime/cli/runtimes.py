@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import click
 
-from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.engines import EngineView, engine_names, view_engine
 from hyperruntime.cli.tables import json_option, print_json, print_table
 

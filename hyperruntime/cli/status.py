@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hyperruntime.cli.app import Command, example
+from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.generations import best_generation, print_generations, run_to_json
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import RUN_DIRECTORY

@@ -42,7 +42,7 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
         fine = in_turn(
             {"ours": lambda: container.exec(["true"]), "bare": lambda: subprocess.run(["true"], check=True)}, rounds=500
         )
-        slow = api(runtime).call(through_api)
+        slow = api(runtime).call("measure its exec", through_api)
         threads = statistics.median(from_threads(lambda: check(container), 50, 20) for _ in range(7))
     ratio = fine["ours"] / fine["bare"]
     cli, py = slow["podman"] / slow["ours"], slow["podman-py"] / slow["ours"]

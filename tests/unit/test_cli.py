@@ -17,7 +17,8 @@ import structlog
 from click.testing import CliRunner
 
 from hyperruntime.cli import main
-from hyperruntime.cli.app import COMMANDS, State, app
+from hyperruntime.cli.app import COMMANDS, app
+from hyperruntime.cli.command import State
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]
@@ -88,7 +89,8 @@ def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> Non
     loaded = done.stdout.partition("MODULES ")[2].split()
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
-    assert ours == ["hyperruntime", "hyperruntime.cli", "hyperruntime.cli.app", "hyperruntime.errors"]
+    cli = ["hyperruntime.cli", "hyperruntime.cli.app", "hyperruntime.cli.command"]
+    assert ours == ["hyperruntime", *cli, "hyperruntime.errors"]
 
 
 @pytest.mark.parametrize(
@@ -264,16 +266,14 @@ def test_log_lines_go_to_standard_error_as_asked(capsys: pytest.CaptureFixture[s
     from hyperruntime.cli.logs import configure_logging
     from hyperruntime.logs import get_logger
 
-    state = State()
-    configure_logging(state)
+    configure_logging("warning", as_json=False)
     get_logger("x").info("quiet")
     get_logger("x").warning("loud", generation=3)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "quiet" not in captured.err
     assert "loud" in captured.err
-    state.log_json, state.log_level = True, "info"
-    configure_logging(state)
+    configure_logging("info", as_json=True)
     get_logger("x").info("told", generation=3)
     line = json.loads(capsys.readouterr().err)
     assert (line["event"], line["generation"], line["level"]) == ("told", 3, "info")

@@ -1,0 +1,89 @@
+"""What every command is made of: the state that global options leave, the classes of commands, their examples."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hyperruntime.errors import unknown_name
+
+if TYPE_CHECKING:
+    from hyperruntime.runtime import Runtime
+
+AGENT_FILE = "hyperrun.toml"
+
+
+class State:
+    """What the global options say, handed to every command.
+
+    Attributes:
+        runtime: the engine's name, or None for ``HYPERRUNTIME_RUNTIME``, else ``auto``.
+        debug: whether errors show where they happened.
+        log_level: the least serious level that is logged.
+        log_json: whether log lines are JSON.
+        signal: number of the signal that interrupts are reported as.
+    """
+
+    def __init__(self) -> None:
+        """Start with the defaults."""
+        self.runtime: str | None = None
+        self.debug = False
+        self.log_level = "warning"
+        self.log_json = False
+        self.signal: int = signal.SIGINT
+
+    def open_runtime(self, *, run_id: str = "") -> Runtime:
+        """Return the runtime that was asked for, opened."""
+        from hyperruntime.runtime import open_runtime
+
+        return open_runtime(self.runtime, run_id=run_id)
+
+
+class Command(click.Command):
+    """A command that has logging configured before it runs, and not for its help."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        """Keep the lines of examples as they are."""
+        super().__init__(*args, **kwargs)
+        self.epilog = keep_lines(self.epilog)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
+        """Configure logging, then run."""
+        from hyperruntime.cli.logs import configure_logging
+
+        state = ctx.ensure_object(State)
+        configure_logging(state.log_level, as_json=state.log_json)
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A group of such commands, with a close match for an unknown one."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        """Keep the lines of examples as they are."""
+        super().__init__(*args, **kwargs)
+        self.epilog = keep_lines(self.epilog)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command and its arguments; refuse an unknown one with its close match."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise click.UsageError(unknown_name("command", args[0], self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def keep_lines(epilog: str | None) -> str | None:
+    r"""Return an epilog that click does not fill: each paragraph marked with ``\b``."""
+    if epilog is None or "\b" in epilog:
+        return epilog
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in epilog.strip().split("\n\n"))
+
+
+def example(*lines: str) -> str:
+    """Return the epilog that shows how a command is called."""
+    return "\n".join(("Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
