@@ -169,7 +169,8 @@ def background_job(context: Context) -> None:
     """A background job neither holds the call nor ends with it, and its output reaches no other command."""
     started = time.monotonic()
     script = "sleep $1 & echo $!; (while sleep 0.05; do echo noise; done) & echo $!"
-    jobs = [word for word in shell(context.container, script, mark := marker()).stdout.split() if word.isdigit()]
+    printed = shell(context.container, script, mark := marker()).stdout
+    jobs = [word for word in printed.split() if word.isdigit()]
     expect(time.monotonic() - started < 5, "a background job that holds stdout holds the call")
     for _ in range(20):
         expect_equal(context.container.exec(["echo", "clean"]).stdout, b"clean\n", "another command's output")
