@@ -11,6 +11,7 @@ from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
 
 LATE_S = 2.0
+LATE_FORKS_S = 5.0  # the loop takes the processors from whoever ends it
 
 
 def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.5) -> ExecResult:
@@ -68,10 +69,10 @@ def fork_loop(context: Context) -> None:
     with context.start(limits=context.limits(pids=200)) as container:
         mark = marker()
         started = time.monotonic()
-        result = shell(container, "f() { f | f & }; f; sleep $1", mark, timeout_s=1)
+        result = shell(container, "f() { f | f & }; f & exec sleep $1", mark, timeout_s=1)
         took = time.monotonic() - started
         expect(result.timed_out, f"it is said to have ended by itself, with exit code {result.exit_code}")
-        expect(took < 1 + LATE_S, f"the call returned {took - 1:.1f} s after its deadline")
+        expect(took < 1 + LATE_FORKS_S, f"the call returned {took - 1:.1f} s after its deadline")
         expect_equal(container.exec(["echo", "usable"]).stdout, b"usable\n", "the next command")
         expect_equal(left_of(container, mark), [], "what is left of it")
 
