@@ -110,7 +110,12 @@ def _listed(context: Context, mark: str) -> list[str]:
 def prune(context: Context) -> None:
     """Pruning removes what a dead owner of this machine left, and nothing of the living or of other machines."""
     dead = json.loads(run_process([sys.executable, "-c", _PRINT_IDENTITY]).stdout)
-    elsewhere = {**dead, OWNER_LABEL: "another", f"{OWNER_LABEL}.host": "another-machine"}
+    elsewhere = {
+        **dead,
+        OWNER_LABEL: "another",
+        f"{OWNER_LABEL}.host": "another-machine",
+        f"{OWNER_LABEL}.boot_id": "another",
+    }
     mine = OwnerIdentity.current().to_labels()
     with _left_behind(context, dead, elsewhere, mine) as marks:
         expect_equal(_alive(context, marks), marks, "the containers that are there")

@@ -134,7 +134,7 @@ def bomb(context: Context) -> None:
     """A tree larger than the stated cap is stopped at the cap and leaves nothing."""
     place = context.place()
     limits = ExtractLimits(max_bytes=1 << 20, max_members=100)
-    large = f"mkdir -p {INSIDE}/large && dd if=/dev/zero of={INSIDE}/large/sparse bs=1 count=1 seek=1000000000"
+    large = f"mkdir -p {INSIDE}/large && dd if=/dev/zero of={INSIDE}/large/sparse bs=1 count=1 seek=50000000"
     members = f"mkdir -p {INSIDE}/many && cd {INSIDE}/many && i=0; while [ $i -lt 300 ]; do : >$i; i=$((i + 1)); done"
     for name, script in (("large", large), ("many", members)):
         shell(context.container, script).check()
