@@ -34,7 +34,8 @@ class HasNetwork(FakeDriver):
     """Gives the host's network to whoever asks for none."""
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
-        return super().launch(_changed(launch, network="host"))
+        asked = launch.spec.network
+        return super().launch(_changed(launch, network="host" if asked == "none" else asked))
 
 
 class HandsOnEnvironment(FakeDriver):
