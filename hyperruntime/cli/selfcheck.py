@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from hyperruntime.cli.app import Command, State, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.engines import engine_names, view_engine
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.tables import json_option, print_json
