@@ -65,7 +65,7 @@ def _expect_losses(state: State) -> None:
 
     if state.log_level == "warning":
         state.log_level = "error"
-        configure_logging(state)
+        configure_logging(state.log_level, as_json=state.log_json)
 
 
 def _choose(name: str | None) -> str:
