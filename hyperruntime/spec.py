@@ -20,6 +20,12 @@ DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
 _REFERENCE = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
 _USER = re.compile(r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?")
+_LETTERS = r"[A-Za-z](?:[A-Za-z0-9_{}-]*[A-Za-z0-9])?"
+# Source: SPEC.md of the Container Device Interface, "kind" and "devices.name".
+DEVICE_KIND = re.compile(f"{_LETTERS.format('.')}/{_LETTERS.format('')}")
+DEVICE_NAME = re.compile(f"{DEVICE_KIND.pattern}=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_GPU_INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?|(GPU|MIG)-[A-Za-z0-9/-]{8,80}")
+_GPU_WORDS = re.compile(r"all|auto(:[1-9][0-9]{0,3})?")
 _MAX_ID = 2**31 - 1  # what engines take
 _MIN_CPUS = 0.01  # 1 ms in each 100 ms, the least that the kernel enforces; source: sched-bwc.rst
 _MAX_CPUS = 1_000_000  # far from what overflows the kernel's quota
