@@ -60,7 +60,7 @@ class DeviceRegistry:
             return f"no CDI spec in {places} describes any device; {GENERATE}{troubles}"
         kind = name.partition("=")[0]
         known = self.names(kind) or self.names()
-        stale = f"; if it is new, {GENERATE}" if self.names(kind) else f"; for an NVIDIA GPU, {GENERATE}"
+        stale = f"; if they are out of date, {GENERATE}" if kind.startswith("nvidia.com/") else ""
         return f"the CDI specs in {places} do not describe it, {name_hint(name, known)}{stale}{troubles}"
 
 
