@@ -91,8 +91,8 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
             hidden[pid] = _parent(pid)
         except OSError:
             continue
-    for pid in hidden:
-        above, seen = hidden[pid], {pid}
+    for pid, parent in hidden.items():
+        above, seen = parent, {pid}
         while above in hidden and above not in seen:
             seen.add(above)
             above = hidden[above]

@@ -123,8 +123,12 @@ def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         check_seconds(attribute.name, value)
 
 
-def _gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - checked here
-    """Return ``all``, ``auto:N`` or the names of GPUs; one name alone is a tuple of it."""
+def as_gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - checked here
+    """Return ``all``, ``auto:N`` or the names of GPUs; one name alone is a tuple of it.
+
+    Raises:
+        SpecError: it is none of these.
+    """
     if value is None or (isinstance(value, str) and _GPU_WORDS.fullmatch(value)):
         return "auto:1" if value == "auto" else value
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
@@ -218,7 +222,7 @@ class ContainerSpec:
     workdir: str | None = None
     user: str | None = None
     network: Network = "none"
-    gpus: str | tuple[str, ...] | None = attrs.field(default=None, converter=_gpus)
+    gpus: str | tuple[str, ...] | None = attrs.field(default=None, converter=as_gpus)
     limits: Limits = Limits()
     limits_mode: LimitsMode = "enforce"
     read_only_rootfs: bool = False
