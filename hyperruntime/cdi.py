@@ -175,7 +175,10 @@ def _parse_spec(value: object, path: Path) -> Iterator[Device]:
         raise ValueError(f"has kind {kind!r}, which is not vendor/class")
     common = _parse_edits(spec.get("containerEdits"))
     names: set[str] = set()
-    for item in _list(spec.get("devices"), "devices"):
+    items = _list(spec.get("devices"), "devices")
+    if not items:
+        raise ValueError("describes no device")
+    for item in items:
         device = _mapping(item, "a device")
         short = device.get("name")
         name = f"{kind}={short}"

@@ -18,6 +18,7 @@ from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.engines import diagnose_engine, engine_names, view_engine
 from hyperruntime.cli.params import GPUS
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.devices import load_devices
 from hyperruntime.driver import Finding
 from hyperruntime.units import GIB, MIB, format_size
 
@@ -96,7 +97,7 @@ def _print_finding(found: Finding) -> None:
 
 
 def machine_findings() -> Iterator[Finding]:
-    """Yield what does not belong to any engine: Python, git, memory and disk space."""
+    """Yield what does not belong to any engine: Python, git, memory, disk space and devices."""
     version = platform.python_version()
     old = sys.version_info < _LEAST_PYTHON
     yield Finding(subject="python", ok=not old, detail=f"{version} ({sys.executable})")
@@ -107,6 +108,10 @@ def machine_findings() -> Iterator[Finding]:
             yield _space(what, find())
         except OSError as error:
             yield Finding(subject=what, ok=False, detail=str(error), next_step=_OTHER_PLACE)
+    registry = load_devices()
+    yield from registry.findings
+    if names := registry.names():
+        yield Finding(subject="devices", ok=True, detail=f"{', '.join(names)} (CDI)")
 
 
 def _git() -> Finding:

@@ -70,7 +70,7 @@ class Probe:
             storage=self.storage,
             networks=("none", "host", "bridge") if self.settings.bridge else ("none", "host"),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
-            gpus=bool(load_devices().devices),
+            gpus=any(device.kind.endswith("/gpu") for device in load_devices().devices.values()),
             users=True,
         )
 

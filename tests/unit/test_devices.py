@@ -84,6 +84,7 @@ def test_additional_groups_are_read(tmp_path: Path) -> None:
         ({"kind": "nvidia"}, "kind 'nvidia'"),
         ({"kind": ["a.com/gpu"]}, "kind"),
         ({"devices": {}}, "no list"),
+        ({"devices": []}, "no device"),
         ({"devices": ["0"]}, "a device"),
         ({"devices": [{"name": "a b"}]}, "'a b'"),
         ({"devices": [{"name": "0"}, {"name": "0"}]}, "twice"),
