@@ -93,7 +93,7 @@ class Container:
             self._live: LiveContainer = driver.launch(launch)
             self._start_session(None)
             self._live.observe()
-            self._watch = watch_container(watched, f"{self.name}/x", driver.name, self._live.remove)
+            self._watch = watch_container(watched, launch, driver.name, self._live.remove)
             self._gpus.check(self.exec)
         except BaseException:
             self.close()
@@ -285,6 +285,8 @@ class Container:
         key = None if user == self.spec.user else user
         if os.getpid() != self._pid:
             raise ContainerStateError(f"container {self.name} is of process {self._pid}; a forked child starts its own")
+        if self._watch is not None and self._watch.verdict and not self._closed:
+            raise self._lose(ContainerLostError("the container has ended"), self._sessions[None])
         with self._lock:
             if self._lost is not None:
                 raise ContainerLostError(str(self._lost), self._lost.post_mortem)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
@@ -44,24 +44,29 @@ class Namespace:
         os.close(self.handle)
 
 
-def find_namespace(mark: str) -> Namespace | None:
+def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
     """Return the pid namespace of the processes that see a mount whose source ends with ``mark``.
 
-    None where the container shares the host's pid namespace, or its processes are not this machine's, or not ours to
-    look at.
+    Args:
+        mark: of one container only.
+        given: where the host's own directories are mounted in it, whose memory is not the container's.
+
+    Returns:
+        None where the container shares the host's pid namespace, or its processes are not this machine's, or not ours
+        to look at.
     """
     wanted, ours = mark.encode() + b" ", _namespace_of("self")
     for pid in _pids():
         inode = _namespace_of(pid)
         if inode in (None, ours) or wanted not in _read(pid, "mountinfo"):
             continue
-        namespace = _open_namespace(pid, int(inode or 0))
+        namespace = _open_namespace(pid, int(inode or 0), given)
         if namespace is not None:
             return namespace
     return None
 
 
-def _open_namespace(member: str, inode: int) -> Namespace | None:
+def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespace | None:
     for pid in (member, *_pids()):
         if _namespace_of(pid) != inode or not _is_first(pid):
             continue
@@ -72,7 +77,7 @@ def _open_namespace(member: str, inode: int) -> Namespace | None:
         if _namespace_of(pid) != inode:
             os.close(handle)
             return None
-        return Namespace(inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid)))
+        return Namespace(inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid, given)))
     return None
 
 
@@ -139,21 +144,17 @@ def _tmpfs_bytes(paths: Iterable[str]) -> int:
     return total
 
 
-def _own_tmpfs(pid: str) -> Iterable[str]:
-    """Yield the memory file systems that a process can write and this process has not mounted too."""
-    ours = {line.split()[2] for line in _read("self", "mountinfo").splitlines() if len(line.split()) > 2}
+def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:
+    """Yield the memory file systems that a process can write, without what the host has lent it."""
     for line in _read(pid, "mountinfo").splitlines():
         before, _, after = line.partition(b" - ")
         fields = before.split()
-        if (
-            len(fields) < 6
-            or not after.startswith(b"tmpfs ")
-            or fields[2] in ours
-            or b"rw" not in fields[5].split(b",")
-        ):
+        whole = len(fields) > 5 and fields[3] == b"/"  # of a part of one the rest is the host's
+        if not whole or not after.startswith(b"tmpfs ") or b"rw" not in fields[5].split(b","):
             continue
-        point = _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), fields[4])
-        yield f"/proc/{pid}/root{os.fsdecode(point)}"
+        point = os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), fields[4]))
+        if not any(f"{point}/".startswith(f"{target}/") for target in given):
+            yield f"/proc/{pid}/root{point}"
 
 
 def _pids() -> list[str]:

@@ -8,13 +8,14 @@ Design: docs/decisions/0014-watchdog.md.
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 import attrs
 
-from hyperruntime.driver import EngineInfo
+from hyperruntime.driver import EngineInfo, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.logs import get_logger
 from hyperruntime.proctree import Namespace, exact_memory_bytes, find_namespace, members, rough_memory_bytes
@@ -125,7 +126,9 @@ class Watcher:
     def _run(self) -> None:
         with self._changed:
             while self._watches:
-                self._changed.wait(self._look())
+                pause_s = self._look()
+                if self._watches:
+                    self._changed.wait(pause_s)
             self._thread = None
 
     def _look(self) -> float | None:
@@ -149,12 +152,12 @@ class Watcher:
 _watchers: dict[int, Watcher] = {}  # by process: a forked child has no thread of its parent's
 
 
-def watch_container(watched: Watched, mark: str, driver_name: str, remove: Callable[[], None]) -> Watch | None:
+def watch_container(watched: Watched, launch: Launch, driver_name: str, remove: Callable[[], None]) -> Watch | None:
     """Watch a container that has started; return its watch, or None where there is nothing to watch.
 
     Args:
         watched: its limits.
-        mark: end of the source of a mount that no other container has.
+        launch: how it was started.
         driver_name: for the error.
         remove: ends it where its processes are not seen from here.
 
@@ -163,7 +166,9 @@ def watch_container(watched: Watched, mark: str, driver_name: str, remove: Calla
     """
     if watched.nothing:
         return None
-    namespace = find_namespace(mark)
+    mark = f"{launch.name}/{posixpath.basename(launch.exchange.source)}"
+    targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]
+    namespace = find_namespace(mark, targets)
     if namespace is None and watched.memory_bytes is not None:
         why = "its processes cannot be seen from here (another machine or user), so not even watched"
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
