@@ -94,7 +94,7 @@ def _cdi(gpus: str | tuple[str, ...]) -> Finding:
     try:
         devices = gpu_devices(gpus, registry)
     except DeviceNotFoundError as error:
-        return Finding(subject="host: CDI spec", ok=None, detail=str(error), next_step=f"Podman needs one: {GENERATE}")
+        return Finding(subject="host: CDI spec", ok=None, detail=str(error))  # whether that matters the start tells
     broken = "".join(f"; {finding.subject} {finding.detail}" for finding in registry.findings)
     files = ", ".join(dict.fromkeys(str(device.file) for device in devices))
     detail = f"{', '.join(device.name for device in devices)} in {files}{broken}"
