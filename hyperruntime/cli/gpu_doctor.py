@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from hyperruntime.cli.app import State
+from hyperruntime.cli.command import State
 from hyperruntime.container import Container
 from hyperruntime.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.driver import Finding
