@@ -30,12 +30,14 @@ from hyperruntime.errors import (
 )
 from hyperruntime.execution import KILLED_EXIT_CODE, Execution, OutputCallback
 from hyperruntime.feed import CallerError, Feed
+from hyperruntime.gpus import GpuGrant
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner, release_on_fork
 from hyperruntime.script import make_request, shell_keeps
 from hyperruntime.session import LaneNumbers, Session
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
 from hyperruntime.tarball import ExtractLimits, ExtractReport
+from hyperruntime.watchdog import Watch, split_limits, unwatch, watch_container
 
 log = get_logger(__name__)
 
@@ -72,22 +74,27 @@ class Container:
         self._lost: ContainerLostError | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._undertaker: threading.Thread | None = None
+        self._watch: Watch | None = None
+        self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
         self._exchange = _make_exchange(self._dir)
         started = time.monotonic()
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
-        launch = Launch(
-            spec=attrs.evolve(spec, env=early_env),
-            name=self.name,
-            labels={**spec.labels, **labels, **owner.identity.to_labels()},
-            exchange=Mount(source=self._exchange, target=EXCHANGE_TARGET),
-            private_dir=self._dir,
-        )
         try:
+            limits, watched = split_limits(spec, driver.probe())
+            launch = Launch(
+                spec=attrs.evolve(spec, env=early_env, gpus=self._gpus.take(), limits=limits),
+                name=self.name,
+                labels={**spec.labels, **labels, **owner.identity.to_labels()},
+                exchange=Mount(source=self._exchange, target=EXCHANGE_TARGET),
+                private_dir=self._dir,
+            )
             self._live: LiveContainer = driver.launch(launch)
             self._start_session(None)
             self._live.observe()
+            self._watch = watch_container(watched, launch, driver.name, self._live.remove)
+            self._gpus.check(self.exec)
         except BaseException:
             self.close()
             raise
@@ -208,6 +215,8 @@ class Container:
         finally:
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
+            unwatch(self._watch)
+            self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
 
     def __enter__(self) -> Container:
@@ -276,6 +285,8 @@ class Container:
         key = None if user == self.spec.user else user
         if os.getpid() != self._pid:
             raise ContainerStateError(f"container {self.name} is of process {self._pid}; a forked child starts its own")
+        if self._watch is not None and self._watch.verdict and not self._closed:
+            raise self._lose(ContainerLostError("the container has ended"), self._sessions[None])
         with self._lock:
             if self._lost is not None:
                 raise ContainerLostError(str(self._lost), self._lost.post_mortem)
@@ -322,7 +333,8 @@ class Container:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self.name} was closed while a command ran in it")
             if self._lost is None:
-                post_mortem: PostMortem = self._live.post_mortem()
+                verdict = self._watch.verdict if self._watch is not None else ""
+                post_mortem: PostMortem = attrs.evolve(self._live.post_mortem(), ended_by=verdict)
                 self._lost = ContainerLostError(
                     f"{error} ({self.name}: {post_mortem}); start another container", post_mortem
                 )

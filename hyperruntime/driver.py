@@ -77,16 +77,19 @@ class PostMortem:
         exit_code: of its first process, where known.
         oom_killed: whether the kernel ended a process of it for want of memory.
         log_tail: the last lines of the engine about it.
+        ended_by: a sentence's part that says that this library ended it and why, or "".
     """
 
     state: str
     exit_code: int | None = None
     oom_killed: bool = False
     log_tail: str = ""
+    ended_by: str = ""
 
     def __str__(self) -> str:
         """Return it as the end of a sentence."""
-        parts = [f"state {self.state}"]
+        parts = [self.ended_by] if self.ended_by else []
+        parts.append(f"state {self.state}")
         if self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
         if self.oom_killed:

@@ -114,6 +114,38 @@ class PruneError(EngineError):
         super().__init__(f"{len(removed)} removed, {len(reasons)} not: {'; '.join(reasons)}; see `hyperrun ps`")
 
 
+class DeviceError(HyperRuntimeError):
+    """A device, such as a GPU, cannot be given to a container, or did not arrive in it."""
+
+
+class DeviceNotFoundError(DeviceError, LookupError):
+    """No CDI spec describes a device of this name."""
+
+    exit_code = 2
+
+    def __init__(self, name: str, why: str) -> None:
+        """Name the device, and which there are or what to do."""
+        self.name = name
+        super().__init__(f"device {name!r} is not known: {why}")
+
+
+class DeviceBusyError(DeviceError):
+    """Fewer devices are free than were asked for."""
+
+
+class DeviceNotVisibleError(DeviceError):
+    """A device was asked for and is not there in the container.
+
+    Attributes:
+        missing: paths in the container.
+    """
+
+    def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
+        """Keep the paths beside the sentence."""
+        self.missing = missing
+        super().__init__(message)
+
+
 class ImageError(HyperRuntimeError):
     """Something about an image went wrong."""
 

@@ -15,11 +15,19 @@ import attrs
 from hyperruntime.errors import CommandFailedError, SpecError
 
 Network = Literal["none", "host", "bridge"]
+LimitsMode = Literal["enforce", "watchdog"]
+LIMITS_MODES: tuple[str, ...] = ("enforce", "watchdog")
 NETWORKS: tuple[str, ...] = ("none", "host", "bridge")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
 _REFERENCE = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
 _USER = re.compile(r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?")
+_LETTERS = r"[A-Za-z](?:[A-Za-z0-9_{}-]*[A-Za-z0-9])?"
+# Source: SPEC.md of the Container Device Interface, "kind" and "devices.name".
+DEVICE_KIND = re.compile(f"{_LETTERS.format('.')}/{_LETTERS.format('')}")
+DEVICE_NAME = re.compile(f"{DEVICE_KIND.pattern}=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_GPU_INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?|(GPU|MIG)-[A-Za-z0-9/-]{8,80}")
+_GPU_WORDS = re.compile(r"all|auto(:[1-9][0-9]{0,3})?")
 _MAX_ID = 2**31 - 1  # what engines take
 _MIN_CPUS = 0.01  # 1 ms in each 100 ms, the least that the kernel enforces; source: sched-bwc.rst
 _MAX_CPUS = 1_000_000  # far from what overflows the kernel's quota
@@ -110,6 +118,26 @@ def _cores(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # n
         raise SpecError(attribute.name, value, f"a number of cores, at least {_MIN_CPUS}, or None for no limit")
 
 
+def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        check_seconds(attribute.name, value)
+
+
+def as_gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - checked here
+    """Return ``all``, ``auto:N`` or the names of GPUs; one name alone is a tuple of it.
+
+    Raises:
+        SpecError: it is none of these.
+    """
+    if value is None or (isinstance(value, str) and _GPU_WORDS.fullmatch(value)):
+        return "auto:1" if value == "auto" else value
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
+    for name in names or (value,):
+        if not isinstance(name, str) or not (_GPU_INDEX.fullmatch(name) or DEVICE_NAME.fullmatch(name)):
+            raise SpecError("gpus", name, "'all', 'auto:N', an index such as '0', a UUID, or a CDI name: vendor/gpu=0")
+    return tuple(dict.fromkeys(names))
+
+
 def _host_path(value: Any) -> str:  # noqa: ANN401 - checked here
     """Return the absolute form of a path: engines run elsewhere than the caller."""
     try:
@@ -155,6 +183,7 @@ class Limits:
         cpus: cores, may be a fraction; at least 0.01.
         pids: processes and threads. See ``EngineInfo.limits`` for how this machine enforces it.
         tmpfs_bytes: makes ``/tmp`` a memory file system of this size.
+        wall_s: seconds the container may live, counted by this library on every engine.
     """
 
     memory_bytes: int | None = attrs.field(default=None, validator=_whole(6 * 1024**2, _MAX_BYTES, " (6 MiB)"))
@@ -163,6 +192,7 @@ class Limits:
         default=DEFAULT_PIDS, validator=_whole(16, _MAX_PIDS, ", of which about 6 serve exec itself,")
     )
     tmpfs_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
+    wall_s: float | None = attrs.field(default=None, validator=_seconds)
 
 
 @attrs.frozen(kw_only=True)
@@ -177,8 +207,11 @@ class ContainerSpec:
         workdir: where execs start; None is the image's own.
         user: ``name``, ``uid`` or ``uid:gid`` as execs run; None is the image's own.
         network: ``none``, ``host`` or ``bridge``.
-        gpus: None, ``"all"``, indices or CDI device names.
+        gpus: None; ``"all"``; ``"auto:N"``, the N GPUs that are used least and that no other run of this user has
+            (``"auto"`` is one); or indices (``"0"``), UUIDs and CDI device names (``"nvidia.com/gpu=0"``).
         limits: what it may use.
+        limits_mode: ``enforce``: a limit that the engine cannot enforce here is refused; ``watchdog``: this library
+            watches the memory from outside where the engine cannot, and ends the container past the limit.
         read_only_rootfs: whether the image's own files are read-only inside.
         labels: added to the container's labels.
     """
@@ -189,8 +222,9 @@ class ContainerSpec:
     workdir: str | None = None
     user: str | None = None
     network: Network = "none"
-    gpus: str | tuple[str, ...] | None = None
+    gpus: str | tuple[str, ...] | None = attrs.field(default=None, converter=as_gpus)
     limits: Limits = Limits()
+    limits_mode: LimitsMode = "enforce"
     read_only_rootfs: bool = False
     labels: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
 
@@ -200,6 +234,8 @@ class ContainerSpec:
             raise SpecError("image", self.image, "an image reference such as localhost/name:tag")
         if self.network not in NETWORKS:
             raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
+        if self.limits_mode not in LIMITS_MODES:
+            raise SpecError("limits_mode", self.limits_mode, f"one of {', '.join(LIMITS_MODES)}")
         check_env("env", self.env)
         check_env("labels", self.labels)
         _check_utf8("labels", *self.labels, *self.labels.values())

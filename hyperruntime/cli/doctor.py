@@ -16,7 +16,9 @@ import click
 from hyperruntime.cache import cache_directory
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.engines import diagnose_engine, engine_names, view_engine
+from hyperruntime.cli.params import GPUS
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.devices import load_devices
 from hyperruntime.driver import Finding
 from hyperruntime.units import GIB, MIB, format_size
 
@@ -33,15 +35,22 @@ _DIRECTORIES: dict[str, Callable[[], Path]] = {
 _MARKS = {True: ("ok", "green"), False: ("FAIL", "red"), None: ("note", "yellow")}
 
 
-@click.command(cls=Command, epilog=example("hyperrun doctor", "hyperrun doctor podman --json"))
+@click.command(
+    cls=Command, epilog=example("hyperrun doctor", "hyperrun doctor podman --json", "hyperrun doctor --gpu cuda")
+)
 @click.argument("name", required=False)
+@click.option("--gpu", "image", metavar="IMAGE", help="Give GPUs to a container of this image and look step by step.")
+@click.option("--gpus", type=GPUS, default="all", show_default=True, help="Which ones, with --gpu.")
 @json_option
 @click.pass_obj
-def doctor(state: State, name: str | None, as_json: bool) -> int:
+def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[str, ...], as_json: bool) -> int:
     """Say what is right and wrong on this machine, for every runtime or for NAME, and what to do about it.
 
-    Exits with 0 where a runtime works, else with 3.
+    Exits with 0 where a runtime works, else with 3; with --gpu, 1 where a step fails.
     """
+    if image is not None:
+        state.runtime = name or state.runtime
+        return _examine_gpus(state, image, gpus, as_json=as_json)
     names = engine_names(name or state.runtime)
     parts = {"machine": list(machine_findings()), **{engine: diagnose_engine(engine) for engine in names}}
     usable = [engine for engine in names if view_engine(engine).usable]
@@ -53,14 +62,25 @@ def doctor(state: State, name: str | None, as_json: bool) -> int:
     return 0 if usable else _EXIT_NO_RUNTIME
 
 
+def _examine_gpus(state: State, image: str, gpus: str | tuple[str, ...], *, as_json: bool) -> int:
+    from hyperruntime.cli.gpu_doctor import gpu_findings
+
+    found: list[Finding] = []
+    for finding in gpu_findings(state, image, gpus):
+        found.append(finding)
+        if not as_json:
+            _print_finding(finding)
+    works = all(finding.ok is not False for finding in found)
+    if as_json:
+        print_json({"works": works, "findings": [attrs.asdict(finding) for finding in found]})
+    return 0 if works else 1
+
+
 def _print(parts: dict[str, list[Finding]], usable: Sequence[str], names: Sequence[str]) -> None:
     for part, findings in parts.items():
         click.secho(part, bold=True)
         for found in findings:
-            word, colour = _MARKS[found.ok]
-            click.echo(f"  {click.style(f'{word:4}', fg=colour)}  {found.subject}: {found.detail}")
-            if found.next_step:
-                click.echo(f"        next step: {found.next_step}")
+            _print_finding(found)
         if not findings:
             click.echo("  note  nothing to say")
     if usable:
@@ -69,8 +89,15 @@ def _print(parts: dict[str, list[Finding]], usable: Sequence[str], names: Sequen
         click.echo(f"\nno runtime works here yet ({', '.join(names) or 'none is installed'}): see the next steps above")
 
 
+def _print_finding(found: Finding) -> None:
+    word, colour = _MARKS[found.ok]
+    click.echo(f"  {click.style(f'{word:4}', fg=colour)}  {found.subject}: {found.detail}")
+    if found.next_step:
+        click.echo(f"        next step: {found.next_step}")
+
+
 def machine_findings() -> Iterator[Finding]:
-    """Yield what does not belong to any engine: Python, git, memory and disk space."""
+    """Yield what does not belong to any engine: Python, git, memory, disk space and devices."""
     version = platform.python_version()
     old = sys.version_info < _LEAST_PYTHON
     yield Finding(subject="python", ok=not old, detail=f"{version} ({sys.executable})")
@@ -81,6 +108,10 @@ def machine_findings() -> Iterator[Finding]:
             yield _space(what, find())
         except OSError as error:
             yield Finding(subject=what, ok=False, detail=str(error), next_step=_OTHER_PLACE)
+    registry = load_devices()
+    yield from registry.findings
+    if names := registry.names():
+        yield Finding(subject="devices", ok=True, detail=f"{', '.join(names)} (CDI)")
 
 
 def _git() -> Finding:

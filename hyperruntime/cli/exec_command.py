@@ -14,12 +14,12 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.params import COPY_PAIR, DURATION, ENV_PAIR, MOUNT_PAIR, SIZE, existing_path
+from hyperruntime.cli.params import COPY_PAIR, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, existing_path
 from hyperruntime.container import Container
 from hyperruntime.errors import ImageNotFoundError, TransferError
 from hyperruntime.images import BASE, recipe_names, recipe_reference
 from hyperruntime.runtime import Runtime
-from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
+from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
 from hyperruntime.units import format_duration
 
 _KEPT_BYTES = 4096
@@ -68,6 +68,14 @@ class ExecOptions:
 @click.option("--memory", type=SIZE, help="Memory and swap, such as 512m.")
 @click.option("--cpus", type=float, help="Cores, such as 1.5.")
 @click.option("--pids", type=int, default=DEFAULT_PIDS, show_default=True, help="Processes and threads.")
+@click.option(
+    "--limits-mode",
+    type=click.Choice(LIMITS_MODES),
+    default="enforce",
+    show_default=True,
+    help="watchdog: watch the memory where the engine cannot limit it.",
+)
+@click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N for the least used, or indices or CDI names.")
 @click.option("--timeout", "timeout_s", type=DURATION, help="Ends all it started after this; exit code 124.")
 @click.option("--read-only", is_flag=True, help="The image's own files cannot be changed.")
 @click.option("--put", type=COPY_PAIR, multiple=True, help="Copy in before; may be repeated.")
@@ -91,7 +99,7 @@ def exec_command(
     Standard input is handed on unless it is a terminal; output is handed on as it comes, byte for byte. The exit
     code is the command's: 128+n for a death by signal n, 124 for a timeout, 127 for a program that is missing.
     """
-    container = {name: rest.pop(name) for name in ("workdir", "user", "network")}
+    container = {name: rest.pop(name) for name in ("workdir", "user", "network", "gpus", "limits_mode")}
     spec = ContainerSpec(
         image=recipe_reference(image) if image in recipe_names() else image,
         mounts=mounts,

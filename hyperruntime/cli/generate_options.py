@@ -13,11 +13,11 @@ import click
 from hyperruntime import registry
 from hyperruntime.cli.command import AGENT_FILE
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.cli.params import COUNTS, DURATION, NAMES, SIZE
+from hyperruntime.cli.params import COUNTS, DURATION, GPUS, NAMES, SIZE
 from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.selection import SELECTIONS
-from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, Limits
+from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, Limits
 from hyperruntime.units import format_duration, format_size
 
 _FIELDS = attrs.fields_dict(GenerateOptions)
@@ -60,6 +60,10 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option("--memory", type=SIZE, help="Memory and swap of each container, such as 2g."),
     click.option("--cpus", type=float, help="Cores of each container, such as 1.5."),
     click.option("--pids", type=int, default=DEFAULT_PIDS, show_default=True, help="Processes in each container."),
+    click.option("--limits-mode", type=click.Choice(LIMITS_MODES), default=_default("limits_mode"), show_default=True,
+                 help="watchdog: watch the memory where the engine cannot limit it."),
+    click.option("--gpus", type=GPUS, metavar="WHICH", default=_default("gpus"), show_default=True,
+                 help="Of each container, where a domain needs GPUs: all, auto:N, indices or CDI names."),
     _seconds("timeout_meta_s", "What the meta agent may take."),
     _seconds("timeout_eval_s", "What the evaluation of one split may take."),
     _seconds("timeout_check_s", "What the load check may take."),

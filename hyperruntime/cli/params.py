@@ -77,6 +77,27 @@ class Counts(_ParamType):
             raise SpecError(option_name(param), value, "whole numbers separated by commas, such as 2,-1") from None
 
 
+class Gpus(_ParamType):
+    """``all``, ``auto:N``, or names separated by commas."""
+
+    name = "gpus"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | tuple[str, ...] | None:
+        """Return what a spec takes."""
+        from hyperruntime.spec import as_gpus
+
+        names = value.split(",") if isinstance(value, str) and "," in value else value
+        try:
+            return as_gpus(names)
+        except SpecError as error:
+            raise SpecError(option_name(param), error.value, error.allowed) from None
+
+
 class EnvPair(_ParamType):
     """``NAME=VALUE``, or ``NAME`` to hand on our own variable."""
 
@@ -159,5 +180,6 @@ def existing_path(path: str, field: str) -> str:
     return absolute
 
 
+GPUS = Gpus()
 SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
 ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()

@@ -12,7 +12,7 @@ import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
 from hyperruntime.loop.selection import SELECTIONS
-from hyperruntime.spec import NETWORKS, Limits, Network, check_seconds
+from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import MIB
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -60,6 +60,8 @@ class GenerateOptions:
         image: reference or recipe; None is what the first domain names.
         network: of the containers.
         limits: of each container.
+        limits_mode: as in a spec.
+        gpus: of each container, as in a spec; asked for only where a domain needs GPUs.
         timeout_meta_s: seconds the meta agent may take.
         timeout_eval_s: seconds the evaluation of one split may take.
         timeout_check_s: seconds the load check may take.
@@ -82,6 +84,8 @@ class GenerateOptions:
     image: str | None = None
     network: Network = "none"
     limits: Limits = attrs.field(factory=Limits)
+    limits_mode: LimitsMode = "enforce"
+    gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus)
     timeout_meta_s: float = attrs.field(default=21600.0, validator=_seconds)
     timeout_eval_s: float = attrs.field(default=18000.0, validator=_seconds)
     timeout_check_s: float = attrs.field(default=300.0, validator=_seconds)
@@ -96,6 +100,8 @@ class GenerateOptions:
             raise SpecError("parent_selection", self.parent_selection, allowed)
         if self.network not in get_args(Network):
             raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
+        if self.limits_mode not in LIMITS_MODES:
+            raise SpecError("limits_mode", self.limits_mode, f"one of {', '.join(LIMITS_MODES)}")
         if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
             raise SpecError("run_id", self.run_id, "letters, digits, '.', '_' and '-', at most 100")
         if not self.output_dir_parent or "\0" in self.output_dir_parent:

@@ -124,8 +124,9 @@ class Place:
             mounts=mounts,
             workdir="/",
             network=options.network,
-            gpus="all" if self._setting.needs_gpu else None,
+            gpus=options.gpus if self._setting.needs_gpu else None,
             limits=options.limits,
+            limits_mode=options.limits_mode,
         )
         labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
         return self._setting.containers.open(spec, labels)

@@ -62,14 +62,18 @@ def base_args(settings: Settings) -> list[str]:
     return ["podman", *args]
 
 
-def run_args(launch: Launch, settings: Settings) -> list[str]:
+def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()) -> list[str]:
     """Return the argv that starts a container with a shell attached.
+
+    Args:
+        launch: what to start.
+        settings: how Podman must be called here.
+        device_args: what gives it its devices.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
     spec = launch.spec
-    _refuse_gpus(spec)
     args = [
         *base_args(settings),
         "run",
@@ -87,6 +91,7 @@ def run_args(launch: Launch, settings: Settings) -> list[str]:
         args += ["--cap-add", capability]
     args += network_args(spec, settings)
     args += limit_args(spec.limits, settings)
+    args += device_args
     for mount in (launch.exchange, *spec.mounts):
         args += ["--mount", mount_option(mount)]
     if spec.read_only_rootfs:
@@ -138,7 +143,8 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
             nproc = min(nproc, int(value)) if nproc else int(value)
         else:
             why = "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 with delegation"
-            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
+            instead = "ask for limits_mode='watchdog', " if field == "memory_bytes" else ""
+            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, {instead}or leave it at None")
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")
     # Both, or none: passing one makes Podman set the other to a default that it may not be allowed to set.
@@ -172,11 +178,6 @@ def csv_line(fields: Sequence[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(fields)  # what is in the terminator is quoted in a field
     return line.getvalue().removesuffix("\n")
-
-
-def _refuse_gpus(spec: ContainerSpec) -> None:
-    if spec.gpus is not None:
-        raise UnsupportedOptionError(NAME, "gpus", "this version gives no GPU to a container; leave gpus at None")
 
 
 def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:

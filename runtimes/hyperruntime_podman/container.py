@@ -7,17 +7,22 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hyperruntime.cdi import Device
+from hyperruntime.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import (
+    DeviceError,
     EngineError,
     EngineUnavailableError,
     HyperRuntimeError,
     ImageNotFoundError,
     SpecError,
 )
+from hyperruntime.gpus import gpu_devices
 from hyperruntime.process import ProcessShell
 from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
+from hyperruntime_podman.gpus import device_args
 
 _REMOVE_TIMEOUT_S = 30.0
 
@@ -41,14 +46,18 @@ class PodmanContainer:
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
+            DeviceNotFoundError: no CDI spec describes a GPU that was asked for.
             EngineUnavailableError: Podman cannot be started.
         """
         self.id = launch.name
-        self.exec_env: Mapping[str, str] = {}
+        devices = _devices(launch)
+        # Podman gives it to the main process only, and to none where the edits are arguments.
+        self.exec_env: Mapping[str, str] = merge_edits(devices).env
         self._launch, self._settings, self._on_unknown_failure = launch, settings, on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
-        self.shell = ProcessShell(attach_podman(run_args(launch, settings)))
+        args = run_args(launch, settings, device_args(devices, rootless=settings.rootless))
+        self.shell = ProcessShell(attach_podman(args))
 
     def open_shell(self, user: str) -> ProcessShell:
         """Attach another shell as another user."""
@@ -79,6 +88,13 @@ class PodmanContainer:
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh|failed to exec pid1", error_text, re.I):
             return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
+        if "CDI" in error_text:
+            step = f"`podman --version` may be too old for the spec's cdiVersion; {GENERATE}"
+            return DeviceError(f"Podman cannot give gpus={spec.gpus!r} to a container: {text}; {step}")
+        if spec.gpus is not None and re.search(r"/dev/|error mounting|hook", error_text):
+            return DeviceError(
+                f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec out of date?"
+            )
         if "no space left" in error_text.lower():
             return EngineError(f"Podman's storage is full: {text}; free space with `podman system prune`")
         if not text:
@@ -97,6 +113,11 @@ class PodmanContainer:
             return _cgroup_paths(Path("/proc", str(pid), "cgroup").read_text())
         except (OSError, ValueError):
             return ()
+
+
+def _devices(launch: Launch) -> tuple[Device, ...]:
+    gpus = launch.spec.gpus
+    return () if gpus is None else gpu_devices(gpus, load_devices())
 
 
 def remove(name: str) -> None:

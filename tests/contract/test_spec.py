@@ -8,6 +8,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import (
+    DeviceNotFoundError,
     EngineError,
     EngineUnavailableError,
     ImageNotFoundError,
@@ -163,7 +164,7 @@ def test_the_bridge_is_private_or_refused(runtime: hr.Runtime, base_image: str) 
         ({"workdir": "/no/such/dir"}, SpecError, "workdir"),
         ({"user": "nobody-at-all"}, SpecError, "user"),
         ({"mounts": (hr.Mount(source="/no/such/source", target="/x"),)}, SpecError, "exists on this machine"),
-        ({"gpus": "all"}, UnsupportedOptionError, "gpus"),
+        ({"gpus": "example.com/gpu=0"}, DeviceNotFoundError, "example.com/gpu=0"),
     ],
 )
 def test_what_cannot_be_had_is_one_clear_error(

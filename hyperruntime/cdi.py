@@ -1,0 +1,272 @@
+"""What a CDI spec says about devices: its values, and the reading of one file. Imports spec.
+
+The Container Device Interface describes devices in JSON or YAML files. A container engine that knows it applies them
+itself; for one that does not, a driver applies the :class:`Edits`.
+Source: SPEC.md of cncf-tags/container-device-interface, versions 0.3.0 to 1.0.0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.spec import DEVICE_KIND, DEVICE_NAME
+
+VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
+_MAX_FILE_BYTES = 16 * 1024**2
+_NODE_TYPES = ("", "b", "c", "u", "p")
+_HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
+
+
+@attrs.frozen(kw_only=True)
+class DeviceNode:
+    """A device file in the container.
+
+    Attributes:
+        path: in the container.
+        host_path: on the host.
+        permissions: of the device cgroup: some of ``r``, ``w`` and ``m``.
+    """
+
+    path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+@attrs.frozen(kw_only=True)
+class DeviceMount:
+    """A file or directory of the host in the container.
+
+    Attributes:
+        host_path: on the host.
+        container_path: in the container.
+        options: of mount(8), such as ``ro``, ``nosuid``, ``bind``.
+    """
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the container may only read it."""
+        return "ro" in self.options
+
+
+@attrs.frozen(kw_only=True)
+class Hook:
+    """A program that an OCI runtime runs on the host; no other engine can.
+
+    Attributes:
+        name: when, such as ``createContainer``.
+        path: the program.
+        args: its argv, with its name.
+    """
+
+    name: str
+    path: str
+    args: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Edits:
+    """What giving devices to a container changes in it.
+
+    Attributes:
+        env: variables that every process in it needs.
+        device_nodes: device files.
+        mounts: files of the host, such as the driver's libraries.
+        hooks: programs that only an OCI runtime can run; whoever applies edits without one says which it leaves out.
+        groups: additional group ids of its processes.
+    """
+
+    env: Mapping[str, str] = attrs.field(factory=dict)
+    device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[DeviceMount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    groups: tuple[int, ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        """Return both, each thing once; for a variable or a path in both the other's counts."""
+        return Edits(
+            env={**self.env, **other.env},
+            device_nodes=tuple({node.path: node for node in (*self.device_nodes, *other.device_nodes)}.values()),
+            mounts=tuple({mount.container_path: mount for mount in (*self.mounts, *other.mounts)}.values()),
+            hooks=tuple(dict.fromkeys((*self.hooks, *other.hooks))),
+            groups=tuple(dict.fromkeys((*self.groups, *other.groups))),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Device:
+    """A device that a CDI spec describes.
+
+    Attributes:
+        name: ``vendor.com/class=name``.
+        edits: what it takes, with what its spec asks for all of its devices.
+        file: the spec.
+    """
+
+    name: str
+    edits: Edits
+    file: Path
+
+    @property
+    def kind(self) -> str:
+        """The part before ``=``."""
+        return self.name.partition("=")[0]
+
+
+def read_spec(path: Path) -> tuple[Device, ...]:
+    """Return the devices that a file describes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no CDI spec; the text goes on after the file's name.
+    """
+    try:
+        return tuple(_parse_spec(_parse(path), path))
+    except RecursionError:
+        raise ValueError("is nested too deep") from None
+
+
+def _parse(path: Path) -> object:
+    """Return what a file holds.
+
+    Raises:
+        ValueError: it is not JSON, or not YAML, or no regular file of sensible size.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
+            raise ValueError("is no file of at most 16 MiB")
+        data = file.read(_MAX_FILE_BYTES)
+    if path.suffix == ".json":
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise ValueError(f"is not JSON: {error}") from None
+    return _parse_yaml(data)
+
+
+def _parse_yaml(data: bytes) -> object:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(data, Loader=loader)  # noqa: S506 - a safe loader, in C where there is one
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:  # PyYAML lets others through
+        raise ValueError(f"is not YAML: {error}") from None
+
+
+def _parse_spec(value: object, path: Path) -> Iterator[Device]:
+    spec = _mapping(value, "the file")
+    version, kind = spec.get("cdiVersion"), spec.get("kind")
+    if version not in VERSIONS:
+        raise ValueError(f"has cdiVersion {version!r}; known are {VERSIONS[0]} to {VERSIONS[-1]}")
+    if not isinstance(kind, str) or not DEVICE_KIND.fullmatch(kind):
+        raise ValueError(f"has kind {kind!r}, which is not vendor/class")
+    common = _parse_edits(spec.get("containerEdits"))
+    names: set[str] = set()
+    items = _list(spec.get("devices"), "devices")
+    if not items:
+        raise ValueError("describes no device")
+    for item in items:
+        device = _mapping(item, "a device")
+        short = device.get("name")
+        name = f"{kind}={short}"
+        if not isinstance(short, str) or not DEVICE_NAME.fullmatch(name):
+            raise ValueError(f"has a device named {short!r}, which is no text of letters, digits and _-.:")
+        if name in names:
+            raise ValueError(f"describes {name} twice")
+        names.add(name)
+        yield Device(name=name, edits=common + _parse_edits(device.get("containerEdits")), file=path)
+
+
+def _parse_edits(value: object) -> Edits:
+    if value is None:
+        return Edits()
+    edits = _mapping(value, "containerEdits")
+    return Edits(
+        env=dict(_parse_variable(item) for item in _list(edits.get("env"), "env")),
+        device_nodes=tuple(_parse_node(item) for item in _list(edits.get("deviceNodes"), "deviceNodes")),
+        mounts=tuple(_parse_mount(item) for item in _list(edits.get("mounts"), "mounts")),
+        hooks=tuple(_parse_hook(item) for item in _list(edits.get("hooks"), "hooks")),
+        groups=tuple(_parse_group(item) for item in _list(edits.get("additionalGids"), "additionalGids")),
+    )
+
+
+def _parse_variable(value: object) -> tuple[str, str]:
+    name, equals, text = value.partition("=") if isinstance(value, str) else ("", "", "")
+    if not name or not equals or "\0" in text or "\0" in name:
+        raise ValueError(f"has the variable {value!r}, which is not NAME=value")
+    return name, text
+
+
+def _parse_node(value: object) -> DeviceNode:
+    node = _mapping(value, "a device node")
+    path = _path(node.get("path"), "deviceNodes.path")
+    permissions = node.get("permissions") or "rw"
+    if not isinstance(permissions, str) or not set(permissions) <= set("rwm"):
+        raise ValueError(f"has device permissions {permissions!r}, which are not of r, w and m")
+    if node.get("type", "") not in _NODE_TYPES:
+        raise ValueError(f"has a device of type {node['type']!r}, which is not one of b, c, u and p")
+    host = node.get("hostPath")
+    return DeviceNode(path=path, host_path=_path(host, "hostPath") if host else path, permissions=permissions)
+
+
+def _parse_mount(value: object) -> DeviceMount:
+    mount = _mapping(value, "a mount")
+    return DeviceMount(
+        host_path=_path(mount.get("hostPath"), "mounts.hostPath"),
+        container_path=_path(mount.get("containerPath"), "mounts.containerPath"),
+        options=_texts(mount.get("options"), "mounts.options"),
+    )
+
+
+def _parse_hook(value: object) -> Hook:
+    hook = _mapping(value, "a hook")
+    name = hook.get("hookName")
+    if name not in _HOOK_NAMES:
+        raise ValueError(f"has a hook named {name!r}, which is not one of {', '.join(_HOOK_NAMES)}")
+    return Hook(name=str(name), path=_path(hook.get("path"), "hooks.path"), args=_texts(hook.get("args"), "hooks.args"))
+
+
+def _parse_group(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
+        raise ValueError(f"has the group {value!r}, which is no group id")
+    return value
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"has {type(value).__name__} where {what} should be, which is a mapping")  # noqa: TRY004
+    return value
+
+
+def _list(value: object, what: str) -> Sequence[object]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ValueError(f"has {what} that is no list")  # noqa: TRY004 - all that is wrong with a file is one error
+    return value
+
+
+def _texts(value: object, what: str) -> tuple[str, ...]:
+    texts = _list(value, what)
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise ValueError(f"has {what} that are no texts")
+    return tuple(str(text) for text in texts)
+
+
+def _path(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError(f"has {what} {value!r}, which is no absolute path")
+    return value

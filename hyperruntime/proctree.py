@@ -1,0 +1,189 @@
+"""A container's processes as the host sees them: which they are, and the memory they use. Imports nothing of ours.
+
+They are those of the container's pid namespace, which nothing in it can leave. Source: pid_namespaces(7), proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Collection, Iterable, Iterator
+
+import attrs
+
+_KIB = 1024
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+@attrs.frozen(kw_only=True)
+class Namespace:
+    """A container's pid namespace.
+
+    Attributes:
+        inode: names it while it lives.
+        init: the pid of its first process, with which all others end.
+        handle: a descriptor of that process, which stays its own when the pid is used again.
+        tmpfs: paths by which the host reaches the memory file systems of the container.
+    """
+
+    inode: int
+    init: int
+    handle: int
+    tmpfs: tuple[str, ...] = ()
+
+    def kill(self) -> None:
+        """End every process in it."""
+        try:
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def close(self) -> None:
+        """Forget it."""
+        os.close(self.handle)
+
+
+def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
+    """Return the pid namespace of the processes that see a mount whose source ends with ``mark``.
+
+    Args:
+        mark: of one container only.
+        given: where the host's own directories are mounted in it, whose memory is not the container's.
+
+    Returns:
+        None where the container shares the host's pid namespace, or its processes are not this machine's, or not ours
+        to look at.
+    """
+    wanted, ours = mark.encode() + b" ", _namespace_of("self")
+    for pid in _pids():
+        inode = _namespace_of(pid)
+        if inode in (None, ours) or wanted not in _read(pid, "mountinfo"):
+            continue
+        namespace = _open_namespace(pid, int(inode or 0), given)
+        if namespace is not None:
+            return namespace
+    return None
+
+
+def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespace | None:
+    for pid in (member, *_pids()):
+        if _namespace_of(pid) != inode or not _is_first(pid):
+            continue
+        try:
+            handle = os.pidfd_open(int(pid))
+        except OSError:
+            return None
+        if _namespace_of(pid) != inode:
+            os.close(handle)
+            return None
+        return Namespace(inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid, given)))
+    return None
+
+
+def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
+    """Return the pids in each namespace, by its inode.
+
+    A process that we may not look at (it changed its user) is where its parent is.
+    """
+    found: dict[int, list[str]] = {namespace.inode: [] for namespace in namespaces}
+    places: dict[str, int] = {}
+    hidden: dict[str, str] = {}
+    for pid in _pids():
+        try:
+            places[pid] = os.stat(f"/proc/{pid}/ns/pid").st_ino
+        except PermissionError:
+            hidden[pid] = _parent(pid)
+        except OSError:
+            continue
+    for pid, parent in hidden.items():
+        above, seen = parent, {pid}
+        while above in hidden and above not in seen:
+            seen.add(above)
+            above = hidden[above]
+        places[pid] = places.get(above, 0)
+    for pid, inode in places.items():
+        if inode in found:
+            found[inode].append(pid)
+    return found
+
+
+def rough_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
+    """Return at least what processes and memory file systems use: pages that processes share count for each."""
+    return sum(_kib(_read(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + _tmpfs_bytes(tmpfs)
+
+
+def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
+    """Return what processes and memory file systems use, each shared page once; much dearer than the rough sum."""
+    used = shared = 0
+    for pid in pids:
+        rollup = _read(pid, "smaps_rollup")
+        if not rollup:  # not ours to look at, or gone
+            used += _kib(_read(pid, "status"), (b"VmRSS", b"VmSwap"))
+            continue
+        used += _kib(rollup, (b"Pss", b"SwapPss"))
+        shared += _kib(rollup, (b"Pss_Shmem",))
+    return used * _KIB + max(0, _tmpfs_bytes(tmpfs) - shared * _KIB)
+
+
+def _kib(text: bytes, names: tuple[bytes, ...]) -> int:
+    rows = (line.split() for line in text.splitlines())
+    return sum(int(row[1]) for row in rows if len(row) > 1 and row[0].rstrip(b":") in names and row[1].isdigit())
+
+
+def _tmpfs_bytes(paths: Iterable[str]) -> int:
+    total, seen = 0, set()
+    for path in paths:
+        try:
+            device, facts = os.stat(path).st_dev, os.statvfs(path)
+        except OSError:
+            continue
+        if device not in seen:
+            total += (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+        seen.add(device)
+    return total
+
+
+def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:
+    """Yield the memory file systems that a process can write, without what the host has lent it."""
+    for line in _read(pid, "mountinfo").splitlines():
+        before, _, after = line.partition(b" - ")
+        fields = before.split()
+        whole = len(fields) > 5 and fields[3] == b"/"  # of a part of one the rest is the host's
+        if not whole or not after.startswith(b"tmpfs ") or b"rw" not in fields[5].split(b","):
+            continue
+        point = os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), fields[4]))
+        if not any(f"{point}/".startswith(f"{target}/") for target in given):
+            yield f"/proc/{pid}/root{point}"
+
+
+def _pids() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _namespace_of(pid: str) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def _is_first(pid: str) -> bool:
+    """Tell whether a process is number 1 of its namespace."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"NSpid:"):
+            return line.split()[-1] == b"1"
+    return False
+
+
+def _parent(pid: str) -> str:
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return fields[1].decode() if len(fields) > 1 else ""
+
+
+def _read(pid: str, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

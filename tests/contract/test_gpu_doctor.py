@@ -1,0 +1,144 @@
+"""``hyperrun doctor --gpu IMAGE`` says at which step a GPU is lost on its way into a container."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.cli import main
+
+pytestmark = pytest.mark.engine
+
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+Examine = Callable[..., tuple[int, dict[str, tuple[object, str]]]]
+Make = Callable[..., None]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Make a host with this ``nvidia-smi`` and, if it is to have one, a CDI spec that mounts these files."""
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    (tmp_path / "cdi").mkdir()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", str(tmp_path / "cdi"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def make(smi: str, files: dict[str, str] | None = None, kind: str = "nvidia.com/gpu") -> None:
+        program.write_text(f"#!/bin/sh\n{smi}\n")
+        program.chmod(0o755)
+        mounts = []
+        for number, (path, text) in enumerate((files or {}).items()):
+            source = tmp_path / f"file {number}"
+            source.write_text(text)
+            source.chmod(0o755)
+            mounts.append({"hostPath": str(source), "containerPath": path, "options": ["ro", "rbind"]})
+        edits = {"mounts": mounts, "deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]}
+        spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "all", "containerEdits": edits}]}
+        if files is not None:
+            (tmp_path / "cdi/spec.json").write_text(json.dumps(spec))
+
+    return make
+
+
+@pytest.fixture
+def examine(base_image: str, capsys: pytest.CaptureFixture[str]) -> Examine:
+    """Run the command; return its exit code, and for each step whether it is right and what was said."""
+
+    def run(*args: str) -> tuple[int, dict[str, tuple[object, str]]]:
+        code = main(["doctor", "--gpu", base_image, "--json", *args])
+        told = json.loads(capsys.readouterr().out)
+        assert told["works"] is (code == 0)
+        return code, {step["subject"]: (step["ok"], step["detail"] + step["next_step"]) for step in told["findings"]}
+
+    return run
+
+
+SMI = 'case $1 in -L) echo "GPU 0: Fake";; *) echo "0, GPU-fake, 0, 1000, 0, 550.1, Fake";; esac'
+
+
+def test_a_driver_that_fails_on_the_host_is_the_first_and_last_step(host: Make, examine: Examine) -> None:
+    host("echo 'NVIDIA-SMI has failed'; exit 9")
+    code, steps = examine()
+    assert code == 1
+    assert steps == {
+        "host: nvidia-smi": (
+            False,
+            "nvidia-smi fails with exit code 9: NVIDIA-SMI has failedsee `nvidia-smi` and `dmesg`",
+        )
+    }
+
+
+def test_without_a_spec_podman_is_where_it_ends_and_the_spec_is_the_next_step(host: Make, examine: Examine) -> None:
+    host(SMI)
+    code, steps = examine()
+    assert code == 1
+    assert list(steps) == ["host: nvidia-smi", "host: CDI spec", "engine", "container"]
+    assert steps["host: nvidia-smi"] == (True, "driver 550.1, 0: Fake")
+    assert steps["host: CDI spec"][0] is None
+    assert "nvidia-ctk cdi generate" in steps["host: CDI spec"][1]
+    assert steps["container"][0] is False
+
+
+def test_a_spec_without_the_library_ends_at_the_library(host: Make, examine: Examine) -> None:
+    host(SMI, files={})
+    code, steps = examine()
+    assert code == 1
+    assert steps["inside: device nodes"] == (True, "/dev/nvidia0")
+    assert list(steps)[-1] == "inside: libcuda.so.1"
+    assert steps["inside: libcuda.so.1"][0] is False
+    assert "the CDI spec is out of date" in steps["inside: libcuda.so.1"][1]
+
+
+def test_drivers_that_differ_end_at_nvidia_smi(host: Make, examine: Examine) -> None:
+    host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": "#!/bin/sh\necho 'version mismatch'; exit 18\n"})
+    code, steps = examine()
+    assert code == 1
+    assert steps["inside: libcuda.so.1"] == (True, LIBRARY)
+    assert steps["inside: nvidia-smi"][0] is False
+    assert "version mismatch" in steps["inside: nvidia-smi"][1]
+
+
+def test_where_every_step_works_the_exit_code_is_0(host: Make, examine: Examine) -> None:
+    host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": f"#!/bin/sh\n{SMI}\n"})
+    code, steps = examine()
+    assert code == 0
+    assert steps["inside: nvidia-smi"] == (True, "GPU 0: Fake")
+    assert steps["inside: torch"] == (None, "not in this image")
+
+
+TORCH = """
+import types, sys
+__version__, version = "9.9", types.SimpleNamespace(cuda="13.0")
+cuda = types.SimpleNamespace(is_available=lambda: False)
+"""
+
+
+def test_a_torch_that_sees_no_gpu_is_the_step_that_fails(host: Make, examine: Examine) -> None:
+    smi = f"#!/bin/sh\n{SMI}\n"
+    host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": smi, "/usr/lib/python3/dist-packages/torch.py": TORCH})
+    code, steps = examine()
+    assert code == 1
+    assert "torch 9.9 (CUDA 13.0) sees no GPU" in steps["inside: torch"][1]
+
+
+def test_gpus_of_another_vendor_are_looked_at_as_far_as_it_goes(host: Make, examine: Examine) -> None:
+    host("exit 9", files={}, kind="example.com/gpu")
+    code, steps = examine("--gpus", "example.com/gpu=all")
+    assert code == 0
+    assert steps["inside: device nodes"][0] is True
+    assert steps["inside: driver"][0] is None
+
+
+def test_an_image_that_is_missing_is_a_step_that_fails(
+    host: Make, examine: Examine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(SMI, files={})
+    code = main(["doctor", "--gpu", "localhost/no-such-image:1"])
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "FAIL  container: image 'localhost/no-such-image:1' is not on this machine" in out

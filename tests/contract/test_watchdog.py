@@ -1,0 +1,154 @@
+"""Limits that the library enforces from outside: memory where the engine cannot, the wall clock everywhere."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.driver import EngineInfo, PostMortem
+from hyperruntime.errors import ContainerLostError, SpecError, UnsupportedOptionError
+from hyperruntime.process import wait_until
+from hyperruntime.proctree import find_namespace
+from hyperruntime.runtime import Runtime
+from hyperruntime.units import MIB
+from hyperruntime_podman import PodmanDriver
+
+pytestmark = pytest.mark.engine
+
+LIMIT = 96 * MIB
+TAKE = "import sys, time; x = bytearray(int(sys.argv[1]) << 20); print(len(x), flush=True); time.sleep(20)"
+
+
+class WeakDriver(PodmanDriver):
+    """Podman as it is where it cannot limit memory: rootless on cgroup v1, for whoever runs this test."""
+
+    def probe(self) -> EngineInfo:
+        info = super().probe()
+        return attrs.evolve(info, limits={**info.limits, "memory_bytes": "no"})
+
+
+@pytest.fixture(scope="module")
+def weak() -> Iterator[Runtime]:
+    with Runtime(WeakDriver()) as opened:
+        yield opened
+
+
+def watched(image: str, **limits: Any) -> hr.ContainerSpec:
+    return hr.ContainerSpec(image=image, limits_mode="watchdog", limits=hr.Limits(**limits))
+
+
+def lost(container: hr.Container, *args: str) -> ContainerLostError:
+    begin = time.monotonic()
+    with pytest.raises(ContainerLostError) as caught:
+        container.exec(args)
+    assert time.monotonic() - begin < 10
+    return caught.value
+
+
+def no_watchdog() -> bool:
+    return all(thread.name != "hyperruntime-watchdog" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"exec python3 -c '{TAKE}' 200",
+        # each is below the limit, together they are not
+        f"for i in 1 2 3; do python3 -c '{TAKE}' 50 & done; wait",
+        f"setsid python3 -c '{TAKE}' 200 >/dev/null 2>&1 & sleep 15",
+        "head -c 60M /dev/zero >/dev/shm/file; exec python3 -c '" + TAKE + "' 60",
+    ],
+    ids=["one process", "three processes", "a daemon", "a memory file system"],
+)
+def test_a_container_past_its_memory_is_ended_and_the_error_names_the_watchdog(
+    weak: Runtime, base_image: str, script: str
+) -> None:
+    with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
+        error = lost(container, "sh", "-c", script)
+        assert f"limits.memory_bytes={LIMIT}" in str(error)
+        assert isinstance(error.post_mortem, PostMortem)
+        assert "watchdog ended it, because it used" in error.post_mortem.ended_by
+        used = int(error.post_mortem.ended_by.split(" bytes")[0].split()[-1])
+        assert used > LIMIT
+        assert "watchdog" in str(lost(container, "true"))
+
+
+def test_a_container_under_its_memory_lives_and_shared_pages_count_once(weak: Runtime, base_image: str) -> None:
+    forks = "import os, time\nx = bytearray(50 << 20)\nfor _ in range(4): os.fork() or (time.sleep(1), os._exit(0))\n"
+    with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
+        container.exec(["python3", "-c", forks + "time.sleep(1.5)"]).check()
+        assert container.exec(["python3", "-c", "print(len(bytearray(20 << 20)))"]).exit_code == 0
+    assert wait_until(no_watchdog, 2)
+
+
+def test_only_the_container_that_takes_too_much_is_ended(weak: Runtime, base_image: str) -> None:
+    spec = watched(base_image, memory_bytes=LIMIT)
+    with weak.container(spec) as good, weak.container(spec) as bad, ThreadPoolExecutor(1) as threads:
+        running = threads.submit(good.exec, ["sh", "-c", "sleep 2; echo done"])
+        lost(bad, "python3", "-c", TAKE, "200")
+        assert running.result().stdout == b"done\n"
+        assert [thread.name for thread in threading.enumerate()].count("hyperruntime-watchdog") == 1
+
+
+def test_memory_that_cannot_be_limited_is_refused_unless_the_watchdog_is_asked_for(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(memory_bytes=LIMIT))
+    if runtime.info.limits["memory_bytes"] == "no":
+        with pytest.raises(UnsupportedOptionError, match=r"limits\.memory_bytes.*limits_mode='watchdog'"):
+            runtime.container(spec)
+    with runtime.container(attrs.evolve(spec, limits_mode="watchdog")) as container:
+        container.exec(["true"]).check()
+        if runtime.info.limits["memory_bytes"] == "no":
+            assert "watchdog" in str(lost(container, "python3", "-c", TAKE, "200"))
+        else:
+            assert no_watchdog(), "the engine enforces it better"
+            assert container.exec(["python3", "-c", TAKE, "200"]).exit_code == 137
+
+
+def test_other_limits_are_never_watched(weak: Runtime, base_image: str) -> None:
+    if weak.info.limits["cpus"] != "no":
+        with weak.container(watched(base_image, cpus=0.5)) as container:
+            container.exec(["true"]).check()
+        return
+    with pytest.raises(UnsupportedOptionError, match=r"limits\.cpus"):
+        weak.container(watched(base_image, cpus=0.5))
+
+
+@pytest.mark.parametrize("mode", ["enforce", "watchdog"])
+def test_a_container_lives_no_longer_than_its_wall_clock(runtime: hr.Runtime, base_image: str, mode: Any) -> None:
+    spec = hr.ContainerSpec(image=base_image, limits_mode=mode, limits=hr.Limits(wall_s=1.5))
+    begin = time.monotonic()
+    with runtime.container(spec) as busy, runtime.container(spec) as idle:
+        busy.exec(["true"]).check()
+        assert "lived for limits.wall_s=1.5" in str(lost(busy, "sleep", "30"))
+        assert time.monotonic() - begin < 6
+        assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 3)
+        assert "lived for limits.wall_s" in str(lost(idle, "true"))
+    assert wait_until(no_watchdog, 2)
+
+
+def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime, base_image: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(wall_s=60))) as container:
+            container.exec(["true"]).check()
+            assert not no_watchdog()
+    assert wait_until(no_watchdog, 2)
+    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 2)
+
+
+@pytest.mark.parametrize("limits", [{"wall_s": 0}, {"wall_s": -1}, {"wall_s": float("inf")}, {"wall_s": "1"}])
+def test_what_is_no_wall_clock_is_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="wall_s"):
+        hr.Limits(**limits)
+    with pytest.raises(SpecError, match="limits_mode"):
+        hr.ContainerSpec(image="x", limits_mode="hope")  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+"""Which GPUs ``auto:N`` takes, and that no two containers of a user get the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hyperruntime import gpus as gpus_module
+from hyperruntime.cdi import Device, DeviceMount, DeviceNode, Edits, Hook
+from hyperruntime.devices import DeviceRegistry
+from hyperruntime.errors import DeviceBusyError, DeviceError, StorageError, UnsupportedOptionError
+from hyperruntime.gpus import GpuGrant, gpu_devices, lock_directory
+from hyperruntime.nvidia import only_allowed, parse_gpus
+from hyperruntime_podman.gpus import device_args
+
+TABLE = """\
+0, GPU-aaaa, 70000, 81559, 98, 550.54.15, NVIDIA H100 80GB HBM3
+1, GPU-bbbb, 4, 81559, 0, 550.54.15, NVIDIA H100 80GB HBM3
+2, GPU-cccc, 300, 81559, 0, 550.54.15, NVIDIA H100 80GB HBM3
+3, GPU-dddd, 4, 81559, 40, 550.54.15, NVIDIA H100 80GB HBM3
+"""
+Smi = Callable[[str], None]
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
+    """A program ``nvidia-smi`` that runs a script, and locks of this test's own."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus_module, "LOCK_ROOT", tmp_path)
+
+    def install(script: str) -> None:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    install(f"cat <<'EOF'\n{TABLE}EOF")
+    return install
+
+
+def take(count: int) -> tuple[GpuGrant, object]:
+    grant = GpuGrant(f"auto:{count}")
+    return grant, grant.take()
+
+
+@pytest.mark.usefixtures("smi")
+def test_the_least_used_are_taken_first_and_none_twice() -> None:
+    first, one = take(1)
+    second, two = take(2)
+    assert one == ("1",)
+    assert two == ("2", "3")
+    with pytest.raises(DeviceBusyError, match="of 4 other containers of this user have 3"):
+        take(2)
+    last, four = take(1)
+    assert four == ("0",)
+    first.release()
+    first.release()
+    again, five = take(1)
+    assert five == ("1",)
+    for grant in (second, last, again):
+        grant.release()
+
+
+@pytest.mark.usefixtures("smi")
+def test_what_a_killed_process_had_is_free_at_once_and_a_forked_child_keeps_nothing() -> None:
+    held, _ = take(1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            GpuGrant("auto:1").take()
+            os.write(writer, b"x")
+            signal.pause()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 1) == b"x"
+    os.close(reader)
+    other, two = take(1)
+    assert two == ("2",)
+    held.release()
+    mine, one = take(1)
+    assert one == ("1",), "the forked child must not hold what its parent had"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    third, three = take(1)
+    assert three == ("3",)
+    for grant in (other, mine, third):
+        grant.release()
+
+
+def test_more_than_there_are_is_one_clear_error(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceBusyError, match="needs 5 GPUs and this machine lets us have 4"):
+        take(5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-aaaa")
+    grant, names = take(2)
+    assert names == ("0", "2")
+    grant.release()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(DeviceBusyError, match="lets us have 0"):
+        take(1)
+    smi("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    with pytest.raises(DeviceError, match="exit code 18: Failed to initialize NVML"):
+        take(1)
+
+
+def test_without_a_driver_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match="srun --gres=gpu:1"):
+        take(1)
+
+
+@pytest.mark.usefixtures("smi")
+def test_a_lock_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"hyperruntime-gpus-{os.getuid()}").symlink_to("elsewhere")
+    with pytest.raises(StorageError, match="somebody else's"):
+        lock_directory()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, "0123"), ("", ""), ("1", "1"), ("3,1", "31"), ("1,9,2", "1"), ("GPU-c", "2"), ("GPU-", ""), ("-1", "")],
+)
+def test_cuda_visible_devices_says_what_may_be_taken(text: str | None, expected: str) -> None:
+    env = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
+    assert "".join(gpu.index for gpu in only_allowed(parse_gpus(TABLE), env)) == expected
+
+
+def test_what_nvidia_smi_does_not_know_counts_as_nothing() -> None:
+    (gpu,) = parse_gpus("junk\n0, GPU-a, [N/A], [N/A], [Not Supported], 1.0, GB10, odd\n\n")
+    assert (gpu.memory_used_mib, gpu.utilization, gpu.name) == (0, 0, "GB10, odd")
+
+
+def registry(*names: str, edits: Edits | None = None, place: str = "/etc/cdi") -> DeviceRegistry:
+    file = Path(place, "x.json")
+    return DeviceRegistry(devices={name: Device(name=name, edits=edits or Edits(), file=file) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "known", "expected"),
+    [
+        ("all", ("nvidia.com/gpu=0", "nvidia.com/gpu=all", "a.com/net=0"), ("nvidia.com/gpu=all",)),
+        ("all", ("nvidia.com/gpu=0", "nvidia.com/gpu=1"), ("nvidia.com/gpu=0", "nvidia.com/gpu=1")),
+        (("1",), ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "amd.com/gpu=1"), ("nvidia.com/gpu=1",)),
+        (("1",), ("amd.com/gpu=0", "amd.com/gpu=1"), ("amd.com/gpu=1",)),
+        (("a.com/net=0", "0"), ("nvidia.com/gpu=0", "a.com/net=0"), ("a.com/net=0", "nvidia.com/gpu=0")),
+    ],
+)
+def test_names_and_indices_become_devices(gpus: str, known: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert tuple(device.name for device in gpu_devices(gpus, registry(*known))) == expected
+
+
+SAME = Edits(device_nodes=(DeviceNode(path="/dev/a", host_path="/dev/a"),))
+OTHER = Edits(
+    device_nodes=(DeviceNode(path="/dev/a", host_path="/dev/b", permissions="rwm"),),
+    mounts=(DeviceMount(host_path='/lib/a,"b"', container_path="/x", options=("ro",)),),
+    groups=(44,),
+)
+QUOTED = 'type=bind,"src=/lib/a,""b""",dst=/x,ro=true'
+APPLIED = ["--device", "/dev/b:/dev/a:rwm", "--mount", QUOTED, "--group-add", "44"]
+
+
+@pytest.mark.parametrize(
+    ("edits", "place", "rootless", "expected"),
+    [
+        (SAME, "/etc/cdi", True, ["--device", "a.com/gpu=0"]),
+        (OTHER, "/var/run/cdi", False, ["--device", "a.com/gpu=0"]),
+        (OTHER, "/etc/cdi", True, APPLIED),
+        (OTHER, "/opt/cdi", False, APPLIED),
+    ],
+)
+def test_podman_gets_names_where_it_can_resolve_them_else_their_edits(
+    edits: Edits, place: str, rootless: bool, expected: list[str]
+) -> None:
+    devices = gpu_devices("all", registry("a.com/gpu=0", edits=edits, place=place))
+    assert device_args(devices, rootless=rootless) == expected
+
+
+def test_hooks_that_nobody_would_run_are_refused_by_name() -> None:
+    edits = Edits(hooks=(Hook(name="createContainer", path="/x", args=("nvidia-ctk", "hook", "update-ldcache")),))
+    devices = gpu_devices("all", registry("a.com/gpu=0", edits=edits, place="/opt/cdi"))
+    with pytest.raises(UnsupportedOptionError, match=r"gpus.*/opt/cdi.*nvidia-ctk hook update-ldcache"):
+        device_args(devices, rootless=False)

@@ -1,0 +1,65 @@
+"""The loop asks for GPUs where a domain needs them, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperdomain_circle_packing import CirclePacking
+from hyperruntime import registry
+from hyperruntime.errors import SpecError
+from hyperruntime.loop.options import GenerateOptions, options_from_json, options_to_json
+from hyperruntime.loop.run import start_run
+from hyperruntime.spec import ContainerSpec, Limits
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+
+
+def specs_of_a_run(tmp_path: Path, **options: Any) -> list[ContainerSpec]:
+    """Return what a run of one generation asked its runtime for."""
+    seen: list[ContainerSpec] = []
+    chosen = GenerateOptions(
+        domains=("circle_packing",),
+        agent=str(make_agent_repository(tmp_path / "agent")),
+        max_generation=0,
+        output_dir_parent=str(tmp_path / "out"),
+        eval_samples=(1,),
+        **options,
+    )
+    summary = start_run(FakeRuntime(before_start=seen.append), chosen.settled(), None)
+    assert not any(record.failure for record in summary.generations)
+    assert seen
+    return seen
+
+
+def test_no_gpu_is_asked_for_where_no_domain_needs_one(tmp_path: Path) -> None:
+    assert {spec.gpus for spec in specs_of_a_run(tmp_path, gpus="all")} == {None}
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, "auto:1"), ({"gpus": ["0", "1"]}, ("0", "1"))])
+def test_a_domain_that_needs_gpus_gets_those_that_the_run_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: object
+) -> None:
+    monkeypatch.setattr(registry, "load_domain", lambda name: CirclePacking(name=name, needs_gpu=True))
+    assert {spec.gpus for spec in specs_of_a_run(tmp_path, **options)} == {expected}
+
+
+def test_the_mode_of_limits_reaches_the_containers(tmp_path: Path) -> None:
+    limits = Limits(memory_bytes=64 * 1024**2, wall_s=600.0)
+    specs = specs_of_a_run(tmp_path, limits=limits, limits_mode="watchdog")
+    assert {(spec.limits_mode, spec.limits) for spec in specs} == {("watchdog", limits)}
+
+
+def test_what_is_stored_of_a_run_names_the_same_gpus_and_limits() -> None:
+    options = GenerateOptions(domains="d", gpus=("0",), limits_mode="watchdog", limits=Limits(wall_s=2.5))
+    assert options_from_json(json.loads(json.dumps(options_to_json(options)))) == options
+    old = {name: value for name, value in options_to_json(options).items() if name not in ("gpus", "limits_mode")}
+    assert options_from_json(old).gpus == "auto:1"
+
+
+@pytest.mark.parametrize("change", [{"gpus": "some"}, {"gpus": ()}, {"limits_mode": "hope"}])
+def test_other_values_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=next(iter(change))):
+        GenerateOptions(domains="d", **change)
