@@ -13,7 +13,7 @@ from hyperruntime.bootstrap import build_base_rootfs
 from hyperruntime.buildlog import BuildLog
 from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Image, Images
-from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
+from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import owned_directory
 from hyperruntime.pulling import is_local
@@ -131,7 +131,7 @@ class ImageStore:
             ImageBuildError: Debian's packages cannot be had, or mmdebstrap is missing.
         """
         reference = f"{PREFIX}{BASE}:latest"
-        with _lock(BASE):
+        with _lock(reference):
             if not force and self.exists(reference):
                 return reference
             with owned_directory() as directory:
@@ -170,7 +170,8 @@ class ImageStore:
             raise SpecError("context", str(folder), "a directory that exists")
         with _lock(name):
             if force or not self.exists(name):
-                self._build(folder.resolve(), name, path.resolve(), build_args or {}, BuildLog(name, on_output), force)
+                with BuildLog(name, on_output) as lines:
+                    self._build(folder.resolve(), name, path.resolve(), build_args or {}, lines, force)
         return name
 
     def _build_recipe(self, name: str, build_args: Mapping[str, str], *, force: bool, on_output: OnOutput) -> str:
@@ -181,8 +182,7 @@ class ImageStore:
                 return recipe.reference
             if recipe.base_recipe is not None:
                 self.ensure(recipe.base_recipe, on_output=on_output)
-            lines = BuildLog(recipe.reference, on_output)
-            with recipe.context(lines) as folder:
+            with BuildLog(recipe.reference, on_output) as lines, recipe.context(lines) as folder:
                 self._build(folder, recipe.reference, folder / "Containerfile", arguments, lines, force)
         return recipe.reference
 
@@ -196,18 +196,17 @@ class ImageStore:
         force: bool,
     ) -> None:
         proxies = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
-        with lines:
-            try:
-                self._images.build(
-                    context,
-                    reference,
-                    containerfile=containerfile,
-                    build_args={**proxies, **build_args},
-                    force=force,
-                    on_output=lines,
-                )
-            except ImageBuildError as error:
-                raise lines.failure(reference, error) from error
+        try:
+            self._images.build(
+                context,
+                reference,
+                containerfile=containerfile,
+                build_args={**proxies, **build_args},
+                force=force,
+                on_output=lines,
+            )
+        except ImageBuildError as error:
+            raise lines.failure(reference, error) from error
         log.info("image built", image=reference, log=str(lines.path))
 
 
@@ -231,7 +230,7 @@ def _lock(name: str) -> Iterator[bool]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ImageError(
+        raise StorageError(
             f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a directory of yours"
         ) from error
     lock, waited = FileLock(path), False

@@ -121,6 +121,11 @@ def recipe_of(name: str) -> Recipe | None:
     return load_recipe(short) if meant else None
 
 
+def image_reference(name: str) -> str:
+    """Return the reference that a recipe's name means; what is no recipe's name is a reference."""
+    return load_recipe(name).reference if name in recipe_names() else name
+
+
 def _chosen(name: str, value: str, choices: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
     if value not in choices:
         raise SpecError(f"build argument {name}", value, f"one of {', '.join(choices)}")

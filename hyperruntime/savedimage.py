@@ -31,6 +31,6 @@ def check_archive(path: Path) -> None:
         raise ImageError(f"{path} cannot be read: {error}") from error
     if not found:
         raise ImageError(
-            f"{path} cannot be loaded as an image: it is a tar without an image's manifest, perhaps a root file system; "
+            f"{path} cannot be loaded as an image: it is a tar without an image's manifest (a root file system?); "
             "make it with `hyperrun image save`, `podman save` or `docker save`"
         )

@@ -1,4 +1,4 @@
-"""Fetch Python wheels on the host for an image, so that the build needs neither index nor proxy nor the host's settings.
+"""Fetch Python wheels on the host for an image, whose build then needs neither index nor proxy nor settings.
 
 pip of the host takes them from wherever it is told to take packages; nothing of that is written into the image.
 Imports process only.
