@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import sys
 import tarfile
@@ -57,6 +58,27 @@ def test_a_containerfile_is_built_once_and_again_only_by_force(runtime: hr.Runti
         assert time.monotonic() - begin < 5
     finally:
         runtime.images.remove(REFERENCE)
+
+
+def test_a_build_reaches_what_the_host_reaches_and_its_proxy_stays_out_of_the_image(
+    runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        (odd_path / "Containerfile").write_text(
+            f'FROM {base_image}\nRUN echo "$http_proxy $no_proxy" > /seen && python3 -c "{connect}"\n'
+        )
+        try:
+            runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile", force=True)
+            with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+                assert started.exec(["cat", "/seen"]).stdout == b"http://proxy.invalid:3128 127.0.0.1\n"
+                assert b"proxy" not in started.exec(["env"]).stdout
+        finally:
+            if runtime.images.exists(REFERENCE):
+                runtime.images.remove(REFERENCE)
 
 
 def test_existence_is_an_exact_match(runtime: hr.Runtime, base_image: str) -> None:
