@@ -216,11 +216,10 @@ def test_exec_copies_in_and_out(tmp_path: Path) -> None:
         (
             ("exec", "--image", "localhost/no/such:1", "--", "true"),
             2,
-            b"`hyperrun image build localhost/no/such:1 --file",
+            b"image build localhost/no/such:1 --file",
         ),
         (("exec", "--image", "example.org/x:1", "--", "true"), 2, b"get it with `hyperrun image pull example.org/x:1`"),
         (("image", "pull", "localhost/no/such:1"), 2, b"no registry serves localhost/ names"),
-        (("image", "pull", "127.0.0.1:1/x:1"), 1, b"registry 127.0.0.1:1 cannot be reached"),
         (("image", "save", "localhost/no/such:1", "/tmp/x.tar"), 2, b"`hyperrun image list` shows what there is"),
         (("image", "build", "cuda", "--build-arg", "CUDA=12.3"), 2, b"one of 11.8, 12.1, 12.4, 13.0"),
         (("exec", "--workdir", "/no/such", "--", "true"), 2, b"/no/such"),
