@@ -41,11 +41,9 @@ class BuildLog:
         self.path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w")
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StorageError(
-                f"{folder} cannot be written: {error}; set XDG_CACHE_HOME to a directory of yours"
-            ) from error
+            raise _cannot_write(folder, error) from error
         _forget_old(folder)
 
     def __enter__(self) -> BuildLog:
@@ -57,12 +55,14 @@ class BuildLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the file."""
-        self._file.close()
+        os.close(self._descriptor)
 
     def __call__(self, line: str) -> None:
         """Take a line of output."""
-        self._file.write(f"{line}\n")
-        self._file.flush()
+        try:
+            os.write(self._descriptor, f"{line}\n".encode(errors="replace"))
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
         if match := _STEP.match(line):
             self.step = (match["step"] or f"%{match['section']}").strip()
             self._tail.clear()
@@ -79,6 +79,10 @@ class BuildLog:
             f"image {reference!r} was not built: the step `{self.step}` failed; its last lines:\n{lines}\n"
             f"the whole output is in {self.path}"
         )
+
+
+def _cannot_write(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a directory of yours with room")
 
 
 def _forget_old(folder: Path) -> None:

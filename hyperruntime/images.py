@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -226,7 +227,7 @@ def _ignore(line: str) -> None:
 @contextmanager
 def _lock(name: str) -> Iterator[bool]:
     """Hold the lock on one thing to make; yield whether another process held it before."""
-    path = cache_directory() / f"image-{name.replace('/', '_')[-200:]}.lock"
+    path = cache_directory() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -32,9 +32,11 @@ class Registry:
 
     Attributes:
         address: its ``host:port``.
+        digests: for each name and tag that was pushed, the reference by digest.
     """
 
     address: str
+    digests: dict[str, str] = attrs.field(factory=dict)
 
     def push_busybox(self, name: str, tag: str, greeting: str) -> str:
         """Put an image of a static busybox and ``/greeting`` there; return its reference."""
@@ -59,6 +61,7 @@ class Registry:
             "layers": [{"mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip", **entries["layer"]}],
         }
         self._send("PUT", f"/v2/{name}/manifests/{tag}", json.dumps(manifest).encode(), _MANIFEST)
+        self.digests[f"{name}:{tag}"] = f"{self.address}/{name}@{_digest(json.dumps(manifest).encode())}"
         return f"{self.address}/{name}:{tag}"
 
     def _put_blob(self, name: str, data: bytes) -> None:

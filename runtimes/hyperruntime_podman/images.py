@@ -24,14 +24,11 @@ class PodmanImages:
 
     def exists(self, reference: str) -> bool:
         """Tell whether an image of exactly this reference, or of this whole identifier, is here."""
-        wanted = with_tag(reference)
-        return any(wanted in i.references or reference in (i.id, f"sha256:{i.id}") for i in self.list())
+        return self._identifier(reference) != ""
 
     def list(self) -> tuple[Image, ...]:
         """Return every image."""
-        return self._service.call(
-            "images cannot be listed", lambda client: tuple(_image(i.attrs) for i in client.images.list())
-        )
+        return tuple(_image(attrs) for attrs in self._listed())
 
     def remove(self, reference: str) -> None:
         """Remove a reference."""
@@ -114,8 +111,14 @@ class PodmanImages:
             raise ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{tail}")
         return self._identifier(reference)
 
+    def _listed(self) -> tuple[Mapping[str, Any], ...]:
+        return self._service.call(
+            "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
+        )
+
     def _identifier(self, reference: str) -> str:
-        return next((i.id for i in self.list() if with_tag(reference) in i.references), "")
+        wanted = {with_tag(reference), f"sha256:{reference.removeprefix('sha256:')}"}
+        return next((_image(attrs).id for attrs in self._listed() if wanted & _names(attrs)), "")
 
 
 def _load_failure(result: ProcessResult) -> str:
@@ -129,6 +132,12 @@ def with_tag(reference: str) -> str:
     """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
     name = reference.rpartition("/")[2]
     return reference if ":" in name or "@" in name else f"{reference}:latest"
+
+
+def _names(attrs: Mapping[str, Any]) -> set[str]:
+    """Return all that an image is known by: its tags, its registry's digests, its whole identifier."""
+    listed = (*(attrs.get("RepoTags") or ()), *(attrs.get("Names") or ()), *(attrs.get("RepoDigests") or ()))
+    return {*listed, f"sha256:{str(attrs['Id']).removeprefix('sha256:')}"}
 
 
 def _image(attrs: Mapping[str, Any]) -> Image:

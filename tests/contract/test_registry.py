@@ -68,6 +68,20 @@ def test_the_tag_may_be_left_out(runtime: hr.Runtime, registry: Registry) -> Non
         runtime.images.remove(reference)
 
 
+def test_an_image_is_pulled_by_its_digest(runtime: hr.Runtime, registry: Registry) -> None:
+    registry.push_busybox("by/digest", "1", "the very one\n")
+    reference = registry.digests["by/digest:1"]
+    registry.push_busybox("by/digest", "1", "another\n")
+    try:
+        runtime.images.pull(reference)
+        assert runtime.images.exists(reference)
+        assert runtime.images.ensure(reference) == reference
+        assert not runtime.images.exists(reference.replace("@sha256:", "@sha256:0")[:-1])
+        assert greeting(runtime, reference) == b"the very one\n"
+    finally:
+        runtime.images.remove(reference)
+
+
 @pytest.mark.parametrize("name", ["some/image:2", "no/image", "no/image:1"])
 def test_a_wrong_name_or_tag_is_said(runtime: hr.Runtime, registry: Registry, name: str) -> None:
     registry.push_busybox("some/image", "1", "hello\n")
