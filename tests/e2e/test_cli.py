@@ -388,7 +388,7 @@ def test_demo_ends_with_a_table_pictures_and_what_to_do_next(tmp_path: Path) -> 
     [
         (("--agent", "dirty"), b"dirty"),
         (("--agent", "plain"), b"git"),
-        (("--image", "localhost/no/such:1"), b"get it with `podman pull localhost/no/such:1`"),
+        (("--image", "localhost/no/such:1"), b"hyperrun image build localhost/no/such:1 --file"),
     ],
 )
 def test_generate_refuses_what_it_cannot_run(tmp_path: Path, args: tuple[str, ...], sentence: bytes) -> None:
