@@ -43,8 +43,13 @@ class Content:
 def read_containerfile(text: str) -> Content:
     """Parse a Containerfile of one stage, with commands in the shell's form."""
     joined = re.sub(r"\\\n", " ", _without_comments(text))
-    base, arguments, env = "", {}, {}
-    copies, script, entry, other = [], [], [], []
+    base = ""
+    arguments: dict[str, str] = {}
+    env: dict[str, str] = {}
+    copies: list[tuple[str, str]] = []
+    script: list[str] = []
+    entry: list[str] = []
+    other: list[str] = []
     for line in filter(None, map(str.strip, joined.splitlines())):
         keyword, _, rest = line.partition(" ")
         if keyword == "FROM":
