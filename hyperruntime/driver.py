@@ -227,7 +227,28 @@ class Images(Protocol):
         ...
 
     def load(self, archive: Path) -> tuple[str, ...]:
-        """Load a saved image archive; return its references."""
+        """Load a saved image archive; return its references.
+
+        Raises:
+            ImageError: it holds no image that this engine can take.
+        """
+        ...
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Write an image that is here, with its reference, to a file that :meth:`load` reads.
+
+        Raises:
+            ImageNotFoundError: it is not here.
+        """
+        ...
+
+    def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
+        """Get an image from its registry; return its identifier. Plain HTTP is for loopback only.
+
+        Raises:
+            ImagePullError: its subclasses tell a wrong name or tag, a refused login and a silent registry apart
+                (:func:`hyperruntime.pulling.explain_pull`).
+        """
         ...
 
     def build(

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
-from importlib import resources
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from hyperruntime.bootstrap import build_base_rootfs
+from hyperruntime.buildlog import BuildLog
 from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Image, Images
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, name_hint
+from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import owned_directory
+from hyperruntime.pulling import is_local
+from hyperruntime.recipes import BASE, PREFIX, PROXY_VARIABLES, load_recipe, recipe_of
+from hyperruntime.savedimage import check_archive
 
 log = get_logger(__name__)
 
-PREFIX = "localhost/hyperruntime/"
-BASE = "base"
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-
-
-def recipe_names() -> tuple[str, ...]:
-    """Return the names of the image recipes that ship with the library."""
-    folder = resources.files("hyperruntime_images")
-    return tuple(sorted(entry.name for entry in folder.iterdir() if (entry / "Containerfile").is_file()))
-
-
-def recipe_reference(name: str) -> str:
-    """Return the reference of the image that a recipe makes.
-
-    Raises:
-        SpecError: no recipe has this name.
-    """
-    if name not in recipe_names():
-        raise SpecError("image recipe", name, f"no recipe has this name; {name_hint(name, recipe_names())}")
-    return f"{PREFIX}{name}:latest"
+OnOutput = Callable[[str], None] | None
 
 
 class ImageStore:
@@ -65,27 +51,79 @@ class ImageStore:
         self._images.remove(reference)
 
     def load(self, archive: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Load a saved image archive; return its references."""
-        if not Path(archive).is_file():
-            raise SpecError("archive", str(archive), "a file made by `podman save` or `docker save`")
-        return self._images.load(Path(archive).absolute())
-
-    def ensure(self, name: str, *, on_output: Callable[[str], None] | None = None) -> str:
-        """Return the reference of a recipe's image, or of any image that is here; make the base image if it is missing.
+        """Load a saved image archive; return its references.
 
         Raises:
-            ImageNotFoundError: it is no recipe that can be made without a registry, and not here.
+            SpecError: there is no such file.
+            ImageError: it holds no image.
+        """
+        path = Path(archive).absolute()
+        check_archive(path)
+        with _lock(f"load-{path}"):
+            return self._images.load(path)
+
+    def save(self, reference: str, archive: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write an image to an archive that :meth:`load` reads, here or elsewhere: whole, or not at all.
+
+        Raises:
+            ImageNotFoundError: the image is not here.
+            SpecError: the file exists, and ``force`` was not said.
+            StorageError: it cannot be written.
+        """
+        path = Path(archive).absolute()
+        if not self.exists(reference):
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        if not force and path.exists():
+            raise SpecError("archive", str(archive), "a file that does not exist yet, unless it is forced")
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            # The engine would say in its own words, after minutes, that it may not write here.
+            partial.touch()
+            partial.unlink()
+            self._images.save(reference, partial)
+            partial.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error}; name a file in a directory of yours") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def pull(self, reference: str, *, on_output: OnOutput = None) -> str:
+        """Get an image from its registry, anew where its tag has moved; return the reference.
+
+        Two processes at once pull once: the second waits and finds it. Plain HTTP is spoken with registries on this
+        machine's loopback only.
+
+        Raises:
+            ImagePullError: its subclasses tell a wrong name or tag, a refused login and a silent registry apart.
+        """
+        if is_local(reference):
+            raise ImageNotFoundError(reference, f"no registry serves localhost/ names; {_how_to_make(reference)}")
+        with _lock(f"pull-{reference}") as waited:
+            if not (waited and self.exists(reference)):
+                self._images.pull(reference, on_output=on_output or _ignore)
+                log.info("image pulled", image=reference)
+        return reference
+
+    def ensure(self, name: str, *, on_output: OnOutput = None) -> str:
+        """Return the reference of a recipe's image, or of any image that is here.
+
+        A recipe's image that is missing is made, where that takes no registry.
+
+        Raises:
+            ImageNotFoundError: it is no such recipe's, and not here.
             ImageBuildError: it could not be made.
         """
-        reference = recipe_reference(name) if name in recipe_names() else name
+        recipe = recipe_of(name)
+        reference = recipe.reference if recipe is not None else name
         if self.exists(reference):
             return reference
-        if name == BASE or reference == f"{PREFIX}{BASE}:latest":
+        if recipe is None or not recipe.needs_no_registry:
+            raise ImageNotFoundError(reference, f"get it with {_how_to_make(name)}")
+        if recipe.name == BASE:
             return self.bootstrap(on_output=on_output)
-        step = f"`hyperrun image build {name}`" if name in recipe_names() else f"`podman pull {name}`"
-        raise ImageNotFoundError(reference, f"get it with {step}")
+        return self._build_recipe(recipe.name, {}, force=False, on_output=on_output)
 
-    def bootstrap(self, *, force: bool = False, on_output: Callable[[str], None] | None = None) -> str:
+    def bootstrap(self, *, force: bool = False, on_output: OnOutput = None) -> str:
         """Make the base image from Debian packages, with no registry; return its reference.
 
         Two processes at once make one: the second waits and finds it.
@@ -94,7 +132,7 @@ class ImageStore:
             ImageBuildError: Debian's packages cannot be had, or mmdebstrap is missing.
         """
         reference = f"{PREFIX}{BASE}:latest"
-        with _lock(BASE):
+        with _lock(reference):
             if not force and self.exists(reference):
                 return reference
             with owned_directory() as directory:
@@ -112,33 +150,42 @@ class ImageStore:
         context: str | os.PathLike[str] | None = None,
         build_args: Mapping[str, str] | None = None,
         force: bool = False,
-        on_output: Callable[[str], None] | None = None,
+        on_output: OnOutput = None,
     ) -> str:
         """Build a recipe by its name, or any Containerfile under a name of the user's; return the reference.
 
         An image that exists is not built again unless ``force``. Proxy variables of the environment are
-        passed on.
+        passed on. The whole output is kept in a file that ``on_output`` hears of first.
 
         Raises:
-            ImageBuildError: a step failed; the message holds its last lines.
-            SpecError: no such recipe or file.
+            ImageBuildError: a step failed; the message holds it, its last lines and the file's name.
+            SpecError: no such recipe, file or argument of a recipe.
         """
         if containerfile is None:
-            return self._build_recipe(name, build_args or {}, force, on_output)
+            return self._build_recipe(name, build_args or {}, force=force, on_output=on_output)
         path = Path(containerfile)
         if not path.is_file():
             raise SpecError("containerfile", str(path), "a file that exists")
         folder = Path(context) if context is not None else path.parent
         if not folder.is_dir():
             raise SpecError("context", str(folder), "a directory that exists")
-        return self._build(folder.resolve(), name, path.resolve(), build_args or {}, force, on_output)
+        with _lock(name):
+            if force or not self.exists(name):
+                with BuildLog(name, on_output) as lines:
+                    self._build(folder.resolve(), name, path.resolve(), build_args or {}, lines, force)
+        return name
 
-    def _build_recipe(
-        self, name: str, build_args: Mapping[str, str], force: bool, on_output: Callable[[str], None] | None
-    ) -> str:
-        reference = recipe_reference(name)
-        with resources.as_file(resources.files("hyperruntime_images") / name) as folder:
-            return self._build(folder, reference, folder / "Containerfile", build_args, force, on_output)
+    def _build_recipe(self, name: str, build_args: Mapping[str, str], *, force: bool, on_output: OnOutput) -> str:
+        recipe = load_recipe(name)
+        arguments = recipe.arguments(build_args)
+        with _lock(recipe.reference):
+            if not force and self.exists(recipe.reference):
+                return recipe.reference
+            if recipe.base_recipe is not None:
+                self.ensure(recipe.base_recipe, on_output=on_output)
+            with BuildLog(recipe.reference, on_output) as lines, recipe.context(lines) as folder:
+                self._build(folder, recipe.reference, folder / "Containerfile", arguments, lines, force)
+        return recipe.reference
 
     def _build(
         self,
@@ -146,30 +193,54 @@ class ImageStore:
         reference: str,
         containerfile: Path,
         build_args: Mapping[str, str],
+        lines: BuildLog,
         force: bool,
-        on_output: Callable[[str], None] | None,
-    ) -> str:
+    ) -> None:
         proxies = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
-        with _lock(reference):
-            if force or not self.exists(reference):
-                self._images.build(
-                    context,
-                    reference,
-                    containerfile=containerfile,
-                    build_args={**proxies, **build_args},
-                    force=force,
-                    on_output=on_output or (lambda line: None),
-                )
-                log.info("image built", image=reference)
-        return reference
+        try:
+            self._images.build(
+                context,
+                reference,
+                containerfile=containerfile,
+                build_args={**proxies, **build_args},
+                force=force,
+                on_output=lines,
+            )
+        except ImageBuildError as error:
+            raise lines.failure(reference, error) from error
+        log.info("image built", image=reference, log=str(lines.path))
 
 
-def _lock(name: str) -> FileLock:
-    path = cache_directory() / f"image-{name.replace('/', '_')}.lock"
+def _how_to_make(name: str) -> str:
+    recipe = recipe_of(name)
+    if recipe is not None:
+        return f"`hyperrun image build {recipe.name}`"
+    if is_local(name):
+        return f"`hyperrun image build {name} --file ./Containerfile`, or `hyperrun image load` of an archive of it"
+    return f"`hyperrun image pull {name}`"
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[bool]:
+    """Hold the lock on one thing to make; yield whether another process held it before."""
+    path = cache_directory() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ImageBuildError(
+        raise StorageError(
             f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a directory of yours"
         ) from error
-    return FileLock(path)
+    lock, waited = FileLock(path), False
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        waited = True
+        lock.acquire()
+    try:
+        yield waited
+    finally:
+        lock.release()

@@ -17,7 +17,7 @@ from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.params import COPY_PAIR, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, existing_path
 from hyperruntime.container import Container
 from hyperruntime.errors import ImageNotFoundError, TransferError
-from hyperruntime.images import BASE, recipe_names, recipe_reference
+from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
 from hyperruntime.units import format_duration
@@ -101,7 +101,7 @@ def exec_command(
     """
     container = {name: rest.pop(name) for name in ("workdir", "user", "network", "gpus", "limits_mode")}
     spec = ContainerSpec(
-        image=recipe_reference(image) if image in recipe_names() else image,
+        image=image_reference(image),
         mounts=mounts,
         env=dict(env),
         limits=Limits(memory_bytes=memory, cpus=cpus, pids=pids),

@@ -18,12 +18,12 @@ from hyperruntime.cli.progress import Display, PlainDisplay, Tracker
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
-from hyperruntime.images import BASE, recipe_names, recipe_reference
 from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
 from hyperruntime.loop.storage import make_directory
+from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
 
 _EXIT_FAILED, _EXIT_BY_SIGNAL = 1, 128
@@ -121,7 +121,7 @@ def check_options(options: GenerateOptions) -> Path:
 def ensure_image(runtime: Runtime, options: GenerateOptions) -> None:
     """Make the run's image where it is missing, showing how that goes."""
     name = choose_image(options, load_domains(options.domains))
-    reference = recipe_reference(name) if name in recipe_names() else name
+    reference = image_reference(name)
     if not runtime.images.exists(reference):
         if name == BASE:
             note(f"image {reference} is missing; making it, which takes about a minute")

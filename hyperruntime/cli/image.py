@@ -1,4 +1,4 @@
-"""``hyperrun image``: make, list, load and remove images."""
+"""``hyperrun image``: make, get, list, load, save and remove images."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ _ID_LETTERS = 12
 
 @click.group(cls=Group, epilog=example("hyperrun image bootstrap", "hyperrun image list"))
 def image() -> None:
-    """Make, list, load and remove images."""
+    """Make, get, list, load, save and remove images."""
 
 
 @image.command(
-    epilog=example("hyperrun image build base", "hyperrun image build localhost/mine:1 --file ./Containerfile")
+    epilog=example(
+        "hyperrun image build agent",
+        "hyperrun image build cuda --build-arg CUDA=12.4",
+        "hyperrun image build localhost/mine:1 --file ./Containerfile",
+    )
 )
 @click.argument("name")
 @click.option("--file", "containerfile", metavar="FILE", help="A Containerfile of yours; NAME is then the reference.")
 @click.option("--context", metavar="DIR", help="What COPY sees; default is the Containerfile's directory.")
 @click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="For ARG; may be repeated.")
-@click.option("--force", is_flag=True, help="Build though the image exists, without the cache.")
+@click.option(
+    "--force-rebuild", "--force", "force", is_flag=True, help="Build though the image exists, without the cache."
+)
 @click.pass_obj
 def build(
     state: State,
@@ -56,7 +62,7 @@ def build(
 
 
 @image.command(epilog=example("hyperrun image bootstrap", "hyperrun image bootstrap --force"))
-@click.option("--force", is_flag=True, help="Make it though it exists.")
+@click.option("--force-rebuild", "--force", "force", is_flag=True, help="Make it though it exists.")
 @click.pass_obj
 def bootstrap(state: State, force: bool) -> None:
     """Make the base image from Debian packages, with no registry; print its reference."""
@@ -64,6 +70,16 @@ def bootstrap(state: State, force: bool) -> None:
     with state.open_runtime() as runtime:
         reference = runtime.images.bootstrap(force=force, on_output=Lines())
     _print_made(reference, started)
+
+
+@image.command(epilog=example("hyperrun image pull docker.io/library/debian:bookworm-slim"))
+@click.argument("references", nargs=-1, required=True)
+@click.pass_obj
+def pull(state: State, references: tuple[str, ...]) -> None:
+    """Get images from their registries; print the references."""
+    with state.open_runtime() as runtime:
+        for reference in references:
+            click.echo(runtime.images.pull(reference, on_output=Lines()))
 
 
 @image.command("list", epilog=example("hyperrun image list", "hyperrun image list --json"))
@@ -93,11 +109,24 @@ def remove(state: State, references: tuple[str, ...]) -> None:
             click.echo(f"removed {reference}")
 
 
-@image.command(epilog=example("podman save -o image.tar localhost/mine:1 && hyperrun image load image.tar"))
+@image.command(epilog=example("hyperrun image save localhost/mine:1 mine.tar"))
+@click.argument("reference")
+@click.argument("archive")
+@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.pass_obj
+def save(state: State, reference: str, archive: str, force: bool) -> None:
+    """Write an image to a file that `hyperrun image load` reads on another machine."""
+    with state.open_runtime() as runtime:
+        runtime.images.save(reference, archive, force=force)
+    note(f"saved {reference}")
+    click.echo(archive)
+
+
+@image.command(epilog=example("hyperrun image load mine.tar"))
 @click.argument("archive")
 @click.pass_obj
 def load(state: State, archive: str) -> None:
-    """Load an archive made by `podman save` or `docker save`; print its references."""
+    """Load an archive made by `hyperrun image save`, `podman save` or `docker save`; print its references."""
     with state.open_runtime() as runtime:
         for reference in runtime.images.load(archive):
             click.echo(reference)

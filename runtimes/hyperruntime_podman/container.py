@@ -80,7 +80,7 @@ class PodmanContainer:
         """Return the error that says why the shell never answered; ``user`` is whose it was, if not the spec's."""
         spec, text = self._launch.spec, _last_line(error_text)
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
-            step = f"get it with `podman pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
+            step = f"get it with `hyperrun image pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
             return ImageNotFoundError(spec.image, step)
         if re.search(r"unable to find (user|group)|no matching entries in (passwd|group)", error_text):
             return SpecError("user", user or spec.user, "a user and a group that the image knows, or numbers")

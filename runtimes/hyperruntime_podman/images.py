@@ -1,4 +1,4 @@
-"""Podman's images: podman-py for what exists, the command line for what streams (build, import, load)."""
+"""Podman's images: podman-py for what exists, the command line for what streams (build, import, load, save, pull)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.process import stream_process
+from hyperruntime.process import ProcessResult, stream_process
+from hyperruntime.pulling import explain_pull, is_loopback
 from hyperruntime_podman.args import csv_line
 from hyperruntime_podman.edge import environment, require_program, run_podman
 from hyperruntime_podman.service import PodmanService
@@ -23,14 +24,11 @@ class PodmanImages:
 
     def exists(self, reference: str) -> bool:
         """Tell whether an image of exactly this reference, or of this whole identifier, is here."""
-        wanted = with_tag(reference)
-        return any(wanted in i.references or reference in (i.id, f"sha256:{i.id}") for i in self.list())
+        return self._identifier(reference) != ""
 
     def list(self) -> tuple[Image, ...]:
         """Return every image."""
-        return self._service.call(
-            "images cannot be listed", lambda client: tuple(_image(i.attrs) for i in client.images.list())
-        )
+        return tuple(_image(attrs) for attrs in self._listed())
 
     def remove(self, reference: str) -> None:
         """Remove a reference."""
@@ -50,9 +48,37 @@ class PodmanImages:
         """Load a saved image archive."""
         result = run_podman(["podman", "load", "--quiet", "--input", str(archive)])
         if result.exit_code != 0:
-            raise ImageError(f"{archive} cannot be loaded as an image: {result.error_text}")
+            raise ImageError(f"{archive} cannot be loaded as an image: {_load_failure(result)}")
         lines = result.stdout.decode().splitlines()
-        return tuple(line.partition(": ")[2].strip() for line in lines if line.startswith("Loaded image"))
+        names = (line.partition(": ")[2].strip() for line in lines if line.startswith("Loaded image"))
+        return tuple(name for text in names for name in text.split(","))
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Write an image, with its reference, to an archive of the form that every engine reads.
+
+        Raises:
+            ImageNotFoundError: it is not here.
+        """
+        if not self.exists(reference):
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        args = ["podman", "save", "--quiet", "--format", "docker-archive", "--output", str(archive), reference]
+        result = run_podman(args)
+        if result.exit_code != 0:
+            raise ImageError(f"image {reference!r} cannot be saved: {result.error_text}")
+
+    def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
+        """Get an image from its registry; return its identifier. Credentials are those of ``podman login``.
+
+        Raises:
+            ImagePullError: its subclasses say whether the image, the login or the registry is wrong.
+        """
+        require_program()
+        # Podman retries a dead registry three times and says so; the last line is the reason.
+        args = ["podman", "pull", *(["--tls-verify=false"] if is_loopback(reference) else []), reference]
+        result = stream_process(args, on_line=on_output, cwd="/", env=environment())
+        if result.exit_code != 0:
+            raise explain_pull(reference, result.stderr.decode(errors="replace"), "podman login")
+        return self._identifier(reference)
 
     def build(
         self,
@@ -83,13 +109,35 @@ class PodmanImages:
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             raise ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{tail}")
-        return next((i.id for i in self.list() if with_tag(reference) in i.references), "")
+        return self._identifier(reference)
+
+    def _listed(self) -> tuple[Mapping[str, Any], ...]:
+        return self._service.call(
+            "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
+        )
+
+    def _identifier(self, reference: str) -> str:
+        wanted = {with_tag(reference), f"sha256:{reference.removeprefix('sha256:')}"}
+        return next((_image(attrs).id for attrs in self._listed() if wanted & _names(attrs)), "")
+
+
+def _load_failure(result: ProcessResult) -> str:
+    """Return why an archive was refused; of one that is none Podman tells what each of its readers says."""
+    if "does not match any of the supported image formats" in result.stderr.decode(errors="replace"):
+        return "it is no archive made by `podman save` or `docker save`"
+    return result.error_text
 
 
 def with_tag(reference: str) -> str:
     """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
     name = reference.rpartition("/")[2]
     return reference if ":" in name or "@" in name else f"{reference}:latest"
+
+
+def _names(attrs: Mapping[str, Any]) -> set[str]:
+    """Return all that an image is known by: its tags, its registry's digests, its whole identifier."""
+    listed = (*(attrs.get("RepoTags") or ()), *(attrs.get("Names") or ()), *(attrs.get("RepoDigests") or ()))
+    return {*listed, f"sha256:{str(attrs['Id']).removeprefix('sha256:')}"}
 
 
 def _image(attrs: Mapping[str, Any]) -> Image:

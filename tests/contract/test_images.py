@@ -1,19 +1,28 @@
-"""Images: exact references, builds that say where they failed, and nothing done twice."""
+"""Images: exact references, builds that say where they failed, archives, and nothing done twice."""
 
 from __future__ import annotations
 
+import os
+import socket
+import stat
+import sys
+import tarfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError
+from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.process import run_process
 
 pytestmark = pytest.mark.engine
 
 REFERENCE = "localhost/hyperruntime-test/built:one"
+SAVED = "localhost/hyperruntime-test/saved:1"
+LOG_LINE = "the whole output is kept in "
 
 
 @pytest.fixture
@@ -22,6 +31,15 @@ def recipe(odd_path: Path, base_image: str) -> Path:
     path = odd_path / "Containerfile"
     path.write_text(f"FROM {base_image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD > /word\n")
     return path
+
+
+@pytest.fixture
+def saved_image(runtime: hr.Runtime, odd_path: Path, busybox_image: str) -> Iterator[str]:
+    """An image that a test may remove."""
+    (odd_path / "Containerfile").write_text(f"FROM {busybox_image}\nRUN echo kept > /kept\n")
+    yield runtime.images.build(SAVED, containerfile=odd_path / "Containerfile", force=True)
+    if runtime.images.exists(SAVED):
+        runtime.images.remove(SAVED)
 
 
 def test_a_containerfile_is_built_once_and_again_only_by_force(runtime: hr.Runtime, recipe: Path) -> None:
@@ -42,6 +60,27 @@ def test_a_containerfile_is_built_once_and_again_only_by_force(runtime: hr.Runti
         runtime.images.remove(REFERENCE)
 
 
+def test_a_build_reaches_what_the_host_reaches_and_its_proxy_stays_out_of_the_image(
+    runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        (odd_path / "Containerfile").write_text(
+            f'FROM {base_image}\nRUN echo "$http_proxy $no_proxy" > /seen && python3 -c "{connect}"\n'
+        )
+        try:
+            runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile", force=True)
+            with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+                assert started.exec(["cat", "/seen"]).stdout == b"http://proxy.invalid:3128 127.0.0.1\n"
+                assert b"proxy" not in started.exec(["env"]).stdout
+        finally:
+            if runtime.images.exists(REFERENCE):
+                runtime.images.remove(REFERENCE)
+
+
 def test_existence_is_an_exact_match(runtime: hr.Runtime, base_image: str) -> None:
     assert runtime.images.exists(base_image)
     assert runtime.images.exists(base_image.removesuffix(":latest"))
@@ -50,33 +89,152 @@ def test_existence_is_an_exact_match(runtime: hr.Runtime, base_image: str) -> No
     assert any(base_image in image.references for image in runtime.images.list())
 
 
-def test_a_failing_step_is_shown(runtime: hr.Runtime, odd_path: Path, base_image: str) -> None:
-    (odd_path / "Containerfile").write_text(f"FROM {base_image}\nRUN echo before; echo the reason >&2; exit 9\n")
-    with pytest.raises(ImageBuildError, match=r"(?s)the reason.*exit status 9"):
-        runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile")
+def test_a_failing_step_is_shown_and_the_whole_output_kept(
+    runtime: hr.Runtime, odd_path: Path, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command = "echo the first; seq 100 200; echo the reason >&2; exit 9"
+    (odd_path / "Containerfile").write_text(f"FROM {base_image}\nRUN echo fine\nRUN {command}\n")
+    lines: list[str] = []
+    with pytest.raises(ImageBuildError) as caught:
+        runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile", on_output=lines.append)
+    message = str(caught.value)
+    assert f"the step `RUN {command}` failed" in message
+    assert "the reason" in message
+    assert "    105\n" not in message
     assert not runtime.images.exists(REFERENCE)
+    log = Path(lines[0].removeprefix(LOG_LINE))
+    assert lines[0] == f"{LOG_LINE}{log}"
+    assert str(log) in message
+    assert {"the first", "105", "the reason"} <= set(log.read_text().splitlines())
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_old_build_logs_go(
+    runtime: hr.Runtime, odd_path: Path, busybox_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    builds = tmp_path / "hyperruntime/builds"
+    builds.mkdir(parents=True)
+    for minute in range(30):
+        (builds / f"20200101T00{minute:02}00-x-1.log").touch()
+    (odd_path / "Containerfile").write_text(f"FROM {busybox_image}\nRUN false\n")
+    with pytest.raises(ImageBuildError):
+        runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile")
+    names = sorted(os.listdir(builds))
+    assert len(names) == 20
+    assert names[0] == "20200101T001100-x-1.log"
+    assert "built_one" in names[-1]
 
 
 def test_what_is_not_there_is_named_with_the_next_step(runtime: hr.Runtime, tmp_path: Path) -> None:
+    nothing = "localhost/hyperruntime-test/nothing:1"
     with pytest.raises(ImageNotFoundError, match="hyperrun image list"):
-        runtime.images.remove("localhost/hyperruntime-test/nothing:1")
-    with pytest.raises(ImageNotFoundError, match="podman pull"):
-        runtime.images.ensure("localhost/hyperruntime-test/nothing:1")
+        runtime.images.remove(nothing)
+    with pytest.raises(ImageNotFoundError, match="hyperrun image list"):
+        runtime.images.save(nothing, tmp_path / "x.tar")
+    with pytest.raises(ImageNotFoundError, match=f"hyperrun image build {nothing} --file"):
+        runtime.images.ensure(nothing)
+    with pytest.raises(ImageNotFoundError, match=r"hyperrun image pull example\.org/nothing:1"):
+        runtime.images.ensure("example.org/nothing:1")
+    with pytest.raises(ImageNotFoundError, match="no registry serves localhost/ names"):
+        runtime.images.pull(nothing)
     with pytest.raises(SpecError, match="did you mean 'base'"):
         runtime.images.build("bas")
     with pytest.raises(SpecError, match="exists"):
         runtime.images.build("x", containerfile=tmp_path / "nothing")
+    assert os.listdir(tmp_path) == []
 
 
-def test_an_archive_made_by_podman_save_is_loaded(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
-    tag = "localhost/hyperruntime-test/saved:1"
-    assert run_process(["podman", "tag", busybox_image, tag]).exit_code == 0
-    assert run_process(["podman", "save", "--quiet", "--output", str(tmp_path / "a.tar"), tag]).exit_code == 0
-    runtime.images.remove(tag)
-    assert not runtime.images.exists(tag)
-    assert runtime.images.load(tmp_path / "a.tar") == (tag,)
-    assert runtime.images.exists(tag)
-    runtime.images.remove(tag)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"CUDA": "12.3"}, r"build argument CUDA='12.3' is not allowed: one of 11.8, 12.1, 12.4, 13.0"),
+        ({"CUDDA": "12.4"}, r"did you mean 'CUDA'\?"),
+    ],
+)
+def test_arguments_that_a_recipe_does_not_take_are_refused(
+    runtime: hr.Runtime, given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        runtime.images.build("cuda", build_args=given)
+
+
+def test_a_saved_image_is_loaded_with_its_reference_and_content(
+    runtime: hr.Runtime, saved_image: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / 'a b, "c".tar'
+    runtime.images.save(saved_image, archive)
+    assert [name for name in os.listdir(tmp_path) if "tar" in name] == [archive.name]
+    runtime.images.remove(saved_image)
+    assert not runtime.images.exists(saved_image)
+    assert runtime.images.load(archive) == (saved_image,)
+    with runtime.container(hr.ContainerSpec(image=saved_image)) as started:
+        assert started.exec(["cat", "/kept"]).stdout == b"kept\n"
+
+
+def test_a_file_that_exists_is_replaced_only_by_force(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
+    archive = tmp_path / "mine.tar"
+    archive.write_text("mine")
+    with pytest.raises(SpecError, match="does not exist yet"):
+        runtime.images.save(busybox_image, archive)
+    assert archive.read_text() == "mine"
+    runtime.images.save(busybox_image, archive, force=True)
+    assert runtime.images.load(archive) == (busybox_image,)
+
+
+def test_an_archive_cannot_be_written_where_there_is_no_directory(
+    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageError, match="name a file in a directory of yours"):
+        runtime.images.save(busybox_image, tmp_path / "nothing/mine.tar")
+
+
+def test_files_that_hold_no_image_are_refused_in_one_line(runtime: hr.Runtime, tmp_path: Path) -> None:
+    (tmp_path / "junk.tar").write_text("junk" * 1000)
+    (tmp_path / "empty.tar").touch()
+    with tarfile.open(tmp_path / "rootfs.tar", "w") as tar:
+        tar.add(tmp_path / "junk.tar", arcname="etc/passwd")
+    for name, said in (
+        ("junk", "cannot be loaded as an image"),
+        ("empty", "it is empty"),
+        ("rootfs", "root file system"),
+    ):
+        with pytest.raises(ImageError, match=rf"{name}\.tar .*{said}|{name}\.tar {said}") as caught:
+            runtime.images.load(tmp_path / f"{name}.tar")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(SpecError, match="hyperrun image save"):
+        runtime.images.load(tmp_path / "nothing.tar")
+    with pytest.raises(SpecError, match="hyperrun image save"):
+        runtime.images.load(tmp_path)
+
+
+BUILDER = """
+import sys
+import hyperruntime as hr
+with hr.open_runtime(sys.argv[1]) as runtime:
+    runtime.images.build(sys.argv[2], containerfile=sys.argv[3], on_output=print)
+"""
+
+
+def test_two_processes_at_once_make_one_image(
+    runtime: hr.Runtime, runtime_name: str, odd_path: Path, busybox_image: str
+) -> None:
+    (odd_path / "Containerfile").write_text(f"FROM {busybox_image}\nRUN sleep 1; echo {time.time_ns()}\n")
+    args = [sys.executable, "-c", BUILDER, runtime_name, REFERENCE, str(odd_path / "Containerfile")]
+    outputs: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout)) for _ in range(2)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert runtime.images.exists(REFERENCE)
+        assert sorted(b"sleep 1" in output for output in outputs) == [False, True]
+    finally:
+        runtime.images.remove(REFERENCE)
 
 
 def test_bootstrap_of_an_image_that_is_here_is_instant(runtime: hr.Runtime, base_image: str) -> None:
@@ -89,3 +247,14 @@ def test_the_base_image_holds_what_agents_need(container: hr.Container) -> None:
     for program in ("python3", "git", "patch", "tar", "ps"):
         assert container.exec([program, "--version"]).exit_code == 0
     assert container.exec(["python3", "-c", "import ctypes, json, sqlite3, ssl, venv"]).exit_code == 0
+
+
+@pytest.mark.slow
+def test_the_agent_image_is_made_with_no_network_inside_and_keeps_nothing_of_the_host(runtime: hr.Runtime) -> None:
+    reference = runtime.images.ensure("agent")
+    with runtime.container(hr.ContainerSpec(image=reference)) as started:
+        result = started.exec(["python3", "-c", "import openai, sys; print('%d.%d' % sys.version_info[:2])"])
+        assert result.check().stdout == b"3.11\n"
+        assert started.exec(["python3", "-c", "import openai; openai.OpenAI(api_key='x')"]).exit_code == 0
+        left = started.exec(["sh", "-c", "ls -d /build /etc/pip.conf /root/.config /root/.pip /root/.cache"])
+        assert left.stdout == b""

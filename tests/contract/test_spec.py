@@ -160,7 +160,7 @@ def test_the_bridge_is_private_or_refused(runtime: hr.Runtime, base_image: str) 
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"image": "localhost/no-such-image:1"}, ImageNotFoundError, "podman pull localhost/no-such-image:1"),
+        ({"image": "localhost/no-such-image:1"}, ImageNotFoundError, "hyperrun image pull localhost/no-such-image:1"),
         ({"workdir": "/no/such/dir"}, SpecError, "workdir"),
         ({"user": "nobody-at-all"}, SpecError, "user"),
         ({"mounts": (hr.Mount(source="/no/such/source", target="/x"),)}, SpecError, "exists on this machine"),

@@ -213,7 +213,15 @@ def test_exec_copies_in_and_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "sentence"),
     [
-        (("exec", "--image", "localhost/no/such:1", "--", "true"), 2, b"get it with `podman pull localhost/no/such:1`"),
+        (
+            ("exec", "--image", "localhost/no/such:1", "--", "true"),
+            2,
+            b"image build localhost/no/such:1 --file",
+        ),
+        (("exec", "--image", "example.org/x:1", "--", "true"), 2, b"get it with `hyperrun image pull example.org/x:1`"),
+        (("image", "pull", "localhost/no/such:1"), 2, b"no registry serves localhost/ names"),
+        (("image", "save", "localhost/no/such:1", "/tmp/x.tar"), 2, b"`hyperrun image list` shows what there is"),
+        (("image", "build", "cuda", "--build-arg", "CUDA=12.3"), 2, b"one of 11.8, 12.1, 12.4, 13.0"),
         (("exec", "--workdir", "/no/such", "--", "true"), 2, b"/no/such"),
         (("exec", "--user", "nobody-like-that", "--", "true"), 2, b"user"),
         (("image", "remove", "localhost/no/such:1"), 2, b"`hyperrun image list` shows what there is"),
@@ -380,7 +388,7 @@ def test_demo_ends_with_a_table_pictures_and_what_to_do_next(tmp_path: Path) -> 
     [
         (("--agent", "dirty"), b"dirty"),
         (("--agent", "plain"), b"git"),
-        (("--image", "localhost/no/such:1"), b"get it with `podman pull localhost/no/such:1`"),
+        (("--image", "localhost/no/such:1"), b"hyperrun image build localhost/no/such:1 --file"),
     ],
 )
 def test_generate_refuses_what_it_cannot_run(tmp_path: Path, args: tuple[str, ...], sentence: bytes) -> None:

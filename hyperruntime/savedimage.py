@@ -1,0 +1,36 @@
+"""Tell before an engine is asked whether a file can hold an image. Imports errors only."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from hyperruntime.errors import ImageError, SpecError
+
+# Source: the Docker image specification 1.2 ("Combined Image JSON + Filesystem Changeset Format"), OCI image layout.
+_MANIFESTS = frozenset({"manifest.json", "index.json"})
+
+
+def check_archive(path: Path) -> None:
+    """Refuse what is no saved image; what is compressed or an engine's own format is left to the engine.
+
+    Raises:
+        SpecError: it is no file.
+        ImageError: it cannot be read, is empty, or is a tar of something else.
+    """
+    if not path.is_file():
+        raise SpecError("archive", str(path), "a file made by `hyperrun image save`, `podman save` or `docker save`")
+    try:
+        if not path.stat().st_size:
+            raise ImageError(f"{path} cannot be loaded as an image: it is empty; save the image again")
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            found = any(member.name.removeprefix("./") in _MANIFESTS for member in tar)
+    except tarfile.TarError:
+        return
+    except OSError as error:
+        raise ImageError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise ImageError(
+            f"{path} cannot be loaded as an image: it is a tar without an image's manifest (a root file system?); "
+            "make it with `hyperrun image save`, `podman save` or `docker save`"
+        )

@@ -1,0 +1,179 @@
+"""Pulls from a real registry: what comes, and an error of its own for each thing that may be wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ImageLoginError, ImagePullError, ImageUnknownError, RegistryUnreachableError
+from hyperruntime.process import run_process
+from tests.registry import PASSWORD, USER, Registry, run_registry
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with run_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A registry that wants a login, with an image in it."""
+    directory = tmp_path_factory.mktemp("locked")
+    with run_registry(directory) as open_one:
+        open_one.push_busybox("some/image", "1", "behind a login\n")
+    with run_registry(directory, locked=True) as running:
+        yield running
+
+
+def greeting(runtime: hr.Runtime, reference: str) -> bytes:
+    with runtime.container(hr.ContainerSpec(image=reference)) as container:
+        return container.exec(["cat", "/greeting"]).check().stdout
+
+
+def test_an_image_comes_and_runs_and_comes_anew_when_its_tag_has_moved(runtime: hr.Runtime, registry: Registry) -> None:
+    reference = registry.push_busybox("some/image", "1", "hello\n")
+    lines: list[str] = []
+    try:
+        assert not runtime.images.exists(reference)
+        assert runtime.images.pull(reference, on_output=lines.append) == reference
+        assert runtime.images.exists(reference)
+        assert lines
+        assert greeting(runtime, reference) == b"hello\n"
+        registry.push_busybox("some/image", "1", "hello again\n")
+        runtime.images.pull(reference)
+        assert greeting(runtime, reference) == b"hello again\n"
+    finally:
+        runtime.images.remove(reference)
+
+
+def test_the_tag_may_be_left_out(runtime: hr.Runtime, registry: Registry) -> None:
+    reference = registry.push_busybox("deep/er/image", "latest", "x\n").removesuffix(":latest")
+    try:
+        runtime.images.pull(reference)
+        assert runtime.images.exists(reference)
+        assert runtime.images.exists(f"{reference}:latest")
+        assert not runtime.images.exists(f"{reference}:1")
+    finally:
+        runtime.images.remove(reference)
+
+
+def test_an_image_is_pulled_by_its_digest(runtime: hr.Runtime, registry: Registry) -> None:
+    registry.push_busybox("by/digest", "1", "the very one\n")
+    reference = registry.digests["by/digest:1"]
+    registry.push_busybox("by/digest", "1", "another\n")
+    try:
+        runtime.images.pull(reference)
+        assert runtime.images.exists(reference)
+        assert runtime.images.ensure(reference) == reference
+        assert not runtime.images.exists(reference.replace("@sha256:", "@sha256:0")[:-1])
+        assert greeting(runtime, reference) == b"the very one\n"
+    finally:
+        runtime.images.remove(reference)
+
+
+@pytest.mark.parametrize("name", ["some/image:2", "no/image", "no/image:1"])
+def test_a_wrong_name_or_tag_is_said(runtime: hr.Runtime, registry: Registry, name: str) -> None:
+    registry.push_busybox("some/image", "1", "hello\n")
+    with pytest.raises(ImageUnknownError, match=r"has no such image or tag.*check the name and the tag") as caught:
+        runtime.images.pull(f"{registry.address}/{name}")
+    assert f"{registry.address}/{name}" in str(caught.value)
+    assert not runtime.images.exists(f"{registry.address}/{name}")
+
+
+def test_a_refused_login_is_said_with_the_command_that_logs_in(runtime: hr.Runtime, locked: Registry) -> None:
+    with pytest.raises(ImageLoginError, match=rf"refused the login.*log in with `.* (docker://)?{locked.address}`"):
+        runtime.images.pull(f"{locked.address}/some/image:1")
+
+
+def test_a_registry_that_does_not_answer_is_said(runtime: hr.Runtime) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can have it
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(RegistryUnreachableError, match=rf"registry {address} cannot be reached.*refused"):
+            runtime.images.pull(f"{address}/some/image:1")
+
+
+def test_a_registry_whose_name_is_unknown_is_said(runtime: hr.Runtime) -> None:
+    with pytest.raises(RegistryUnreachableError, match=r"nothing\.invalid cannot be reached.*hyperrun image load"):
+        runtime.images.pull("nothing.invalid/some/image:1")
+
+
+def test_a_name_without_a_registry_is_no_local_image(runtime: hr.Runtime) -> None:
+    with pytest.raises(ImagePullError):
+        runtime.images.pull("hyperruntime-test-no-such-image:1")
+
+
+def test_plain_http_is_spoken_with_this_machine_only(runtime: hr.Runtime, tmp_path: Path) -> None:
+    address = own_address()
+    with run_registry(tmp_path, host=address) as running:
+        reference = running.push_busybox("some/image", "1", "hello\n")
+        with pytest.raises(RegistryUnreachableError, match="plain HTTP, which is allowed on this machine's own addr"):
+            runtime.images.pull(reference)
+        assert not runtime.images.exists(reference)
+
+
+PULLER = """
+import sys
+import hyperruntime as hr
+with hr.open_runtime(sys.argv[1]) as runtime:
+    print(runtime.images.pull(sys.argv[2]))
+"""
+
+
+def test_many_processes_pull_one_image_at_once(runtime: hr.Runtime, runtime_name: str, registry: Registry) -> None:
+    reference = registry.push_busybox("many/image", "1", "for many\n")
+    args = [sys.executable, "-c", PULLER, runtime_name, reference]
+    outputs: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout)) for _ in range(3)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outputs == [f"{reference}\n".encode()] * 3
+        assert greeting(runtime, reference) == b"for many\n"
+    finally:
+        runtime.images.remove(reference)
+
+
+def test_podmans_login_opens_a_locked_registry(
+    locked: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman whatever ``--runtime`` says: the others read their logins when they start."""
+    reference = f"{locked.address}/some/image:1"
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    with hr.open_runtime("podman") as runtime:
+        for password in ("wrong", PASSWORD):
+            secret = b64encode(f"{USER}:{password}".encode()).decode()
+            (tmp_path / "auth.json").write_text(json.dumps({"auths": {locked.address: {"auth": secret}}}))
+            if password != PASSWORD:
+                with pytest.raises(ImageLoginError):
+                    runtime.images.pull(reference)
+        try:
+            runtime.images.pull(reference)
+            assert greeting(runtime, reference) == b"behind a login\n"
+        finally:
+            if runtime.images.exists(reference):
+                runtime.images.remove(reference)
+
+
+def own_address() -> str:
+    """Return an address of this machine that is not the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        address = str(probe.getsockname()[0])
+    assert not address.startswith("127."), "this machine has no address but the loopback's"
+    return address

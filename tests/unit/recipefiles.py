@@ -1,0 +1,127 @@
+"""Read a Containerfile and a definition file into one form, so that a test can say whether they make the same image."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import attrs
+
+_SECTION = re.compile(r"^%(\w+)\s*$", re.MULTILINE)
+_ARGUMENT = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+
+
+@attrs.frozen(kw_only=True)
+class Content:
+    """What a recipe file says, whichever kind it is.
+
+    Attributes:
+        base: the image it starts from, with its build arguments as ``${NAME}``.
+        arguments: build arguments and their defaults.
+        env: the environment of the container.
+        copies: source and target of what comes from the context.
+        script: the words of all commands, in order.
+        entry: the words of what the container runs.
+        other: keywords or sections that say something else.
+    """
+
+    base: str
+    arguments: dict[str, str]
+    env: dict[str, str]
+    copies: list[tuple[str, str]]
+    script: list[str]
+    entry: list[str]
+    other: list[str]
+
+    @property
+    def packages(self) -> list[str]:
+        """The Debian packages that the commands install."""
+        return [name for words in _commands(self.script) for name in _installed(words)]
+
+
+def read_containerfile(text: str) -> Content:
+    """Parse a Containerfile of one stage, with commands in the shell's form."""
+    joined = re.sub(r"\\\n", " ", _without_comments(text))
+    base = ""
+    arguments: dict[str, str] = {}
+    env: dict[str, str] = {}
+    copies: list[tuple[str, str]] = []
+    script: list[str] = []
+    entry: list[str] = []
+    other: list[str] = []
+    for line in filter(None, map(str.strip, joined.splitlines())):
+        keyword, _, rest = line.partition(" ")
+        if keyword == "FROM":
+            base = rest.strip()
+        elif keyword == "ARG":
+            arguments |= _pairs(rest)
+        elif keyword == "ENV":
+            env |= _pairs(rest)
+        elif keyword == "COPY":
+            source, target = rest.split()
+            copies.append((source, target))
+        elif keyword == "RUN":
+            script += _words(rest)
+        elif keyword in ("ENTRYPOINT", "CMD"):
+            entry += re.findall(r'"([^"]*)"', rest)
+        else:
+            other.append(keyword)
+    return Content(base=base, arguments=arguments, env=env, copies=copies, script=script, entry=entry, other=other)
+
+
+def read_definition(text: str) -> Content:
+    """Parse an Apptainer definition file of one stage."""
+    head, *rest = _SECTION.split(_without_comments(_ARGUMENT.sub(r"${\1}", text)))
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    header = dict(re.findall(r"^(\w+):\s*(\S+)\s*$", head, re.MULTILINE))
+    known = {"arguments", "environment", "files", "post", "runscript"}
+    return Content(
+        base=header.get("From", ""),
+        arguments=_pairs(sections.get("arguments", "")),
+        env=_pairs(re.sub(r"^\s*export ", "", sections.get("environment", ""), flags=re.MULTILINE)),
+        copies=[(source, target) for source, target in map(str.split, _lines(sections.get("files", "")))],
+        script=_words(sections.get("post", "").replace("\\\n", " ")),
+        entry=_words(sections.get("runscript", "").replace("exec ", "").replace('"$@"', "")),
+        other=sorted(set(sections) - known) + sorted(set(header) - {"Bootstrap", "From"}),
+    )
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def _lines(text: str) -> Iterator[str]:
+    return filter(None, map(str.strip, text.splitlines()))
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (word.partition("=") for word in shlex.split(text))}
+
+
+def _words(text: str) -> list[str]:
+    """Return shell words with operators apart; the end of a line is a semicolon where a command may end."""
+    lexer = shlex.shlex(text.strip().replace("\n", " ; "), posix=False, punctuation_chars=";<>|&")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in lexer:
+        if word == ";" and (not words or words[-1] in (";", "&&", "||", "|", "then", "else", "do")):
+            continue
+        words.append(word)
+    return words
+
+
+def _commands(script: list[str]) -> Iterator[list[str]]:
+    command: list[str] = []
+    for word in [*script, ";"]:
+        if set(word) <= set(";&|"):
+            yield command
+            command = []
+        else:
+            command.append(word)
+
+
+def _installed(command: list[str]) -> list[str]:
+    if "apt-get" not in command or "install" not in command:
+        return []
+    return [word for word in command[command.index("install") + 1 :] if not word.startswith("-")]

@@ -1,0 +1,195 @@
+"""The image recipes: both files of each say the same, and what they take is checked before anything is built."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from hyperruntime.bootstrap import BASE_PACKAGES
+from hyperruntime.errors import SpecError
+from hyperruntime.recipes import image_reference, load_recipe, recipe_names, recipe_of
+from hyperruntime.wheels import download_wheels, pip_args
+from tests.unit.recipefiles import read_containerfile, read_definition
+
+CONTAINERS = Path(__file__).parents[2] / "containers"
+FOLDERS = sorted(path.parent.name for path in CONTAINERS.glob("*/Containerfile"))
+
+CONTAINERFILE = """
+ARG TAG=1
+FROM example.org/a:${TAG}
+ENV A=1 B="two words"
+COPY . /build
+RUN apt-get update \\
+    && apt-get install --yes one \\
+        two && if true; then echo x; fi
+CMD ["/bin/sh", "-c"]
+"""
+DEFINITION = """
+Bootstrap: docker
+From: example.org/a:{{ TAG }}
+%arguments
+    TAG=1
+%environment
+    export A=1
+    export B="two words"
+%files
+    . /build
+%post
+    # why
+    apt-get update \\
+    && apt-get install --yes one two && if true; then
+        echo x;
+    fi
+%runscript
+    exec /bin/sh -c "$@"
+"""
+
+
+def test_the_comparison_sees_what_is_the_same() -> None:
+    content = read_definition(DEFINITION)
+    assert content == read_containerfile(CONTAINERFILE)
+    assert content.packages == ["one", "two"]
+    assert content.env == {"A": "1", "B": "two words"}
+    assert content.entry == ["/bin/sh", "-c"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a:{{ TAG }}", "b:{{ TAG }}"),
+        ("TAG=1", "TAG=2"),
+        ("export A=1", "export A=2"),
+        (". /build", ". /other"),
+        ("one two", "one"),
+        ("echo x", "echo y"),
+        ("&& apt-get install", "; apt-get install"),
+        ("one two", "one\n    two"),
+        ("exec /bin/sh -c", "exec /bin/sh"),
+        ("%post", "%setup\n    true\n%post"),
+    ],
+)
+def test_the_comparison_sees_what_differs(old: str, new: str) -> None:
+    changed = DEFINITION.replace(old, new)
+    assert changed != DEFINITION
+    assert read_definition(changed) != read_containerfile(CONTAINERFILE)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_two_files_of_a_recipe_make_the_same_image(name: str) -> None:
+    container = read_containerfile((CONTAINERS / name / "Containerfile").read_text())
+    definition = read_definition((CONTAINERS / name / f"{name}.def").read_text())
+    assert attrs.asdict(definition) == attrs.asdict(container)
+    assert container.other == []
+    assert container.script
+
+
+def test_there_is_a_recipe_for_each_image() -> None:
+    assert recipe_names() == ("agent", "base", "cuda")
+
+
+def test_the_base_image_holds_the_packages_of_the_bootstrap_and_so_does_cuda() -> None:
+    def packages(name: str) -> set[str]:
+        return set(read_containerfile((CONTAINERS / name / "Containerfile").read_text()).packages)
+
+    assert packages("base") == set(BASE_PACKAGES)
+    assert packages("cuda") > set(BASE_PACKAGES)
+
+
+def test_cuda_holds_what_agent_does() -> None:
+    both = [(CONTAINERS / name / "requirements.txt").read_text() for name in ("agent", "cuda")]
+    assert "openai" in both[0]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("version", ["11.8", "12.1", "12.4", "13.0"])
+def test_one_argument_chooses_image_and_wheels_that_fit(version: str) -> None:
+    chosen = load_recipe("cuda").arguments({"CUDA": version})
+    assert set(chosen) == {"CUDA_TAG", "TORCH_INDEX"}
+    assert chosen["CUDA_TAG"].startswith(f"{version}.")
+    assert chosen["CUDA_TAG"].endswith("-devel-ubuntu22.04")
+    assert chosen["TORCH_INDEX"].endswith(f"/cu{version.replace('.', '')}")
+
+
+def test_the_files_defaults_are_one_of_the_choices() -> None:
+    defaults = read_containerfile((CONTAINERS / "cuda/Containerfile").read_text()).arguments
+    chosen = load_recipe("cuda").arguments({"CUDA": "12.4"})
+    assert {name: defaults[name] for name in chosen} == chosen
+
+
+def test_what_is_given_by_name_wins_over_what_a_choice_stands_for() -> None:
+    arguments = {"TORCH_INDEX": "https://example.org/simple", "CUDA": "13.0", "http_proxy": "http://proxy:1"}
+    chosen = load_recipe("cuda").arguments(arguments)
+    assert chosen["TORCH_INDEX"] == "https://example.org/simple"
+    assert chosen["CUDA_TAG"].startswith("13.0")
+    assert chosen["http_proxy"] == "http://proxy:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("cuda", {"CUDA": "12"}, "one of 11.8, 12.1, 12.4, 13.0"),
+        ("cuda", {"TORCHINDEX": "x"}, "did you mean 'TORCH_INDEX'?"),
+        ("agent", {"CUDA": "12.4"}, "recipe 'agent' has none"),
+        ("base", {"A": "1"}, "recipe 'base' has none"),
+    ],
+)
+def test_other_arguments_are_refused(name: str, given: dict[str, str], said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_recipe(name).arguments(given)
+    assert said in str(caught.value)
+
+
+def test_a_recipe_is_known_by_its_name_and_by_its_images_reference() -> None:
+    agent = load_recipe("agent")
+    assert recipe_of("agent") == recipe_of("localhost/hyperruntime/agent:latest") == agent
+    assert image_reference("agent") == agent.reference == "localhost/hyperruntime/agent:latest"
+    assert recipe_of("localhost/hyperruntime/agents:latest") is None
+    assert recipe_of("example.org/agent") is None
+    assert image_reference("example.org/agent") == "example.org/agent"
+
+
+def test_what_needs_a_registry_is_known() -> None:
+    assert {name: load_recipe(name).needs_no_registry for name in recipe_names()} == {
+        "agent": True, "base": True, "cuda": False,
+    }  # fmt: skip
+    assert [load_recipe(name).base_recipe for name in recipe_names()] == ["base", None, None]
+
+
+def test_wheels_are_asked_for_the_images_python_and_not_the_hosts() -> None:
+    args = pip_args(Path("r.txt"), Path("/w"), "3.11", "python3")
+    assert args[:4] == ["python3", "-m", "pip", "download"]
+    assert args[args.index("--python-version") + 1] == "3.11"
+    assert "--only-binary=:all:" in args
+    assert f"manylinux2014_{platform.machine()}" in args
+    assert args[-5:] == ["--dest", "/w", "--requirement", "r.txt", "pip"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 1", "has no pip"),
+        ('case "$*" in *--version) exit 0;; esac; mkdir "$4/w"; echo no such package >&2; exit 1', "no such package"),
+    ],
+)
+def test_without_wheels_the_build_is_told_why_and_finds_no_half_directory(
+    tmp_path: Path, script: str, said: str
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script.replace('$4/w', str(tmp_path / 'wheels'))}\n")
+    program.chmod(0o755)
+    lines: list[str] = []
+    assert not download_wheels(tmp_path / "r.txt", tmp_path / "wheels", "3.11", str(program), lines.append)
+    assert said in lines[-1]
+    assert "the build fetches the Python packages itself" in lines[-1]
+    assert not (tmp_path / "wheels").exists()
+
+
+@pytest.mark.slow
+def test_wheels_come_from_where_pip_of_the_host_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("idna\n")
+    assert download_wheels(tmp_path / "r.txt", tmp_path / "wheels", "3.11", sys.executable, print)
+    assert {path.name.partition("-")[0] for path in (tmp_path / "wheels").iterdir()} == {"idna", "pip"}
