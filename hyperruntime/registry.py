@@ -5,7 +5,8 @@ A class is loaded only when it is asked for by name, so a broken plugin breaks n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -55,9 +56,11 @@ def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name 
 
     Raises:
         DriverNotFoundError: no installed driver has this name.
-        DriverLoadError: it is installed and cannot be loaded.
+        DriverLoadError: it is installed and cannot be loaded or made.
     """
-    return _load(RUNTIMES, name, DriverNotFoundError)()
+    made = _load(RUNTIMES, name, DriverNotFoundError)
+    with blaming(RUNTIMES, name):
+        return made()
 
 
 def load_domain(name: str) -> Any:  # noqa: ANN401 - a Domain
@@ -90,9 +93,24 @@ def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception])
     known = plugins(group)
     if name not in known:
         raise missing(name, list(known))
-    try:
+    with blaming(group, name):
         return known[name].load()
-    except Exception as error:
+
+
+@contextmanager
+def blaming(group: str, name: str) -> Iterator[None]:
+    """Turn what a plugin's own code lets slip into an error that names the plugin's package.
+
+    Raises:
+        DriverLoadError: the block raised anything but our errors; a plugin that exits is broken too.
+    """
+    try:
+        yield
+    except HyperRuntimeError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        source = plugins(group)[name].source
         raise DriverLoadError(
-            f"{name!r} of package {known[name].source!r} cannot be loaded: {error}; reinstall or remove that package"
+            f"{name!r} of package {source!r} is broken: {what}; reinstall or remove that package"
         ) from error

@@ -171,15 +171,18 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
     """
     wanted = name or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
     if wanted != AUTO:
-        driver: Driver = registry.load_driver(wanted)
-        driver.probe()
-        return Runtime(driver, run_id=run_id)
+        return Runtime(_usable_driver(wanted), run_id=run_id)
     reasons = []
     for candidate in registry.auto_order():
         try:
-            driver = registry.load_driver(candidate)
-            driver.probe()
-            return Runtime(driver, run_id=run_id)
+            return Runtime(_usable_driver(candidate), run_id=run_id)
         except (DriverLoadError, EngineUnavailableError) as error:
             reasons.append(str(error))
     raise EngineUnavailableError(AUTO, "; ".join(reasons) or "no driver is installed", "see `hyperrun doctor`")
+
+
+def _usable_driver(name: str) -> Driver:
+    driver: Driver = registry.load_driver(name)
+    with registry.blaming(registry.RUNTIMES, name):
+        driver.probe()
+    return driver

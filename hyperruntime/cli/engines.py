@@ -10,7 +10,7 @@ import attrs
 
 from hyperruntime import registry
 from hyperruntime.driver import Driver, EngineInfo, Finding
-from hyperruntime.errors import DriverLoadError, DriverNotFoundError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.errors import DriverNotFoundError, EngineUnavailableError, HyperRuntimeError
 
 
 @attrs.frozen(kw_only=True)
@@ -59,12 +59,8 @@ def view_engine(name: str) -> EngineView:
             return EngineView(name=name, source=source, info=driver.probe())
     except EngineUnavailableError as error:
         return EngineView(name=name, source=source, why=error.why, next_step=error.next_step)
-    except DriverLoadError as error:
-        return EngineView(name=name, source=source, why=f"broken: {error}")
     except HyperRuntimeError as error:
         return EngineView(name=name, source=source, why=str(error))
-    except Exception as error:  # noqa: BLE001 - a plugin of a third party; it must not hide the others
-        return EngineView(name=name, source=source, why=f"broken: {_described(error)}", next_step=_blame(source))
 
 
 def diagnose_engine(name: str) -> list[Finding]:
@@ -74,23 +70,13 @@ def diagnose_engine(name: str) -> list[Finding]:
             return list(driver.diagnose())
     except HyperRuntimeError as error:
         return [Finding(subject="driver", ok=False, detail=str(error))]
-    except Exception as error:  # noqa: BLE001 - as above
-        source = registry.plugins(registry.RUNTIMES)[name].source
-        return [Finding(subject="driver", ok=False, detail=_described(error), next_step=_blame(source))]
 
 
 @contextmanager
 def _loaded(name: str) -> Iterator[Driver]:
     driver: Any = registry.load_driver(name)
-    try:
-        yield driver
-    finally:
-        driver.close()
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _blame(source: str) -> str:
-    return f"tell the authors of package {source!r}, or remove it"
+    with registry.blaming(registry.RUNTIMES, name):
+        try:
+            yield driver
+        finally:
+            driver.close()

@@ -12,7 +12,6 @@ from hyperruntime.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.driver import Finding
 from hyperruntime.errors import DeviceNotFoundError, HyperRuntimeError
 from hyperruntime.gpus import NVIDIA_KIND, gpu_devices
-from hyperruntime.images import recipe_names, recipe_reference
 from hyperruntime.nvidia import NO_DRIVER, list_gpus
 from hyperruntime.spec import ContainerSpec
 
@@ -48,7 +47,7 @@ def gpu_findings(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps
         image: a recipe's name, or a reference.
         gpus: as in a spec.
     """
-    for found in _steps(state, recipe_reference(image) if image in recipe_names() else image, gpus):
+    for found in _steps(state, image_reference(image), gpus):
         yield found
         if found.ok is False:
             return

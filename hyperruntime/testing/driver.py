@@ -24,7 +24,10 @@ from hyperruntime.spec import ContainerSpec, Mount
 NAME = "fake"
 IMAGE = "localhost/hyperruntime/base:latest"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-REFUSED_FIELDS = ("user", "images.build", "images.load", "images.load_rootfs", "images.remove")
+REFUSED_FIELDS = (
+    "user",
+    *(f"images.{verb}" for verb in ("build", "load", "load_rootfs", "pull", "remove", "save")),
+)
 _MARK = "hyperruntime-fake"
 _PROGRAMS = ("unshare", "setpriv", "prlimit", "pivot_root", "mount")
 _FORKS = b"echo up; i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i + 1)); done; echo unlimited\n"
@@ -118,6 +121,14 @@ class FakeDriverImages:
     def load(self, archive: Path) -> tuple[str, ...]:
         """Refuse."""
         raise _unsupported("images.load")
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Refuse."""
+        raise _unsupported("images.save")
+
+    def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
+        """Refuse."""
+        raise _unsupported("images.pull")
 
     def build(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import attrs
 
@@ -155,5 +156,5 @@ class FindsImagesByPrefix(FakeDriver):
         return PrefixImages()
 
 
-def _changed(launch: Launch, **fields: object) -> Launch:
+def _changed(launch: Launch, **fields: Any) -> Launch:
     return attrs.evolve(launch, spec=attrs.evolve(launch.spec, **fields))
