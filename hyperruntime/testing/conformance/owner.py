@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Driver
 from hyperruntime.process import PIPE, HostProcess, spawn
-from hyperruntime.testing.conformance.context import LABEL, Context, open_context
+from hyperruntime.runtime import Runtime
+from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context
 
 MODULE = "hyperruntime.testing.conformance.owner"
 STOP_ALL = "kill -STOP -1; sleep 600"
@@ -42,8 +44,10 @@ def main(module: str, name: str, image: str, count: str, mark: str, how: str) ->
         how: ``fork`` to fork a child that lives on, ``stop`` to stop every process in the containers.
     """
     driver = getattr(importlib.import_module(module), name)()
-    with open_context(driver, image) as context:
-        own(context, int(count), mark, how)
+    driver.probe()
+    with Runtime(driver, run_id=RUN_ID) as runtime:
+        # No directory beside the runtime's own: nobody would remove it after a SIGKILL.
+        own(Context(driver, runtime, image, Path("/nowhere")), int(count), mark, how)
 
 
 def own(context: Context, count: int, mark: str, how: str) -> None:
