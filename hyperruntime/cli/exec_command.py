@@ -14,7 +14,7 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.params import COPY_PAIR, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, existing_path
+from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, existing_path
 from hyperruntime.container import Container
 from hyperruntime.errors import ImageNotFoundError, TransferError
 from hyperruntime.recipes import BASE, image_reference
@@ -67,7 +67,9 @@ class ExecOptions:
 @click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="What it can reach.")
 @click.option("--memory", type=SIZE, help="Memory and swap, such as 512m.")
 @click.option("--cpus", type=float, help="Cores, such as 1.5.")
-@click.option("--pids", type=int, default=DEFAULT_PIDS, show_default=True, help="Processes and threads.")
+@click.option(
+    "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Processes and threads, or none for no limit."
+)
 @click.option(
     "--limits-mode",
     type=click.Choice(LIMITS_MODES),
@@ -90,7 +92,7 @@ def exec_command(
     env: Pairs,
     memory: int | None,
     cpus: float | None,
-    pids: int,
+    pids: int | None,
     read_only: bool,
     **rest: Any,  # noqa: ANN401 - the other options, by the names of their fields
 ) -> int:

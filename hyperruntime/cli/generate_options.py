@@ -13,7 +13,7 @@ import click
 from hyperruntime import registry
 from hyperruntime.cli.command import AGENT_FILE
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.cli.params import COUNTS, DURATION, GPUS, NAMES, SIZE
+from hyperruntime.cli.params import COUNT, COUNTS, DURATION, GPUS, NAMES, SIZE
 from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.selection import SELECTIONS
@@ -59,7 +59,8 @@ _OPTIONS: tuple[Decorator, ...] = (
                  help="What agents can reach."),
     click.option("--memory", type=SIZE, help="Memory and swap of each container, such as 2g."),
     click.option("--cpus", type=float, help="Cores of each container, such as 1.5."),
-    click.option("--pids", type=int, default=DEFAULT_PIDS, show_default=True, help="Processes in each container."),
+    click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True,
+                 help="Processes in each container, or none for no limit."),
     click.option("--limits-mode", type=click.Choice(LIMITS_MODES), default=_default("limits_mode"), show_default=True,
                  help="watchdog: watch the memory where the engine cannot limit it."),
     click.option("--gpus", type=GPUS, metavar="WHICH", default=_default("gpus"), show_default=True,

@@ -13,6 +13,7 @@ from hyperruntime.driver import Finding
 from hyperruntime.errors import DeviceNotFoundError, HyperRuntimeError
 from hyperruntime.gpus import NVIDIA_KIND, gpu_devices
 from hyperruntime.nvidia import NO_DRIVER, list_gpus
+from hyperruntime.recipes import image_reference
 from hyperruntime.spec import ContainerSpec
 
 _TIMEOUT_S = 120.0

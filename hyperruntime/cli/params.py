@@ -37,6 +37,21 @@ class Size(_ParamType):
         return value if isinstance(value, int) else parse_size(str(value), option_name(param))
 
 
+class Count(_ParamType):
+    """A whole number, or ``none`` for no limit."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:  # noqa: ANN401
+        """Return the number, or None."""
+        if value == "none":
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            raise SpecError(option_name(param), value, "a whole number, or none") from None
+
+
 class Duration(_ParamType):
     """Seconds above zero, as ``10s`` or ``5m``."""
 
@@ -180,6 +195,6 @@ def existing_path(path: str, field: str) -> str:
     return absolute
 
 
-GPUS = Gpus()
+GPUS, COUNT = Gpus(), Count()
 SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
 ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()

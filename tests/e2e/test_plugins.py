@@ -40,7 +40,8 @@ class Environment:
         source.mkdir(parents=True)
         (source / f"hyperdriver_{name}.py").write_text(module)
         (source / "pyproject.toml").write_text(
-            f'[project]\nname = "hyperdriver-{name}"\nversion = "1"\n[tool.setuptools]\npy-modules = ["hyperdriver_{name}"]\n'
+            f'[project]\nname = "hyperdriver-{name}"\nversion = "1"\n'
+            f'[tool.setuptools]\npy-modules = ["hyperdriver_{name}"]\n'
             f'[project.entry-points."hyperruntime.runtimes"]\n{name} = "hyperdriver_{name}:ThrowAwayDriver"\n'
         )
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-deps"]
@@ -82,7 +83,9 @@ def test_a_driver_of_another_package_is_found_and_used_by_its_name(environment: 
     environment.install("throwaway", WORKING)
     view = environment.runtimes()["throwaway"]
     assert (view["package"], view["usable"]) == ("hyperdriver-throwaway", True)
-    code, out, err = environment.hyperrun("--runtime", "throwaway", "exec", "--", "sh", "-c", "echo from $((6 * 7))")
+    code, out, err = environment.hyperrun(
+        "--runtime", "throwaway", "exec", "--pids", "none", "--", "sh", "-c", "echo from $((6 * 7))"
+    )
     assert (code, out) == (0, "from 42\n"), err
     code, out, err = environment.hyperrun("selfcheck", "throwaway", "--only", "exec.*")
     assert code == 0, out + err
