@@ -133,6 +133,35 @@ class ImageBuildError(ImageError):
     """An image build failed; the message holds the failing step's last lines."""
 
 
+class ImagePullError(ImageError):
+    """An image could not be had from its registry; its subclasses say why."""
+
+    def __init__(self, image: str, why: str, next_step: str) -> None:
+        """Name the image, why it did not come and what to do."""
+        self.image = image
+        super().__init__(f"image {image!r} was not pulled: {why}; {next_step}")
+
+
+class ImageUnknownError(ImagePullError, LookupError):
+    """The registry has no such image or tag."""
+
+
+class ImageLoginError(ImagePullError, PermissionError):
+    """The registry wants a login, or refused the one it got."""
+
+    def __str__(self) -> str:
+        """Return the sentence (OSError would print its tuple)."""
+        return str(self.args[0])
+
+
+class RegistryUnreachableError(ImagePullError, ConnectionError):
+    """The registry does not answer."""
+
+    def __str__(self) -> str:
+        """Return the sentence (OSError would print its tuple)."""
+        return str(self.args[0])
+
+
 class ContainerStateError(HyperRuntimeError):
     """The container was closed, or not started, when something was asked of it."""
 
