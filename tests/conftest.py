@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 import hyperruntime as hr
@@ -16,11 +17,57 @@ PREFIX = "localhost/hyperruntime-test/"
 SHELLS = ("dash", "busybox", "bash")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the engine's tests run against any driver."""
+    default = os.environ.get("HYPERRUNTIME_TEST_RUNTIME", "podman")
+    parser.addoption("--runtime", metavar="NAME", default=default, help="driver that the engine tests use")
+
+
 @pytest.fixture(scope="session")
-def runtime() -> Iterator[hr.Runtime]:
-    """Podman, opened for the whole session."""
-    with hr.open_runtime("podman") as opened:
+def runtime_name(request: pytest.FixtureRequest) -> str:
+    """The driver's name: ``--runtime``, HYPERRUNTIME_TEST_RUNTIME, or podman."""
+    return str(request.config.getoption("--runtime"))
+
+
+@pytest.fixture(scope="session")
+def runtime(runtime_name: str) -> Iterator[hr.Runtime]:
+    """The driver under test, opened for the whole session."""
+    with hr.open_runtime(runtime_name) as opened:
         yield opened
+
+
+@attrs.frozen
+class EngineCommand:
+    """The engine's own command line, as a witness that is not us; ``podman`` and ``docker`` speak alike.
+
+    Attributes:
+        program: its name.
+    """
+
+    program: str
+
+    def run(self, *args: str) -> str:
+        """Return what a command prints; it must succeed."""
+        result = run_process([self.program, *args])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout.decode()
+
+    def containers(self, *filters: str) -> list[str]:
+        """Return the names of all containers, running or not."""
+        words = [word for text in filters for word in ("--filter", text)]
+        return self.run("ps", "--all", "--format", "{{.Names}}", *words).split()
+
+    def remove(self, *names: str) -> None:
+        """Remove containers that may be gone already."""
+        for name in names:
+            run_process([self.program, "rm", "--force", *(["--time", "0"] if self.program == "podman" else []), name])
+
+
+@pytest.fixture(scope="session")
+def engine_command(runtime_name: str) -> EngineCommand:
+    """The command line of the engine under test."""
+    assert runtime_name in ("podman", "docker"), f"there is no command that lists containers of {runtime_name}"
+    return EngineCommand(runtime_name)
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +130,7 @@ def processes(container: hr.Container) -> Callable[[], list[str]]:
 
     def listed() -> list[str]:
         lines = container.exec(["ps", "-axo", "args="]).stdout.decode().splitlines()
-        own = ("/run/podman-init", "/bin/sh", "ps -axo", "[sh]")
+        own = ("/run/podman-init", "/sbin/docker-init", "/bin/sh", "ps -axo", "[sh]")
         return [line for line in lines if not line.startswith(own) and "lane.sh" not in line]
 
     return listed

@@ -29,7 +29,7 @@ def test_the_defaults_are_safe(container: hr.Container) -> None:
     assert not [name for name, bit in dangerous.items() if effective >> bit & 1]
     links = container.exec(["sh", "-c", "ls /sys/class/net"]).stdout.split()
     assert links == [b"lo"]
-    assert b"podman-init" in container.exec(["cat", "/proc/1/cmdline"]).stdout
+    assert b"-init" in container.exec(["cat", "/proc/1/cmdline"]).stdout
 
 
 def test_no_network_is_really_none(container: hr.Container) -> None:
@@ -159,7 +159,7 @@ def test_the_bridge_is_private_or_refused(runtime: hr.Runtime, base_image: str) 
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"image": "localhost/no-such-image:1"}, ImageNotFoundError, "podman pull localhost/no-such-image:1"),
+        ({"image": "localhost/no-such-image:1"}, ImageNotFoundError, "pull localhost/no-such-image:1"),
         ({"workdir": "/no/such/dir"}, SpecError, "workdir"),
         ({"user": "nobody-at-all"}, SpecError, "user"),
         ({"mounts": (hr.Mount(source="/no/such/source", target="/x"),)}, SpecError, "exists on this machine"),
