@@ -48,7 +48,7 @@ class Settings:
         rootless: whether the daemon runs as an ordinary user.
         limits: how each limit is enforced (``cgroup`` or ``no``).
         networks: the networks that work.
-        cdi: whether the daemon takes CDI device names.
+        cdi_dirs: where the daemon reads CDI specs; none where it takes no CDI device names.
         cdi_devices: the names it lists itself (Docker 28.3 and newer; older ones list none).
         nvidia: whether NVIDIA's own runtime or hook is installed for it.
     """
@@ -56,7 +56,7 @@ class Settings:
     rootless: bool = False
     limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
     networks: tuple[str, ...] = attrs.field(default=("none",), converter=_strings)
-    cdi: bool = False
+    cdi_dirs: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     cdi_devices: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     nvidia: bool = False
 
@@ -187,10 +187,10 @@ def cdi_names(names: Sequence[str], settings: Settings) -> tuple[str, ...]:
         UnsupportedOptionError: CDI names alone can say it, and the daemon takes none.
     """
     qualified = any("=" in name for name in names)
-    if qualified and not settings.cdi:
+    if qualified and not settings.cdi_dirs:
         why = "this daemon takes no CDI names (Docker 25 and newer do, with `features.cdi`; 28.2 by default)"
         raise UnsupportedOptionError(NAME, "gpus", f"{why}; use gpus='all' or indices, or a newer Docker")
-    if qualified or (settings.cdi and not settings.nvidia):
+    if qualified or (settings.cdi_dirs and not settings.nvidia):
         return tuple(name if "=" in name else f"{_NVIDIA}{name}" for name in names)
     return ()
 

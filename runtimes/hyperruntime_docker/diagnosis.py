@@ -84,7 +84,7 @@ def _gpus(found: Probe) -> Finding:
         return Finding(subject="GPUs", ok=True, detail="by NVIDIA's container runtime")
     if settings.cdi_devices:
         return Finding(subject="GPUs", ok=True, detail=f"by CDI: {', '.join(settings.cdi_devices)}")
-    if settings.cdi:
+    if settings.cdi_dirs:
         step = "generate specs, for NVIDIA with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"
         return Finding(subject="GPUs", ok=None, detail="the daemon takes CDI names and lists none", next_step=step)
     step = "install nvidia-container-toolkit if this machine has GPUs, or use Docker 28 (CDI)"

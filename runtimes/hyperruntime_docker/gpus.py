@@ -9,8 +9,6 @@ from typing import Any
 
 from hyperruntime_docker.args import Settings, cdi_names, gpu_names
 
-_SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
-
 
 def device_env(gpus: str | Sequence[str] | None, settings: Settings) -> Mapping[str, str]:
     """Return the environment that every exec needs so that the GPUs of a spec work in it.
@@ -18,13 +16,13 @@ def device_env(gpus: str | Sequence[str] | None, settings: Settings) -> Mapping[
     Raises:
         UnsupportedOptionError: the daemon takes no CDI names, and some were given.
     """
-    return {} if gpus is None else cdi_env(cdi_names(gpu_names(gpus), settings))
+    return {} if gpus is None else cdi_env(cdi_names(gpu_names(gpus), settings), settings.cdi_dirs)
 
 
-def cdi_env(names: Sequence[str]) -> dict[str, str]:
-    """Return what the machine's CDI specs add to the environment for some device names. Source: CDI spec 0.6."""
+def cdi_env(names: Sequence[str], directories: Sequence[str]) -> dict[str, str]:
+    """Return what the CDI specs in some directories add to the environment for some devices. Source: CDI spec 0.6."""
     env: dict[str, str] = {}
-    for spec in _specs() if names else ():
+    for spec in _specs(directories) if names else ():
         kind = spec.get("kind", "")
         wanted = [d for d in spec.get("devices", ()) if f"{kind}={d.get('name')}" in names]
         for holder in [spec, *wanted] if wanted else []:
@@ -33,9 +31,9 @@ def cdi_env(names: Sequence[str]) -> dict[str, str]:
     return env
 
 
-def _specs() -> list[dict[str, Any]]:
+def _specs(directories: Sequence[str]) -> list[dict[str, Any]]:
     found = []
-    for path in (path for directory in _SPEC_DIRS for path in sorted(Path(directory).glob("*.json"))):
+    for path in (path for directory in directories for path in sorted(Path(directory).glob("*.json"))):
         try:
             found.append(dict(json.loads(path.read_text())))
         except (OSError, ValueError):

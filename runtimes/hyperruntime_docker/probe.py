@@ -95,7 +95,7 @@ def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
             rootless=is_rootless(info),
             limits=limits,
             networks=networks,
-            cdi=bool(info.get("CDISpecDirs")),
+            cdi_dirs=info.get("CDISpecDirs") or (),
             cdi_devices=cdi_devices(info),
             nvidia=has_nvidia(info),
         ),

@@ -146,12 +146,10 @@ def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SD
     The SDK keeps the connection inside a response; a copy that a forked child inherited would keep the container
     alive, so that one is closed.
     """
-    os.set_blocking(raw.fileno(), False)
     early = _buffered(raw)
     connection = socket.socket(fileno=os.dup(raw.fileno()))
     connection.setblocking(True)
-    response = getattr(raw, "_response", None)
-    (response or raw).close()
+    raw._response.close()  # noqa: SLF001 - where the SDK keeps it
     return connection, early
 
 
@@ -169,12 +167,10 @@ def read_text(connection: socket.socket, early: bytes, timeout_s: float) -> str:
 
 
 def _buffered(raw: Any) -> bytes:  # noqa: ANN401
-    """Return what the HTTP client read beyond the response's head."""
-    try:
-        reader = raw._response.raw._fp.fp  # noqa: SLF001 - the SDK reaches for the socket in the same way
-        return bytes(reader.peek(_CHUNK_BYTES) or b"")
-    except (AttributeError, ValueError, OSError):
-        return b""
+    """Return what the HTTP client read beyond the response's head; an exec's first words may be there."""
+    raw._sock.settimeout(0)  # noqa: SLF001 - or an empty buffer waits for the socket
+    reader = raw._response.raw._fp.fp  # noqa: SLF001 - the SDK reaches for the socket in the same way
+    return bytes(reader.peek(_CHUNK_BYTES) or b"")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

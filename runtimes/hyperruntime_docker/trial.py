@@ -33,6 +33,8 @@ n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 echo works
 echo heard >{_EXCHANGE}/fifo
 """
+# A daemon without a bridge starts the container all the same, and leaves it with `lo` alone.
+_NETWORK_SCRIPT = {"host": "echo works", "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works"}
 
 
 class Trial:
@@ -93,7 +95,7 @@ class Trial:
     def works_with(self, network: str) -> bool:
         """Tell whether a container runs with a network."""
         try:
-            return "works" in self._run(self._userland, "echo works", network).splitlines()
+            return "works" in self._run(self._userland, _NETWORK_SCRIPT[network], network).splitlines()
         except (EngineError, EngineUnavailableError):
             return False
 
