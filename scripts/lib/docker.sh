@@ -9,6 +9,7 @@ readonly DOCKER_LOG=/var/log/hyperruntime-dockerd.log
 readonly NEW_DOCKER=/var/lib/hyperruntime-docker-new
 readonly NEW_DOCKER_RUN=/run/hyperruntime-docker-new
 readonly NEW_DOCKER_CDI=$NEW_DOCKER_RUN/cdi
+readonly NEW_DOCKER_BRIDGE=hyperruntime0
 readonly NEW_DOCKER_SOCKET=$NEW_DOCKER_RUN/docker.sock
 
 # docker_answers SOCKET: whether a daemon answers there to this user.
@@ -68,18 +69,26 @@ start_dockerd() {
     die "dockerd does not start; the end of $log:" "$(tail -n 5 "$log")"
 }
 
-# prepare_new_docker: unpack Debian unstable's Docker beside the system's and start it on a socket of its own. It has no
-# bridge and touches no firewall; it is for tests of what 20.10 has not: GPUs by CDI name, from specs in NEW_DOCKER_CDI. For root on Debian (amd64).
+# prepare_new_docker: unpack Debian unstable's Docker beside the system's and start it on a socket of its own. It has a
+# bridge of its own, for with none it would delete the first daemon's; it touches no firewall, so that bridge leads nowhere. It is for tests of what 20.10 has not: GPUs by CDI name, from specs in NEW_DOCKER_CDI. For root on Debian (amd64).
 prepare_new_docker() {
     if docker_answers "$NEW_DOCKER_SOCKET"; then return; fi
     is_root && has_apt || die "only root on Debian can have a second Docker daemon here."
     if [ ! -x "$NEW_DOCKER/usr/sbin/dockerd" ]; then unpack_new_docker; fi
     if ! find_program runc; then install_packages runc; fi
+    make_bridge "$NEW_DOCKER_BRIDGE" 172.31.254.1/24
     mkdir -p "$NEW_DOCKER_CDI"
     PATH=$NEW_DOCKER/usr/sbin:$NEW_DOCKER/usr/bin:$PATH start_dockerd "$NEW_DOCKER_RUN/dockerd.log" "$NEW_DOCKER_SOCKET" \
         --config-file /dev/null --data-root "$NEW_DOCKER/data" --exec-root "$NEW_DOCKER_RUN" \
-        --pidfile "$NEW_DOCKER_RUN/dockerd.pid" --host "unix://$NEW_DOCKER_SOCKET" --bridge none --iptables=false \
+        --pidfile "$NEW_DOCKER_RUN/dockerd.pid" --host "unix://$NEW_DOCKER_SOCKET" --bridge "$NEW_DOCKER_BRIDGE" --iptables=false \
         --ip6tables=false --ip-forward=false --ip-masq=false --cdi-spec-dir "$NEW_DOCKER_CDI"
+}
+
+# make_bridge NAME ADDRESS
+make_bridge() {
+    if [ -e "/sys/class/net/$1" ]; then return; fi
+    if ! find_program ip; then install_packages iproute2; fi
+    ip link add name "$1" type bridge && ip address add "$2" dev "$1" && ip link set "$1" up
 }
 
 # unpack_new_docker: get the packages with lists of our own, so that the system's apt never hears of unstable.
@@ -107,5 +116,7 @@ stop_new_docker() {
     pid=$(cat "$NEW_DOCKER_RUN/dockerd.pid" 2>/dev/null) || return 0
     kill "$pid" 2>/dev/null || return 0
     while kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
+    umount "$NEW_DOCKER_RUN"/netns/* 2>/dev/null || true
     rm -rf "$NEW_DOCKER/data" "$NEW_DOCKER_RUN"
+    ip link delete "$NEW_DOCKER_BRIDGE" 2>/dev/null || true
 }
