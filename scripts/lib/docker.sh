@@ -6,11 +6,14 @@
 
 readonly DOCKER_SOCKET=/var/run/docker.sock
 readonly DOCKER_LOG=/var/log/hyperruntime-dockerd.log
+readonly REGISTRY=/var/lib/hyperruntime-registry
 readonly NEW_DOCKER=/var/lib/hyperruntime-docker-new
 readonly NEW_DOCKER_RUN=/run/hyperruntime-docker-new
 readonly NEW_DOCKER_CDI=$NEW_DOCKER_RUN/cdi
 readonly NEW_DOCKER_BRIDGE=hyperruntime0
 readonly NEW_DOCKER_SOCKET=$NEW_DOCKER_RUN/docker.sock
+
+APT_OPTIONS=()
 
 # docker_answers SOCKET: whether a daemon answers there to this user.
 docker_answers() {
@@ -93,20 +96,40 @@ make_bridge() {
 
 # unpack_new_docker: get the packages with lists of our own, so that the system's apt never hears of unstable.
 unpack_new_docker() {
-    local work options
+    local lists
     say "unpacking Docker of Debian unstable (docker.io, containerd, tini) into $NEW_DOCKER; nothing is installed"
-    work=$(mktemp -d)
-    mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$NEW_DOCKER"
+    lists=$(mktemp -d)
+    mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
     printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian unstable main\n' \
-        >"$work/sources.list"
-    options=(-o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
-        -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root)
-    (
-        cd "$work" && apt_run "${options[@]}" update && apt_run "${options[@]}" download docker.io containerd tini
-    ) || die "Debian unstable's packages of Docker cannot be had; check the network and apt's proxy."
+        >"$lists/sources.list"
+    APT_OPTIONS=(-o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$lists/lists" -o "Dir::Cache=$lists/cache" -o APT::Sandbox::User=root)
+    apt_run "${APT_OPTIONS[@]}" update || die "Debian unstable's lists cannot be had; check the network and apt's proxy."
+    unpack_packages "$NEW_DOCKER" docker.io containerd tini
+    APT_OPTIONS=()
+    rm -rf "$lists"
+}
+
+# prepare_registry: unpack Debian's docker-registry, for tests that pull; installed, it would start on port 5000.
+prepare_registry() {
+    if [ -x "$REGISTRY/usr/bin/docker-registry" ]; then return; fi
+    is_root && has_apt || die "only root on Debian can get the registry for the tests of pulls here."
+    say "unpacking Debian's docker-registry into $REGISTRY; nothing is installed"
+    unpack_packages "$REGISTRY" docker-registry
+}
+
+# unpack_packages DIRECTORY PACKAGE...: unpack Debian packages, all or nothing; APT_OPTIONS may name other lists.
+unpack_packages() {
+    local directory=$1 work
+    shift
+    work=$(mktemp -d)
+    (cd "$work" && apt_run "${APT_OPTIONS[@]}" download "$@") \
+        || die "Debian's packages cannot be had ($*); try apt-get update, check the network and apt's proxy."
     for package in "$work"/*.deb; do
-        dpkg -x "$package" "$NEW_DOCKER"
+        dpkg -x "$package" "$work/root"
     done
+    mkdir -p "$directory"
+    cp -a "$work/root/." "$directory"
     rm -rf "$work"
 }
 
