@@ -6,6 +6,7 @@ The only module that makes clients. The SDK is imported when a client is first n
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,7 @@ def connect(timeout_s: int) -> Any:  # noqa: ANN401 - the SDK is untyped
     try:
         where = endpoint()
         refuse_remote(where)
+        check_socket(where)
         return from_env(timeout=timeout_s)
     except DockerException as error:
         raise unreachable(str(error), endpoint_or_default()) from error
@@ -98,6 +100,22 @@ def refuse_remote(where: str) -> None:
     if scheme == "https" or os.environ.get("DOCKER_TLS_VERIFY"):
         why = f"its daemon is reached by TLS ({where}), and a shell is attached through a local socket only"
         raise EngineUnavailableError(NAME, why, REMOTE_HINT)
+
+
+def check_socket(where: str) -> None:
+    """Try a local socket first: the SDK hides the reason, and leaves its own socket open.
+
+    Raises:
+        EngineUnavailableError: nobody listens, or this user may not connect.
+    """
+    if not where.startswith("unix://"):
+        return
+    path = where.removeprefix("unix://")
+    with socket.socket(socket.AF_UNIX) as attempt:
+        try:
+            attempt.connect(path)
+        except OSError as error:
+            raise unreachable(str(error), where) from error
 
 
 def unreachable(text: str, where: str) -> EngineUnavailableError:

@@ -1,0 +1,301 @@
+"""What only Docker has: where its daemon may be, several users of one daemon, registries, GPUs by CDI name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import (
+    EngineUnavailableError,
+    ImageBuildError,
+    ImageError,
+    ImageLoginError,
+    ImageNotFoundError,
+    ImageUnknownError,
+    RegistryUnreachableError,
+    UnsupportedOptionError,
+)
+from hyperruntime.owner import LABEL
+from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
+from hyperruntime_docker import DockerDriver
+from hyperruntime_docker.args import UID_LABEL
+from hyperruntime_docker.images import DockerImages
+
+pytestmark = pytest.mark.docker
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "localhost/hyperruntime-test/docker-busybox:latest"
+HTPASSWD = "someone:$2b$04$8qgwB8Mj6IWUI21ui66Fl.7.3ax28A1QKfVJNvJWiFqUnaU8UUpLC\n"
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+def docker(*args: str) -> str:
+    result = run_process(["docker", *args])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.decode()
+
+
+def script(function: str) -> str:
+    """Return what a function of the set-up scripts prints."""
+    text = f"set -eu; . scripts/lib/common.sh; . scripts/lib/docker.sh; {function}"
+    result = run_process(["bash", "-c", text], cwd=ROOT, timeout_s=200)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.decode().strip()
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rootfs")
+    (root / "bin").mkdir()
+    shutil.copy(shutil.which("busybox") or "/bin/busybox", root / "bin/busybox")
+    for applet in ("sh", "cat", "echo", "ls", "sleep", "true"):
+        (root / "bin" / applet).symlink_to("busybox")
+    with tarfile.open(root.parent / "rootfs.tar", "w") as tar:
+        tar.add(root, ".")
+    return root.parent / "rootfs.tar"
+
+
+@pytest.fixture(scope="module")
+def opened(rootfs: Path) -> Iterator[hr.Runtime]:
+    """The machine's own daemon with a tiny image."""
+    with hr.open_runtime("docker") as runtime:
+        runtime.images._images.load_rootfs(rootfs, IMAGE)
+        yield runtime
+
+
+@pytest.fixture
+def images(opened: hr.Runtime) -> DockerImages:
+    assert isinstance(opened.images._images, DockerImages)
+    return opened.images._images
+
+
+def test_a_daemon_that_does_not_run_is_named_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(EngineUnavailableError, match=r"none\.sock.*systemctl start docker"):
+        hr.open_runtime("docker")
+    findings = DockerDriver().diagnose()
+    assert [finding.ok for finding in findings] == [False]
+    assert "dockerd" in findings[0].next_step
+
+
+def test_the_current_context_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    endpoint = f"host=unix://{tmp_path}/elsewhere.sock"
+    run_process(["docker", "context", "create", "mine", "--docker", endpoint]).stdout.decode()
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "mine"}))
+    with pytest.raises(EngineUnavailableError, match=r"elsewhere\.sock"):
+        hr.open_runtime("docker")
+
+
+def test_a_daemon_that_does_not_see_our_files_is_refused(opened: hr.Runtime, tmp_path: Path) -> None:
+    """As on another machine: here its view of TMPDIR is cut off by a mount namespace."""
+    program = "import hyperruntime as hr; hr.open_runtime('docker')"
+    hidden = 'mount -t tmpfs none "$1" && TMPDIR=$1 XDG_CACHE_HOME=$1 exec "$2" -c "$3"'
+    args = ["unshare", "--mount", "sh", "-c", hidden, "sh", str(tmp_path), sys.executable, program]
+    result = run_process(args, cwd=tmp_path.parent)
+    assert result.exit_code != 0
+    assert f"does not see this machine's {tmp_path}" in result.error_text
+    assert "docker context use default" in result.error_text
+    assert "hyperruntime-probe" not in docker("ps", "--all") + docker("images")
+
+
+def test_a_daemon_behind_tcp_on_this_machine_works(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=relay, args=(server,), daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        with hr.open_runtime("docker") as runtime, runtime.container(hr.ContainerSpec(image=IMAGE)) as container:
+            assert container.exec(["cat"], input=b"over tcp").stdout == b"over tcp"
+            name = container.name
+        assert name not in docker("ps", "--all")
+
+
+def relay(server: socket.socket) -> None:
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:
+            return
+        threading.Thread(target=join, args=(client,), daemon=True).start()
+
+
+def join(client: socket.socket) -> None:
+    with client, socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect("/var/run/docker.sock")
+        back = threading.Thread(target=copy, args=(daemon, client), daemon=True)
+        back.start()
+        copy(client, daemon)
+        back.join()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def test_containers_of_another_user_of_the_daemon_are_not_ours(opened: hr.Runtime) -> None:
+    name = f"hyperruntime-test-{os.getpid()}-other"
+    labels = [f"{LABEL}=x", f"{LABEL}.host={os.uname().nodename}", f"{LABEL}.pid=4194303", f"{LABEL}.start=1.0"]
+    words = [word for label in (*labels, f"{UID_LABEL}={os.getuid() + 1}") for word in ("--label", label)]
+    docker("run", "--detach", "--rm", "--network", "none", "--name", name, *words, IMAGE, "sleep", "60")
+    try:
+        assert name not in opened.prune()
+        assert name in docker("ps")
+    finally:
+        docker("rm", "--force", name)
+
+
+def test_what_a_dead_owner_left_goes_even_without_the_sdk(opened: hr.Runtime) -> None:
+    name = f"hyperruntime-test-{os.getpid()}-left"
+    docker("run", "--detach", "--network", "none", "--name", name, "--label", f"{LABEL}={name}", IMAGE, "sleep", "60")
+    *args, _interpreter = DockerDriver().cleanup_args(f"{LABEL}={name}")
+    run_process([*args, "/no/such/python"])
+    assert name not in docker("ps", "--all")
+
+
+def test_the_step_that_fails_is_named_and_its_output_is_plain_text(images: DockerImages, tmp_path: Path) -> None:
+    recipe = tmp_path / "Containerfile"
+    recipe.write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN echo the reason >&2; exit 9\n")
+    lines: list[str] = []
+    with pytest.raises(ImageBuildError, match=r"(?s)Step 3/3 : RUN echo the reason.*\nthe reason\n.*code: 9") as caught:
+        images.build(tmp_path, "localhost/x:1", containerfile=recipe, build_args={}, force=True, on_output=lines.append)
+    assert "fine" not in str(caught.value)
+    assert "fine" in lines
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_saved_image_comes_back_with_its_name(images: DockerImages, tmp_path: Path) -> None:
+    docker("tag", IMAGE, "localhost/hyperruntime-test/saved:2")
+    images.save("localhost/hyperruntime-test/saved:2", tmp_path / "a b.tar")
+    images.remove("localhost/hyperruntime-test/saved:2")
+    assert images.load(tmp_path / "a b.tar") == ("localhost/hyperruntime-test/saved:2",)
+    images.remove("localhost/hyperruntime-test/saved:2")
+    assert os.listdir(tmp_path) == ["a b.tar"]
+    with pytest.raises(ImageNotFoundError):
+        images.save("localhost/hyperruntime-test/saved:2", tmp_path / "b.tar")
+    (tmp_path / "junk.tar").write_text("junk")
+    with pytest.raises(ImageError, match=r"junk\.tar"):
+        images.load(tmp_path / "junk.tar")
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], str]]:
+    """Start registries on loopback: ``registry(locked)`` returns one's address."""
+    program = script("prepare_registry; echo $REGISTRY") + "/usr/bin/docker-registry"
+    started = []
+
+    def start(locked: bool) -> str:
+        directory = tmp_path_factory.mktemp("registry")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        (directory / "htpasswd").write_text(HTPASSWD)
+        auth = f"auth: {{htpasswd: {{realm: test, path: {directory}/htpasswd}}}}\n" if locked else ""
+        storage = f"storage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
+        (directory / "config.yml").write_text(f"version: 0.1\n{storage}http: {{addr: '{address}'}}\n{auth}")
+        process = spawn(
+            [program, "serve", str(directory / "config.yml")], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+        )
+        started.append(process)
+        host, port = address.split(":")
+        assert wait_until(lambda: answers(host, int(port)), 20)
+        return address
+
+    yield start
+    for process in started:
+        kill_group(process)
+        process.wait()
+
+
+def answers(host: str, port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex((host, port)) == 0
+
+
+def test_an_image_is_pulled_and_what_is_wrong_has_its_own_error(
+    images: DockerImages, registry: Callable[[bool], str]
+) -> None:
+    address, locked = registry(False), registry(True)
+    reference = f"{address}/some/image:1"
+    docker("tag", IMAGE, reference)
+    docker("push", "--quiet", reference)
+    images.remove(reference)
+    lines: list[str] = []
+    try:
+        assert images.pull(reference, lines.append)
+        assert images.exists(reference)
+        assert any("Pulling from some/image" in line for line in lines)
+    finally:
+        images.remove(reference)
+    with pytest.raises(ImageUnknownError, match=f"registry {address} has no such image or tag"):
+        images.pull(f"{address}/some/image:2", ignore)
+    with pytest.raises(ImageUnknownError):
+        images.pull(f"{address}/other", ignore)
+    with pytest.raises(ImageLoginError, match=f"docker login {locked}"):
+        images.pull(f"{locked}/some/image:1", ignore)
+    with pytest.raises(RegistryUnreachableError, match=r"127\.0\.0\.1:1 cannot be reached"):
+        images.pull("127.0.0.1:1/some/image:1", ignore)
+
+
+@pytest.fixture(scope="module")
+def newer(rootfs: Path) -> Iterator[hr.Runtime]:
+    """A second daemon, new enough for CDI, which knows two devices that are no GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        address = script("prepare_new_docker; echo $NEW_DOCKER_SOCKET")
+        specs = Path(script("echo $NEW_DOCKER_CDI"))
+        node = {"path": "/dev/hyper0", "hostPath": "/dev/null"}
+        devices = [
+            {"name": name, "containerEdits": {"env": [f"DEVICE={name}"], "deviceNodes": [node]}}
+            for name in ("0", "all")
+        ]
+        spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
+        (specs / "test.json").write_text(json.dumps({**spec, "containerEdits": {"env": ["SHARED=by all"]}}))
+        patch.setenv("DOCKER_HOST", f"unix://{address}")
+        assert wait_until(lambda: b"nvidia.com/gpu=0" in run_process(["docker", "info"]).stdout, 20, 0.2)
+        with hr.open_runtime("docker") as runtime:
+            runtime.images._images.load_rootfs(rootfs, IMAGE)
+            yield runtime
+        (specs / "test.json").unlink()
+        script("stop_new_docker")
+
+
+@pytest.mark.parametrize(("gpus", "name"), [("all", "all"), (("0",), "0"), (("nvidia.com/gpu=0",), "0")])
+def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(newer: hr.Runtime, gpus: object, name: str) -> None:
+    assert newer.info.gpus
+    spec = hr.ContainerSpec(image=IMAGE, gpus=gpus)  # type: ignore[arg-type]
+    with newer.container(spec) as container:
+        for user in (None, "1234"):
+            result = container.exec(["sh", "-c", 'ls /dev/hyper0; echo "$DEVICE $SHARED"'], user=user)
+            assert result.stdout == f"/dev/hyper0\n{name} by all\n".encode()
+
+
+def test_a_device_that_no_spec_names_is_refused(newer: hr.Runtime) -> None:
+    with pytest.raises(UnsupportedOptionError, match=r"unresolvable CDI devices nvidia\.com/gpu=7"):
+        newer.container(hr.ContainerSpec(image=IMAGE, gpus=("7",)))
+    assert "hyperruntime-" not in docker("ps", "--all")
+
+
+def test_a_daemon_without_gpus_refuses_them(opened: hr.Runtime) -> None:
+    if opened.info.gpus:
+        pytest.fail("this machine's own daemon has GPUs; the test needs one that has none")
+    with pytest.raises(UnsupportedOptionError, match="gpus"):
+        opened.container(hr.ContainerSpec(image=IMAGE, gpus="all"))
