@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -36,19 +36,36 @@ def runtime(runtime_name: str) -> Iterator[hr.Runtime]:
         yield opened
 
 
+ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the contract tests of another engine than the one under test: modules ``test_ENGINE...``."""
+    chosen = config.getoption("--runtime")
+    others = tuple(f"test_{engine}" for engine in ENGINES if engine != chosen)
+    foreign = [item for item in items if item.path.parent.name == "contract" and item.path.stem.startswith(others)]
+    if foreign:
+        config.hook.pytest_deselected(items=foreign)
+        items[:] = [item for item in items if item not in foreign]
+
+
 @attrs.frozen
 class EngineCommand:
     """The engine's own command line, as a witness that is not us; ``podman`` and ``docker`` speak alike.
 
     Attributes:
         program: its name.
+        options: what each of its commands needs on this machine.
+        run_options: what it needs to run a container on this machine.
     """
 
     program: str
+    options: tuple[str, ...] = ()
+    run_options: tuple[str, ...] = ()
 
     def run(self, *args: str) -> str:
         """Return what a command prints; it must succeed."""
-        result = run_process([self.program, *args])
+        result = run_process([self.program, *self.options, *args])
         assert result.exit_code == 0, result.stderr
         return result.stdout.decode()
 
@@ -57,17 +74,60 @@ class EngineCommand:
         words = [word for text in filters for word in ("--filter", text)]
         return self.run("ps", "--all", "--format", "{{.Names}}", *words).split()
 
+    def start(self, image: str, name: str, labels: Mapping[str, str], *options: str) -> None:
+        """Start a container that sleeps, past the library."""
+        words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
+        args = ["run", "--detach", "--network", "none", "--name", name, *self.run_options, *words, *options]
+        self.run(*args, image, "sleep", "300")
+
+    def volumes(self, *names: str) -> set[str]:
+        """Return the names of the volumes of containers."""
+        return set(self.run("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *names).split())
+
+    def all_volumes(self) -> set[str]:
+        """Return the names of all volumes."""
+        return set(self.run("volume", "ls", "--quiet").split())
+
     def remove(self, *names: str) -> None:
-        """Remove containers that may be gone already."""
+        """Remove containers that may be gone already, with their volumes."""
+        patience = ["--time", "0"] if self.program == "podman" else []
         for name in names:
-            run_process([self.program, "rm", "--force", *(["--time", "0"] if self.program == "podman" else []), name])
+            run_process([self.program, "rm", "--force", "--volumes", *patience, name])
 
 
 @pytest.fixture(scope="session")
-def engine_command(runtime_name: str) -> EngineCommand:
+def engine_command(runtime_name: str, runtime: hr.Runtime) -> EngineCommand:
     """The command line of the engine under test."""
     assert runtime_name in ("podman", "docker"), f"there is no command that lists containers of {runtime_name}"
-    return EngineCommand(runtime_name)
+    return podman_command(runtime) if runtime_name == "podman" else EngineCommand(runtime_name)
+
+
+def podman_command(runtime: hr.Runtime) -> EngineCommand:
+    """Return Podman's command line, with the options that the driver found to be needed here."""
+    from hyperruntime_podman.args import base_args
+    from hyperruntime_podman.driver import PodmanDriver
+
+    driver = runtime._driver
+    assert isinstance(driver, PodmanDriver)
+    settings = driver._settings()
+    limits = {"nofile": settings.nofile, "nproc": settings.nproc} if settings.nofile else {}
+    ulimits = [word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}:{value}")]
+    return EngineCommand("podman", options=tuple(base_args(settings)[1:]), run_options=tuple(ulimits))
+
+
+@pytest.fixture
+def run_labelled(engine_command: EngineCommand) -> Iterator[Callable[..., str]]:
+    """Start containers past the library, with an owner's labels; whatever a test does, they are removed."""
+    names: list[str] = []
+
+    def run(image: str, labels: Mapping[str, str], *options: str) -> str:
+        name = f"hyperruntime-test-{os.getpid()}-{len(names)}"
+        names.append(name)
+        engine_command.start(image, name, labels, *options)
+        return name
+
+    yield run
+    engine_command.remove(*names)
 
 
 @pytest.fixture(scope="session")

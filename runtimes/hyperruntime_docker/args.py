@@ -7,7 +7,8 @@ SDK sends as they are (``create_container_from_config``).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import posixpath
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -33,11 +34,10 @@ CAPABILITIES = (
 )
 _SECURITY = ("no-new-privileges", "label=disable")
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"
+_HOW = ("cgroup", "no")
+_TEXT, _FLAG = attrs.validators.instance_of(str), attrs.validators.instance_of(bool)
+_TEXTS = attrs.validators.deep_iterable(_TEXT)
 _NVIDIA = "nvidia.com/gpu="
-
-
-def _strings(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(values)
 
 
 @attrs.frozen(kw_only=True)
@@ -53,12 +53,14 @@ class Settings:
         nvidia: whether NVIDIA's own runtime or hook is installed for it.
     """
 
-    rootless: bool = False
-    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
-    networks: tuple[str, ...] = attrs.field(default=("none",), converter=_strings)
-    cdi_dirs: tuple[str, ...] = attrs.field(default=(), converter=_strings)
-    cdi_devices: tuple[str, ...] = attrs.field(default=(), converter=_strings)
-    nvidia: bool = False
+    rootless: bool = attrs.field(default=False, validator=_FLAG)
+    limits: Mapping[str, Enforcement] = attrs.field(
+        factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
+    )
+    networks: tuple[str, ...] = attrs.field(default=("none",), converter=tuple, validator=_TEXTS)
+    cdi_dirs: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_TEXTS)
+    cdi_devices: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_TEXTS)
+    nvidia: bool = attrs.field(default=False, validator=_FLAG)
 
 
 def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
         config["ReadonlyRootfs"] = True
     if spec.limits.tmpfs_bytes is not None:
         config["Tmpfs"] = {"/tmp": f"{_TMPFS},size={spec.limits.tmpfs_bytes}"}  # noqa: S108 - in the container
-    elif spec.read_only_rootfs:
+    elif spec.read_only_rootfs and not any(posixpath.normpath(mount.target) == "/tmp" for mount in spec.mounts):  # noqa: S108
         config["Tmpfs"] = {"/tmp": _TMPFS}  # noqa: S108
     if spec.gpus is not None:
         config["DeviceRequests"] = device_requests(gpu_names(spec.gpus), settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,23 @@ class DockerContainer:
         exec_env: what every exec needs beyond the spec's environment.
     """
 
-    def __init__(self, launch: Launch, settings: Settings, engine: Engine) -> None:
+    def __init__(
+        self, launch: Launch, settings: Settings, engine: Engine, on_unknown_failure: Callable[[], None]
+    ) -> None:
         """Make it, attach to it and start it; the shell answers a little later.
+
+        Args:
+            launch: what to start.
+            settings: what the daemon can do.
+            engine: the connection to it.
+            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
 
         Raises:
             HyperRuntimeError: the daemon refused; which error says why.
         """
         self.id = launch.name
         self.exec_env: Mapping[str, str] = device_env(launch.spec.gpus, settings)
-        self._launch, self._engine = launch, engine
+        self._launch, self._engine, self._on_unknown_failure = launch, engine, on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
         self.shell = self._start(container_config(launch, settings))
@@ -58,9 +66,9 @@ class DockerContainer:
                 connection, early = take_over(api.exec_start(exec_id, socket=True))
                 if not has_started(api, exec_id):
                     with connection:
-                        raise explain(read_text(connection, early, _END_TIMEOUT_S), self._launch.spec)
+                        raise self._explain(read_text(connection, early, _END_TIMEOUT_S), user)
             except APIError as error:
-                raise explain(said(error), self._launch.spec) from error
+                raise self._explain(said(error), user) from error
         return SocketShell(connection, early, lambda: self._exec_code(exec_id))
 
     def observe(self) -> None:
@@ -80,11 +88,11 @@ class DockerContainer:
         words = last_line(self.shell.last_words)
         return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed, log_tail=words)
 
-    def explain_start_failure(self, error_text: str) -> HyperRuntimeError:
-        """Return the error that says why the shell never answered."""
+    def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
+        """Return the error that says why the shell never answered; ``user`` is whose it was, if not the spec's."""
         code = self.shell.wait(_END_TIMEOUT_S)
         ended = f"the shell in it ended with exit code {code}" if code is not None else ""
-        return explain(error_text or ended, self._launch.spec)
+        return self._explain(error_text or ended, user)
 
     def remove(self) -> None:
         """End and remove it at once."""
@@ -109,8 +117,14 @@ class DockerContainer:
                     shell.close_output()
                 self._discard()
                 if isinstance(error, APIError):
-                    raise explain(said(error), self._launch.spec) from error
+                    raise self._explain(said(error)) from error
                 raise
+
+    def _explain(self, text: str, user: str | None = None) -> HyperRuntimeError:
+        error = explain(text, self._launch.spec, user)
+        if isinstance(error, EngineUnavailableError):
+            self._on_unknown_failure()
+        return error
 
     def _await_removal(self, api: Any) -> Any:  # noqa: ANN401 - requests.Response
         """Ask for the exit code now: once an auto-removed container has ended nobody can."""

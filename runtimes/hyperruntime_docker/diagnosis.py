@@ -11,13 +11,14 @@ from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
 from hyperruntime.units import GIB, format_size
 from hyperruntime_docker.client import Engine, endpoint_or_default
-from hyperruntime_docker.probe import Probe, daemon_info, probe
+from hyperruntime_docker.probe import Probe, daemon_info, forget, probe
 
 _LEAST_FREE_BYTES = 2 * GIB
 
 
 def diagnose(engine: Engine) -> tuple[Finding, ...]:
     """Probe anew, past what was remembered; never raises."""
+    forget()
     return tuple(_findings(engine))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove
 from hyperruntime_docker.diagnosis import diagnose
 from hyperruntime_docker.images import DockerImages
-from hyperruntime_docker.probe import Probe, cached_probe
+from hyperruntime_docker.probe import Probe, cached_probe, forget
 
+_TRUSTED_S = 60.0
 _BY_COMMAND = 'ids=$(docker ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && docker rm --force --volumes $ids'
 
 
@@ -30,6 +33,8 @@ class DockerDriver:
         """Connect to and read nothing."""
         self._engine = Engine()
         self._probe: Probe | None = None
+        self._info: EngineInfo
+        self._tried_at = 0.0
 
     @property
     def images(self) -> DockerImages:
@@ -42,8 +47,10 @@ class DockerDriver:
     def probe(self) -> EngineInfo:
         """Return what the daemon can do here."""
         if self._probe is None:
-            self._probe = cached_probe(self._engine)
-        return self._probe.to_info()
+            self._probe, remembered = cached_probe(self._engine)
+            self._info = self._probe.to_info()
+            self._tried_at = -math.inf if remembered else time.monotonic()
+        return self._info
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe anew and say what was found."""
@@ -54,7 +61,7 @@ class DockerDriver:
         for mount in launch.spec.mounts:
             if not Path(mount.source).exists():
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
-        return DockerContainer(launch, self._settings(), self._engine)
+        return DockerContainer(launch, self._settings(), self._engine, self._distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers that are not another user's: the daemon is everybody's."""
@@ -80,6 +87,12 @@ class DockerDriver:
         self.probe()
         assert self._probe is not None
         return self._probe.settings
+
+    def _distrust(self) -> None:
+        """Drop what is known of the daemon, unless it was tried just now: a container did not start."""
+        if time.monotonic() - self._tried_at > _TRUSTED_S:
+            self._probe = None
+            forget()
 
 
 def _record(entry: dict[str, Any]) -> ContainerRecord:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from platformdirs import user_cache_dir
 
+from hyperruntime.cache import cache_directory
 from hyperruntime.driver import EngineInfo
 from hyperruntime.logs import get_logger
 from hyperruntime.process import find_program
@@ -42,9 +42,9 @@ class Probe:
         settings: what it can do.
     """
 
-    version: str
-    storage: str
-    oci_runtime: str
+    version: str = attrs.field(validator=attrs.validators.instance_of(str))
+    storage: str = attrs.field(validator=attrs.validators.instance_of(str))
+    oci_runtime: str = attrs.field(validator=attrs.validators.instance_of(str))
     settings: Settings
 
     def to_info(self) -> EngineInfo:
@@ -62,18 +62,18 @@ class Probe:
         )
 
 
-def cached_probe(engine: Engine) -> Probe:
-    """Return what a probe of this boot, user and daemon found, else probe now.
+def cached_probe(engine: Engine) -> tuple[Probe, bool]:
+    """Return what a probe of this boot, user and daemon found, else probe now; and whether it was remembered.
 
     Raises:
         EngineUnavailableError: no daemon answers, or it can run no container for us.
     """
     info = daemon_info(engine)
     try:
-        data = json.loads(_cache_path(info).read_text())
-        return Probe(settings=Settings(**data.pop("settings")), **data)
-    except (OSError, ValueError, TypeError, KeyError):
-        return probe(engine, info)
+        data = json.loads(_cache_path(info).read_bytes())
+        return Probe(settings=Settings(**data.pop("settings")), **data), True
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return probe(engine, info), False
 
 
 def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
@@ -100,7 +100,7 @@ def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
             nvidia=has_nvidia(info),
         ),
     )
-    _remember(_cache_path(info), found)
+    _remember(info, found)
     return found
 
 
@@ -129,7 +129,21 @@ def has_nvidia(info: Mapping[str, Any]) -> bool:
     return "nvidia" in (info.get("Runtimes") or {}) or find_program("nvidia-container-runtime-hook") is not None
 
 
+def forget() -> None:
+    """Drop what was remembered of every daemon, so that the next probe is a real one; never raises."""
+    try:
+        for path in cache_directory().glob(f"{NAME}-{os.geteuid()}-*.json"):
+            path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
 def _cache_path(info: Mapping[str, Any]) -> Path:
+    """Return a name made of all that decides what works.
+
+    Raises:
+        StorageError: the user has no home.
+    """
     facts = [info.get(name) for name in _WHAT_MATTERS]
     facts += [sorted(info.get("Runtimes") or {}), cdi_devices(info), endpoint_or_default(), os.environ.get("TMPDIR")]
     try:
@@ -137,11 +151,12 @@ def _cache_path(info: Mapping[str, Any]) -> Path:
     except OSError:
         facts.append("unknown boot")
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    return Path(user_cache_dir("hyperruntime")) / f"docker-{os.geteuid()}-{key}.json"
+    return cache_directory() / f"{NAME}-{os.geteuid()}-{key}.json"
 
 
-def _remember(path: Path, found: Probe) -> None:
+def _remember(info: Mapping[str, Any], found: Probe) -> None:
     try:
+        path = _cache_path(info)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text(json.dumps(attrs.asdict(found)))

@@ -9,7 +9,6 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import (
     EngineError,
-    EngineUnavailableError,
     ImageNotFoundError,
     SpecError,
     TransferError,
@@ -177,23 +176,6 @@ def test_the_user_that_an_exec_asked_for_is_the_one_that_is_named(container: hr.
     error = container._live.explain_start_failure("unable to find user x: no matching entries in passwd file", "x")
     assert isinstance(error, SpecError)
     assert error.value == "x"
-
-
-def test_an_engine_that_has_gone_is_named_as_that(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert runtime.info.engine == "podman"
-    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
-        with monkeypatch.context() as patch:
-            patch.setenv("PATH", str(tmp_path))
-            for use in (
-                lambda: runtime.container(hr.ContainerSpec(image=base_image)),
-                lambda: runtime.images.load(__file__),
-                lambda: started.exec(["true"], user="65534"),
-            ):
-                with pytest.raises(EngineUnavailableError, match="no `podman` on PATH"):
-                    use()
-        assert started.exec(["true"]).exit_code == 0
 
 
 def test_more_environment_than_a_command_line_holds_is_refused(runtime: hr.Runtime, base_image: str) -> None:
