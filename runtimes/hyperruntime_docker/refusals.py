@@ -40,7 +40,7 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
     if missing := _NO_SOURCE.search(text):
         return SpecError("Mount.source", missing[1], "a path that exists on the daemon's machine")
     if "argument list too long" in text:
-        return SpecError("env", "...", "less text: an environment is at most what a command line holds")
+        return SpecError("env", "...", "less text: it is more than a command line holds")
     if _NO_DEVICE.search(text):
         return UnsupportedOptionError(NAME, "gpus", f"{last_line(text)}; see `hyperrun doctor`")
     if _NO_SHELL.search(text):

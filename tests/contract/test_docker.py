@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 import hyperruntime as hr
@@ -25,11 +26,13 @@ from hyperruntime.errors import (
     RegistryUnreachableError,
     UnsupportedOptionError,
 )
-from hyperruntime.owner import LABEL
+from hyperruntime.owner import LABEL, OwnerIdentity
 from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
 from hyperruntime_docker import DockerDriver
 from hyperruntime_docker.args import UID_LABEL
+from hyperruntime_docker.client import Engine
 from hyperruntime_docker.images import DockerImages
+from hyperruntime_docker.probe import cached_probe
 
 pytestmark = pytest.mark.docker
 
@@ -72,7 +75,8 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(rootfs: Path) -> Iterator[hr.Runtime]:
     """The machine's own daemon with a tiny image."""
     with hr.open_runtime("docker") as runtime:
-        runtime.images._images.load_rootfs(rootfs, IMAGE)
+        if not runtime.images.exists(IMAGE):
+            runtime.images._images.load_rootfs(rootfs, IMAGE)
         yield runtime
 
 
@@ -126,6 +130,67 @@ def test_a_daemon_behind_tcp_on_this_machine_works(opened: hr.Runtime, monkeypat
         assert name not in docker("ps", "--all")
 
 
+def test_a_daemon_that_has_gone_is_named_as_that(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart with `live-restore`: the container lives on, and its attached connection with it."""
+    spec = hr.ContainerSpec(image=IMAGE)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=relay, args=(server,), daemon=True)
+        serving.start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        runtime = hr.open_runtime("docker")
+        container = runtime.container(spec)
+        runtime._driver._engine.close()  # type: ignore[attr-defined]
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    for use in (
+        lambda: runtime.container(spec),
+        lambda: runtime.images.load(__file__),
+        lambda: container.exec(["true"], user="65534"),
+    ):
+        with pytest.raises(EngineUnavailableError, match=r"no daemon answers at tcp://.*systemctl start docker"):
+            use()
+    assert container.exec(["echo", "lives"]).stdout == b"lives\n"
+    container.close()
+    runtime.close()
+
+
+@pytest.mark.parametrize("odd", [b"", b"\xff\0{", b"[]", b"7", b"[" * 100_000, b'{"version": "4", "settings": {}}'])
+def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(
+    opened: hr.Runtime, odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = Engine()
+    honest, was_remembered = cached_probe(engine)
+    assert not was_remembered
+    [path] = (tmp_path / "hyperruntime").iterdir()
+    path.write_bytes(odd)
+    assert cached_probe(engine) == (honest, False)
+    assert cached_probe(engine) == (honest, True)
+    engine.close()
+
+
+def test_a_memory_that_is_out_of_date_is_doubted_when_a_container_does_not_start(
+    opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = Engine()
+    cached_probe(engine)
+    engine.close()
+    [path] = (tmp_path / "hyperruntime").iterdir()
+    wrong = json.loads(path.read_text())
+    wrong["settings"]["nvidia"] = True
+    path.write_text(json.dumps(wrong))
+    driver = DockerDriver()
+    known = driver.probe()
+    assert known.gpus
+    driver._distrust()
+    tried_now = driver.probe()
+    assert not tried_now.gpus
+    driver._distrust()
+    assert driver.probe() is tried_now
+    driver.close()
+
+
 def relay(server: socket.socket) -> None:
     while True:
         try:
@@ -154,15 +219,20 @@ def copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def test_containers_of_another_user_of_the_daemon_are_not_ours(opened: hr.Runtime) -> None:
-    name = f"hyperruntime-test-{os.getpid()}-other"
-    labels = [f"{LABEL}=x", f"{LABEL}.host={os.uname().nodename}", f"{LABEL}.pid=4194303", f"{LABEL}.start=1.0"]
-    words = [word for label in (*labels, f"{UID_LABEL}={os.getuid() + 1}") for word in ("--label", label)]
-    docker("run", "--detach", "--rm", "--network", "none", "--name", name, *words, IMAGE, "sleep", "60")
+    name = f"hyperruntime-test-{os.getpid()}"
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
+    names = {os.getuid() + 1: f"{name}-other", os.getuid(): f"{name}-ours"}
     try:
-        assert name not in opened.prune()
-        assert name in docker("ps")
+        for uid, each in names.items():
+            labels = {**dead, UID_LABEL: str(uid)}
+            words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
+            docker("run", "--detach", "--rm", "--network", "none", "--name", each, *words, IMAGE, "sleep", "60")
+        removed = opened.prune()
+        assert f"{name}-ours" in removed
+        assert f"{name}-other" not in removed
+        assert f"{name}-other" in docker("ps")
     finally:
-        docker("rm", "--force", name)
+        run_process(["docker", "rm", "--force", *names.values()])
 
 
 def test_what_a_dead_owner_left_goes_even_without_the_sdk(opened: hr.Runtime) -> None:
