@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -40,6 +40,10 @@ _TEXTS = attrs.validators.deep_iterable(_TEXT)
 _NVIDIA = "nvidia.com/gpu="
 
 
+def _strings(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """What this machine's daemon can do; found by probing.
@@ -57,9 +61,9 @@ class Settings:
     limits: Mapping[str, Enforcement] = attrs.field(
         factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
     )
-    networks: tuple[str, ...] = attrs.field(default=("none",), converter=tuple, validator=_TEXTS)
-    cdi_dirs: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_TEXTS)
-    cdi_devices: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_TEXTS)
+    networks: tuple[str, ...] = attrs.field(default=("none",), converter=_strings, validator=_TEXTS)
+    cdi_dirs: tuple[str, ...] = attrs.field(default=(), converter=_strings, validator=_TEXTS)
+    cdi_devices: tuple[str, ...] = attrs.field(default=(), converter=_strings, validator=_TEXTS)
     nvidia: bool = attrs.field(default=False, validator=_FLAG)
 
 

@@ -194,14 +194,17 @@ def remove(engine: Engine, name: str) -> None:
 
 
 def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is untyped
-    """Wait until an exec runs or has failed to; the connection is there before either, and says nothing about it."""
+    """Wait until an exec runs or has failed to; the connection is there before either, and says nothing about it.
+
+    The daemon calls an exec ``Running`` before it tries to start a process; the pid comes with the process.
+    """
     seen: dict[str, Any] = {}
 
     def decided() -> bool:
         seen.update(api.exec_inspect(exec_id))
-        return bool(seen["Running"]) or seen["ExitCode"] is not None
+        return bool(seen["Pid"]) or seen["ExitCode"] is not None
 
-    return wait_until(decided, _EXEC_TIMEOUT_S, 0.005) and bool(seen["Running"])
+    return wait_until(decided, _EXEC_TIMEOUT_S, 0.005) and seen["ExitCode"] is None
 
 
 def is_gone(api: Any, name: str) -> bool:  # noqa: ANN401 - the SDK is untyped
