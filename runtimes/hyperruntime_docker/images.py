@@ -16,6 +16,7 @@ from hyperruntime_docker.pull import pull_error
 from hyperruntime_docker.reference import familiar, is_identifier, split
 
 _TAIL_LINES = 12
+_FAILED = "\0failed: "  # no line of output starts so
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"Step \d+/\d+ : ")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
@@ -54,11 +55,13 @@ class DockerImages:
     def load(self, archive: Path) -> tuple[str, ...]:
         """Load a saved image archive; return its references, or its identifier where it has none."""
         loaded: list[str] = []
+        failure = ""
         with translated(f"{archive} cannot be loaded as an image"), archive.open("rb") as file:
             for message in self._engine.api(patient=True).load_image(file):
-                if "error" in message:
-                    raise ImageError(f"{archive} cannot be loaded as an image: {message['error']}")
+                failure = failure or str(message.get("error", ""))
                 loaded += _LOADED.findall(message.get("stream", ""))
+        if failure:
+            raise ImageError(f"{archive} cannot be loaded as an image: {failure}")
         return tuple(loaded)
 
     def save(self, reference: str, archive: Path) -> None:
@@ -90,16 +93,18 @@ class DockerImages:
         from docker.errors import APIError
 
         repository, tag = split(reference)
+        failure = ""
         with translated(f"image {reference!r} cannot be pulled"):
             try:
                 api = self._engine.api(patient=True)
                 for message in api.pull(repository, tag=tag, stream=True, decode=True):
-                    if "error" in message:
-                        raise pull_error(reference, str(message["error"]))
+                    failure = failure or str(message.get("error", ""))
                     if line := _progress(message):
                         on_output(line)
             except APIError as error:
                 raise pull_error(reference, said(error)) from error
+        if failure:
+            raise pull_error(reference, failure)
         return self._identifier(reference)
 
     def build(
@@ -156,26 +161,29 @@ class DockerImages:
 def _follow(
     messages: Iterable[Mapping[str, Any]], reference: str, containerfile: Path, on_output: Callable[[str], None]
 ) -> None:
-    """Hand on what a build says, line by line.
+    """Hand on what a build says, line by line, to its end: a stream that is left early keeps its connection open.
 
     Raises:
         ImageBuildError: a step failed.
     """
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    step = ""
+    step, failure = "", None
     for line in _lines(messages):
-        if line.startswith("error: "):
-            raise _build_error(reference, containerfile, (step, *tail), line.removeprefix("error: "))
+        if line.startswith(_FAILED):
+            failure = failure or _build_error(reference, containerfile, (step, *tail), line.removeprefix(_FAILED))
+            continue
         if _STEP.match(line):
             step = line
             tail.clear()
         else:
             tail.append(line)
         on_output(line)
+    if failure is not None:
+        raise failure
 
 
 def _lines(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the whole lines of a build's output, and ``error: ...`` for its failure."""
+    """Yield the whole lines of a build's output, and its failure after ``_FAILED``."""
     partial = ""
     for message in messages:
         *lines, partial = (partial + _COLOURS.sub("", str(message.get("stream", "")))).split("\n")
@@ -185,7 +193,8 @@ def _lines(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if "error" in message:
             if partial.strip():
                 yield partial
-            yield f"error: {message['error']}"
+            partial = ""
+            yield f"{_FAILED}{message['error']}"
     if partial.strip():
         yield partial
 

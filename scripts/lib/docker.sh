@@ -139,7 +139,7 @@ stop_new_docker() {
     pid=$(cat "$NEW_DOCKER_RUN/dockerd.pid" 2>/dev/null) || return 0
     kill "$pid" 2>/dev/null || return 0
     while kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
-    umount "$NEW_DOCKER_RUN"/netns/* 2>/dev/null || true
+    umount "$NEW_DOCKER_RUN"/netns/* "$NEW_DOCKER/data" 2>/dev/null || true
     rm -rf "$NEW_DOCKER/data" "$NEW_DOCKER_RUN"
     ip link delete "$NEW_DOCKER_BRIDGE" 2>/dev/null || true
 }
