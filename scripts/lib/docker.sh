@@ -72,8 +72,9 @@ start_dockerd() {
     die "dockerd does not start; the end of $log:" "$(tail -n 5 "$log")"
 }
 
-# prepare_new_docker: unpack Debian unstable's Docker beside the system's and start it on a socket of its own. It has a
-# bridge of its own, for with none it would delete the first daemon's; it touches no firewall, so that bridge leads nowhere. It is for tests of what 20.10 has not: GPUs by CDI name, from specs in NEW_DOCKER_CDI. For root on Debian (amd64).
+# prepare_new_docker: unpack Debian unstable's Docker beside the system's and start it on a socket of its own, for tests of
+# what 20.10 has not: GPUs by CDI name, from specs in NEW_DOCKER_CDI. It has a bridge of its own, for with none it would
+# delete the first daemon's; it touches no firewall, so that bridge leads nowhere. For root on Debian.
 prepare_new_docker() {
     if docker_answers "$NEW_DOCKER_SOCKET"; then return; fi
     is_root && has_apt || die "only root on Debian can have a second Docker daemon here."
@@ -81,10 +82,10 @@ prepare_new_docker() {
     if ! find_program runc; then install_packages runc; fi
     make_bridge "$NEW_DOCKER_BRIDGE" 172.31.254.1/24
     mkdir -p "$NEW_DOCKER_CDI"
-    PATH=$NEW_DOCKER/usr/sbin:$NEW_DOCKER/usr/bin:$PATH start_dockerd "$NEW_DOCKER_RUN/dockerd.log" "$NEW_DOCKER_SOCKET" \
-        --config-file /dev/null --data-root "$NEW_DOCKER/data" --exec-root "$NEW_DOCKER_RUN" \
-        --pidfile "$NEW_DOCKER_RUN/dockerd.pid" --host "unix://$NEW_DOCKER_SOCKET" --bridge "$NEW_DOCKER_BRIDGE" --iptables=false \
-        --ip6tables=false --ip-forward=false --ip-masq=false --cdi-spec-dir "$NEW_DOCKER_CDI"
+    PATH=$NEW_DOCKER/usr/sbin:$NEW_DOCKER/usr/bin:$PATH start_dockerd "$NEW_DOCKER_RUN/dockerd.log" \
+        "$NEW_DOCKER_SOCKET" --config-file /dev/null --data-root "$NEW_DOCKER/data" --exec-root "$NEW_DOCKER_RUN" \
+        --pidfile "$NEW_DOCKER_RUN/dockerd.pid" --host "unix://$NEW_DOCKER_SOCKET" \
+        --bridge "$NEW_DOCKER_BRIDGE" --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false --cdi-spec-dir "$NEW_DOCKER_CDI"
 }
 
 # make_bridge NAME ADDRESS
@@ -133,12 +134,14 @@ unpack_packages() {
     rm -rf "$work"
 }
 
-# stop_new_docker: end the second daemon and remove what it stored.
+# stop_new_docker: end the second daemon, if it still runs, and remove what it stored.
 stop_new_docker() {
     local pid
-    pid=$(cat "$NEW_DOCKER_RUN/dockerd.pid" 2>/dev/null) || return 0
-    kill "$pid" 2>/dev/null || return 0
-    while kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
+    pid=$(cat "$NEW_DOCKER_RUN/dockerd.pid" 2>/dev/null) || pid=
+    if [ -n "$pid" ] && grep -q dockerd "/proc/$pid/comm" 2>/dev/null; then
+        kill "$pid"
+        while kill -0 "$pid" 2>/dev/null; do sleep 0.2; done
+    fi
     umount "$NEW_DOCKER_RUN"/netns/* "$NEW_DOCKER/data" 2>/dev/null || true
     rm -rf "$NEW_DOCKER/data" "$NEW_DOCKER_RUN"
     ip link delete "$NEW_DOCKER_BRIDGE" 2>/dev/null || true
