@@ -85,7 +85,8 @@ prepare_new_docker() {
     PATH=$NEW_DOCKER/usr/sbin:$NEW_DOCKER/usr/bin:$PATH start_dockerd "$NEW_DOCKER_RUN/dockerd.log" \
         "$NEW_DOCKER_SOCKET" --config-file /dev/null --data-root "$NEW_DOCKER/data" --exec-root "$NEW_DOCKER_RUN" \
         --pidfile "$NEW_DOCKER_RUN/dockerd.pid" --host "unix://$NEW_DOCKER_SOCKET" \
-        --bridge "$NEW_DOCKER_BRIDGE" --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false --cdi-spec-dir "$NEW_DOCKER_CDI"
+        --bridge "$NEW_DOCKER_BRIDGE" --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
+        --cdi-spec-dir "$NEW_DOCKER_CDI"
 }
 
 # make_bridge NAME ADDRESS
