@@ -8,12 +8,14 @@ import select
 import tarfile
 import tempfile
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.logs import get_logger
+from hyperruntime.owner import owned_directory
 from hyperruntime.spec import Mount
 from hyperruntime_docker.args import NAME, probe_config
 from hyperruntime_docker.client import REMOTE_HINT, Engine, translated
@@ -44,7 +46,8 @@ class Trial:
         """Make nothing yet."""
         self._engine, self._tag = engine, uuid.uuid4().hex[:12]
         self._image = f"localhost/hyperruntime-probe:{self._tag}"
-        self._directory = tempfile.TemporaryDirectory(prefix="hyperruntime-probe-")
+        self._stack = ExitStack()
+        self._exchange = ""
         self._userland: list[Mount] = []
 
     def __enter__(self) -> Trial:
@@ -53,21 +56,27 @@ class Trial:
         Raises:
             EngineError: the daemon refuses.
         """
-        os.chmod(self._directory.name, 0o755)
+        self._exchange = os.path.join(self._stack.enter_context(owned_directory()), "x")
+        os.mkdir(self._exchange)
+        os.chmod(self._exchange, 0o755)
         os.mkfifo(self._fifo)
         os.chmod(self._fifo, 0o622)
         rootfs, userland = skeleton()
         self._userland = [Mount(source=path, target=path) for path in userland]
         repository, _, tag = self._image.rpartition(":")
-        with translated("an empty image cannot be imported"):
-            self._engine.api().import_image_from_data(rootfs, repository=repository, tag=tag)
+        try:
+            with translated("an empty image cannot be imported"):
+                self._engine.api().import_image_from_data(rootfs, repository=repository, tag=tag)
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove both."""
-        self._directory.cleanup()
+        self._stack.close()
         try:
             with translated("the probe's image cannot be removed"):
                 self._engine.api().remove_image(self._image, force=True)
@@ -80,7 +89,7 @@ class Trial:
         Raises:
             EngineUnavailableError: none runs, or the FIFO is out of its reach.
         """
-        mounts = [*self._userland, Mount(source=self._directory.name, target=_EXCHANGE)]
+        mounts = [*self._userland, Mount(source=self._exchange, target=_EXCHANGE)]
         descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
             printed = self._run_somehow(mounts)
@@ -101,7 +110,7 @@ class Trial:
 
     @property
     def _fifo(self) -> str:
-        return os.path.join(self._directory.name, "fifo")
+        return os.path.join(self._exchange, "fifo")
 
     def _run_somehow(self, mounts: list[Mount]) -> str:
         """Run with limits, else without."""
