@@ -33,6 +33,10 @@ class EngineInfo:
         limits: per field of :class:`~hyperruntime.spec.Limits`, how it is enforced; ``no`` is refused.
         gpus: whether GPUs can be given to a container.
         users: whether an exec can run as another user than the container's.
+        refuses: what else is refused here by :class:`~hyperruntime.errors.UnsupportedOptionError`, each by the very
+            ``field`` that the error names: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit
+            that ``limits`` does not tell of (``limits.tmpfs_bytes``), or what images cannot do (``images.build``,
+            ``images.load``, ``images.load_rootfs``, ``images.remove``).
     """
 
     engine: str
@@ -44,6 +48,7 @@ class EngineInfo:
     limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
     gpus: bool = False
     users: bool = True
+    refuses: frozenset[str] = frozenset()
 
 
 @attrs.frozen(kw_only=True)

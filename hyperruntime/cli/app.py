@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("demo", "demo", "Watch agents improve, offline and with no API key."),
     "runtimes": ("runtimes", "runtimes", "List the container engines and what each can do here."),
     "doctor": ("doctor", "doctor", "Say what is right and wrong on this machine, and what to do."),
+    "selfcheck": ("selfcheck", "selfcheck", "Check that a runtime keeps every promise here."),
     "image": ("image", "image", "Make, list, load and remove images."),
     "exec": ("exec_command", "exec_command", "Run one command in a fresh container."),
     "ps": ("containers", "ps", "List this library's containers and their owners."),

@@ -59,6 +59,7 @@ def _to_json(view: EngineView) -> dict[str, Any]:
     facts.pop("engine", None)
     if "limits" in facts:
         facts["limits"] = dict(facts["limits"])
+        facts["refuses"] = sorted(facts["refuses"])
     return {
         "runtime": view.name,
         "package": view.source,

@@ -1,0 +1,39 @@
+"""What every driver must keep, as named checks: each promise of the library, tried on a real engine.
+
+::
+
+    from hyperruntime.testing.conformance import open_context, run_checks, select_checks
+
+    with open_context(MyDriver()) as context:
+        for result in run_checks(context, select_checks()):
+            assert result.outcome != "fail", result.detail
+
+``hyperrun selfcheck NAME`` does the same. What a driver declares that it cannot do (``EngineInfo``) must be refused by
+name; then the result is ``refused`` instead of ``pass``. Design: docs/decisions/0011-conformance.md.
+"""
+
+from hyperruntime.testing.conformance import (  # noqa: F401, I001 - they register their checks, in this order
+    exec_checks,
+    timeout_checks,
+    lost_checks,
+    transfer_checks,
+    isolation_checks,
+    spec_checks,
+    owner_checks,
+    image_checks,
+)
+from hyperruntime.testing.conformance.check import CHECKS, Check, check
+from hyperruntime.testing.conformance.context import Context, open_context
+from hyperruntime.testing.conformance.runner import CheckResult, run_check, run_checks, select_checks
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "CheckResult",
+    "Context",
+    "check",
+    "open_context",
+    "run_check",
+    "run_checks",
+    "select_checks",
+]

@@ -1,0 +1,213 @@
+"""Checks of exec: what goes in arrives, what comes out is exact."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from hyperruntime.errors import CommandFailedError, SpecError, WorkdirNotFoundError
+from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
+from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
+
+EVERY_BYTE = bytes(range(256))
+ARGUMENTS = (b"", b"two words", b"a\nb\n", b'it\'s "quoted"', b"$HOME `id` $(id) *", b"-n", b"\\0\\n", b"\xff\xfe\x80")
+ENVIRONMENT = {
+    "PLAIN": "1",
+    "SPACES": " a  b ",
+    "LINES": "a\nb\n",
+    "QUOTES": "'\"`$(id)\\",
+    "UNICODE": "ä→",
+    "EMPTY": "",
+}
+ODD_NAMES = {"with.dot": "a b", "with-dash": "c", "1digit": "d", "IFS": "x", "PPID": "77", "OPTIND": "9"}
+
+
+@check("exec.argv")
+def argv(context: Context) -> None:
+    """Arguments arrive as they were given, byte for byte, and a shell string is refused."""
+    script = r"""for a; do printf '%s\0' "$a"; done"""
+    result = context.container.exec(["sh", "-c", script, "check", *ARGUMENTS])
+    expect_equal(result.stdout, b"".join(argument + b"\0" for argument in ARGUMENTS), "the arguments")
+    for malformed in ("echo hello", [], [""], ["a\0b"]):
+        with expect_error(SpecError, f"exec({malformed!r})", "args"):
+            context.container.exec(malformed)
+
+
+@check("exec.exact-bytes")
+def exact_bytes(context: Context) -> None:
+    """Every byte value survives in both directions, from nothing to more than any pipe holds."""
+    for data in (b"", b"no newline", EVERY_BYTE * 3, b"\xff\xfe\n\0\n", EVERY_BYTE * 9000):
+        expect_equal(context.container.exec(["cat"], input=data).stdout, data, f"{len(data)} bytes through cat")
+
+
+@check("exec.streams-apart")
+def streams_apart(context: Context) -> None:
+    """Standard output and standard error come apart, with the exit code."""
+    result = shell(context.container, "printf out; printf err >&2; printf put; exit 7")
+    expect_equal((result.stdout, result.stderr, result.exit_code), (b"output", b"err", 7), "stdout, stderr and code")
+    expect(not (result.timed_out or result.truncated), "a short command is said to be timed out or truncated")
+
+
+@check("exec.input")
+def takes_input(context: Context) -> None:
+    """Input comes from bytes or from a file; without any a command reads nothing."""
+    path = context.place() / "input"
+    path.write_bytes(EVERY_BYTE * 1000)
+    with path.open("rb") as file:
+        file.seek(256)
+        expect_equal(context.container.exec(["cat"], input=file).stdout, EVERY_BYTE * 999, "a file from where it stood")
+    expect_equal(context.container.exec(["cat"], input=io.BytesIO(b"memory")).stdout, b"memory", "a file in memory")
+    expect_equal(context.container.exec(["cat"]).stdout, b"", "no input")
+
+
+@check("exec.unread-input")
+def unread_input(context: Context) -> None:
+    """A command that does not read its input is not waited for."""
+    data = b"x" * 3_000_000
+    expect_equal(context.container.exec(["true"], input=data, timeout_s=20).exit_code, 0, "the exit code of true")
+    expect_equal(shell(context.container, "exec head -c 3", input=data, timeout_s=20).stdout, b"xxx", "head -c 3")
+
+
+@check("exec.environment")
+def environment(context: Context) -> None:
+    """The environment of the spec and of the exec reaches a command, whatever its names and values."""
+    for name, value in ENVIRONMENT.items():
+        result = shell(context.container, f'printf %s "${name}"', env={name: value})
+        expect_equal(result.stdout, value.encode(), f"the variable {name} of an exec")
+    with context.start(env={**ENVIRONMENT, **ODD_NAMES, "LATER": "spec"}) as container:
+        listed = container.exec(["env"], env={"LATER": "exec"}).stdout.decode()
+        for name, value in {**ENVIRONMENT, **ODD_NAMES, "LATER": "exec"}.items():
+            expect(f"{name}={value}\n" in listed, f"the variable {name}={value!r} did not arrive: {listed!r}")
+
+
+@check("exec.workdir")
+def workdir(context: Context) -> None:
+    """A command starts in the working directory of the exec, else of the spec."""
+    expect_equal(context.container.exec(["pwd"], workdir="/tmp").stdout, b"/tmp\n", "pwd")  # noqa: S108 - inside
+    with context.start(workdir="/usr") as container:
+        expect_equal(container.exec(["pwd"]).stdout, b"/usr\n", "pwd where the spec says /usr")
+        expect_equal(container.exec(["pwd"], workdir="/").stdout, b"/\n", "pwd where the exec says /")
+
+
+@check("exec.missing-workdir")
+def missing_workdir(context: Context) -> None:
+    """A missing working directory is an error of its own, and the container works on."""
+    for _ in range(5):
+        with expect_error(WorkdirNotFoundError, "a missing workdir", "/no/such dir"):
+            context.container.exec(["true"], workdir="/no/such dir")
+        expect_equal(context.container.exec(["echo", "on"]).stdout, b"on\n", "the next command")
+
+
+@check("exec.user", needs="exec.user")
+def user(context: Context) -> None:
+    """A command can run as another user and group, and the next one does not."""
+    ids = "id -u; id -g"
+    usual = shell(context.container, ids).stdout
+    expect_equal(shell(context.container, ids, user="1234:5678").stdout, b"1234\n5678\n", "id as 1234:5678")
+    expect_equal(shell(context.container, ids).stdout, usual, "id of the next command")
+    result = shell(context.container, "setsid sleep $1 & sleep $1", mark := marker(), user="1234:5678", timeout_s=0.5)
+    expect(result.timed_out, "a deadline of another user's command did not come")
+    expect(not left_of(context.container, mark), "what another user had started outlived its deadline")
+
+
+@check("exec.exit-codes")
+def exit_codes(context: Context) -> None:
+    """Exit codes from 0 to 255 are exact; a failed command is a result, and check() makes it an error."""
+    for code in (0, 1, 2, 63, 124, 125, 126, 127, 128, 137, 200, 255):
+        result = shell(context.container, f"exit {code}")
+        expect_equal((result.exit_code, result.timed_out), (code, False), f"exit {code}")
+    with expect_error(CommandFailedError, "check() of a failed command", "told", "why"):
+        shell(context.container, "echo told; echo why >&2; exit 3").check()
+
+
+@check("exec.signals")
+def signals(context: Context) -> None:
+    """A death by signal n is exit code 128+n, and signals have their default meaning."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM):
+        result = shell(context.container, f"kill -{int(number)} $$; sleep 1; echo survived")
+        expect_equal((result.exit_code, result.stdout), (128 + number, b""), f"a command killed by {number.name}")
+    script = "kill 0; sleep 5; echo survived"
+    expect_equal(shell(context.container, script).exit_code, 128 + signal.SIGTERM, "a command that kills its group")
+
+
+@check("exec.not-runnable")
+def not_runnable(context: Context) -> None:
+    """A missing program is exit code 127, one that cannot be executed 126: results, not errors."""
+    expect_equal(context.container.exec(["no-such-program"]).exit_code, 127, "a missing program")
+    expect_equal(context.container.exec(["/no/such/program"]).exit_code, 127, "a missing path")
+    expect_equal(context.container.exec(["/usr"]).exit_code, 126, "a directory")
+    expect_equal(context.container.exec(["true"]).exit_code, 0, "true afterwards")
+
+
+@check("exec.output-limit")
+def output_limit(context: Context) -> None:
+    """Past the output limit head and tail are kept, the command goes on, and the result says so."""
+    script = "echo first; yes 0123456789 | head -c 3000000; echo last; exit 3"
+    result = shell(context.container, script, output_limit_bytes=1000)
+    expect_equal((result.truncated, result.exit_code), (True, 3), "truncated and exit code")
+    expect(result.stdout.startswith(b"first\n"), "the head is lost")
+    expect(result.stdout.endswith(b"last\n"), "the tail is lost")
+    expect(len(result.stdout) < 1200, f"{len(result.stdout)} bytes were kept of 1000 allowed")
+
+
+@check("exec.streaming")
+def streaming(context: Context) -> None:
+    """Output is handed over while the command runs."""
+    seen: list[tuple[str, bytes, float]] = []
+    script = "echo one; echo two >&2; sleep 1; echo three"
+    shell(context.container, script, on_output=lambda name, chunk: seen.append((name, chunk, time.monotonic())))
+    parts = {(name, chunk) for name, chunk, _ in seen}
+    expect_equal(parts, {("stdout", b"one\n"), ("stderr", b"two\n"), ("stdout", b"three\n")}, "the chunks")
+    expect(seen[-1][2] - seen[0][2] > 0.5, "the first line came no earlier than the last, a second later")
+
+
+@check("exec.background-job")
+def background_job(context: Context) -> None:
+    """A background job neither holds the call nor ends with it, and its output reaches no other command."""
+    started = time.monotonic()
+    script = "sleep $1 & echo $!; (while sleep 0.05; do echo noise; done) & echo $!"
+    printed = shell(context.container, script, mark := marker()).stdout
+    jobs = [word for word in printed.split() if word.isdigit()]
+    expect(time.monotonic() - started < 5, "a background job that holds stdout holds the call")
+    for _ in range(20):
+        expect_equal(context.container.exec(["echo", "clean"]).stdout, b"clean\n", "another command's output")
+    expect(bool(left_of(context.container, mark)), "the background job ended with its command")
+    expect_equal(context.container.exec(["sh", "-c", 'kill "$@"', "check", *jobs]).exit_code, 0, "killing both jobs")
+
+
+@check("exec.concurrent")
+def concurrent(context: Context) -> None:
+    """Many execs run at once in one container, each with its own output."""
+
+    def work(number: int) -> None:
+        for turn in range(5):
+            text = f"{number} {turn}"
+            result = shell(context.container, 'echo "$1"; echo "$1" >&2', text)
+            expect_equal((result.stdout, result.stderr), (f"{text}\n".encode(),) * 2, "one of many outputs")
+
+    with ThreadPoolExecutor(20) as threads:
+        for done in [threads.submit(work, number) for number in range(20)]:
+            done.result()
+        started = time.monotonic()
+        list(threads.map(lambda _: context.container.exec(["sleep", "1"]), range(20)))
+    expect(time.monotonic() - started < 10, "twenty commands of one second each do not run at the same time")
+
+
+@check("exec.async")
+def asynchronous(context: Context) -> None:
+    """Aexec does not block the event loop, and cancelling it ends the command."""
+    mark = marker()
+
+    async def scenario() -> None:
+        slow = asyncio.create_task(context.container.aexec(["sleep", mark]))
+        results = await asyncio.gather(*(context.container.aexec(["echo", str(i)]) for i in range(10)))
+        expect_equal([r.stdout for r in results], [f"{i}\n".encode() for i in range(10)], "ten outputs at once")
+        slow.cancel()
+        with expect_error(asyncio.CancelledError, "a cancelled aexec"):
+            await slow
+
+    asyncio.run(scenario())
+    expect(not left_of(context.container, mark), "a cancelled command lives on")

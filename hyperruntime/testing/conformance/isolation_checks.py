@@ -1,0 +1,172 @@
+"""Checks of the defaults, which are safe: no network, no capabilities, nothing of the host."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyperruntime.container import Container
+from hyperruntime.process import DEVNULL, kill_group, spawn
+from hyperruntime.testing.conformance.check import check, expect, expect_equal
+from hyperruntime.testing.conformance.context import Context, fields_of, interfaces, marker, processes, shell
+
+# What a root shell in a container does not need. Source: linux/capability.h.
+DANGEROUS = {
+    "DAC_READ_SEARCH": 2,
+    "NET_ADMIN": 12,
+    "NET_RAW": 13,
+    "SYS_MODULE": 16,
+    "SYS_RAWIO": 17,
+    "SYS_PTRACE": 19,
+    "SYS_ADMIN": 21,
+    "SYS_BOOT": 22,
+    "SYS_TIME": 25,
+    "MKNOD": 27,
+    "MAC_ADMIN": 33,
+    "SYSLOG": 34,
+    "BPF": 39,
+}
+_LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" && echo "$line"; done'
+
+
+@check("isolation.no-host-environment")
+def no_host_environment(context: Context) -> None:
+    """Nothing of the host's environment reaches a command."""
+    name, secret = "HYPERRUNTIME_CONFORMANCE", secrets.token_hex(8)
+    os.environ[name] = secret
+    try:
+        with context.start() as container:
+            own = container.exec(["env"]).stdout.decode(errors="replace")
+            all_of_them = shell(container, "cat /proc/[0-9]*/environ 2>/dev/null").stdout.decode(errors="replace")
+    finally:
+        del os.environ[name]
+    expect(secret not in own, "a variable of the host is in a command's environment")
+    expect(secret not in all_of_them, "a variable of the host is in the environment of a process in the container")
+
+
+@check("isolation.no-host-files")
+def no_host_files(context: Context) -> None:
+    """No path of the host is visible but what is mounted: not its home, its temporary files, its current directory."""
+    with _canaries(context) as paths:
+        for path in paths:
+            seen = shell(context.container, 'cat "$1" 2>/dev/null', str(path)).stdout
+            expect_equal(seen, b"", f"what can be read of the host's {path}")
+        with context.start(workdir="/") as container:
+            for path in paths:
+                expect_equal(shell(container, 'cat "$1" 2>/dev/null', str(path)).stdout, b"", f"the host's {path}")
+
+
+@contextmanager
+def _canaries(context: Context) -> Iterator[list[Path]]:
+    """Put a file in each directory of the host that a container could show by mistake."""
+    name = f".hyperruntime-conformance-{secrets.token_hex(4)}"
+    made: list[Path] = []
+    try:
+        for directory in dict.fromkeys((context.directory, context.directory.parent, Path.home(), Path.cwd())):
+            try:
+                (directory / name).write_text("canary")
+            except OSError:
+                continue
+            made.append(directory / name)
+        yield made
+    finally:
+        for path in made:
+            path.unlink(missing_ok=True)
+
+
+@check("isolation.no-host-processes")
+def no_host_processes(context: Context) -> None:
+    """Processes of the host are neither seen nor reached."""
+    mark = marker()
+    sleeper = spawn(["sleep", mark], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        seen = [line for line in processes(context.container) if line == f"sleep {mark}"]
+        expect_equal(seen, [], "processes of the host that are seen")
+        with context.start() as container:
+            shell(container, "kill -KILL $1", str(sleeper.pid))
+        expect(sleeper.poll() is None, "a command ended a process of the host by its pid")
+    finally:
+        kill_group(sleeper)
+        sleeper.wait()
+
+
+@check("isolation.capabilities")
+def capabilities(context: Context) -> None:
+    """No capability is there but what a root shell in a container needs."""
+    status = _status(context.container)
+    for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+        held = int(status[name], 16)
+        found = [capability for capability, bit in DANGEROUS.items() if held >> bit & 1]
+        expect_equal(found, [], f"dangerous capabilities in {name}")
+
+
+@check("isolation.no-new-privileges")
+def no_new_privileges(context: Context) -> None:
+    """No command can gain privileges: no-new-privileges is set."""
+    expect_equal(_status(context.container).get("NoNewPrivs"), "1", "NoNewPrivs")
+
+
+def _status(container: Container) -> dict[str, str]:
+    return dict(fields_of(container.exec(["cat", "/proc/self/status"]).stdout.decode()))
+
+
+@check("isolation.init")
+def init(context: Context) -> None:
+    """PID 1 is an init, no command of the user, and reaps what has lost its parent."""
+    printed = shell(context.container, "echo $$ $PPID; (sleep 0.05 &) ; (sleep 0.05 &) ; cat /proc/1/cmdline").stdout
+    pid, parent = (int(word) for word in printed.split(b"\n")[0].split())
+    expect(pid > 1 and b"(sleep 0.05" not in printed, f"a command runs as PID 1 (its pid is {pid}, parent {parent})")
+    time.sleep(0.5)
+    lines = shell(context.container, _LIST_STATES).stdout.decode(errors="replace").splitlines()
+    zombies = [line for line in lines if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]]
+    expect_equal(zombies, [], "zombies that nobody reaps")
+
+
+@check("isolation.exchange")
+def exchange(context: Context) -> None:
+    """The files through which the library speaks to a container cannot be changed from inside."""
+    script = "cd /run/hyperruntime || exit; (: >new); rm -rf ./*; mv lane.sh moved; (: >lane.sh); ls"
+    with context.start() as container:
+        listed = shell(container, script).stdout.split()
+        expect(b"lane.sh" in listed and b"new" not in listed and b"moved" not in listed, f"it now holds {listed}")
+        expect_equal(container.exec(["echo", "works"]).stdout, b"works\n", "the next command")
+
+
+@check("network.none")
+def no_network(context: Context) -> None:
+    """By default there is no network: no interface but lo, no route, not the host's."""
+    expect_equal(_interfaces(context.container), {"lo"}, "the interfaces inside")
+    routes = context.container.exec(["cat", "/proc/net/route"]).stdout.decode().splitlines()[1:]
+    expect_equal(routes, [], "the routes inside")
+    expect(_namespace(context.container) != os.readlink("/proc/self/ns/net"), "the network is the host's")
+
+
+@check("network.host", needs="network.host")
+def host_network(context: Context) -> None:
+    """Asked for, the host's network is there."""
+    with context.start(network="host") as container:
+        expect_equal(_interfaces(container), interfaces(Path("/proc/net/dev").read_text()), "the interfaces inside")
+
+
+@check("network.bridge", needs="network.bridge")
+def bridge(context: Context) -> None:
+    """Asked for, there is a private network with a way out."""
+    with context.start(network="bridge") as container:
+        found = _interfaces(container)
+        expect("lo" in found and len(found) > 1, f"the interfaces inside are {sorted(found)}")
+        expect(_namespace(container) != os.readlink("/proc/self/ns/net"), "the network is the host's")
+        routes = container.exec(["cat", "/proc/net/route"]).stdout.decode().splitlines()[1:]
+        expect(bool(routes), "there is no route out")
+
+
+def _interfaces(container: Container) -> set[str]:
+    return interfaces(container.exec(["cat", "/proc/net/dev"]).stdout.decode())
+
+
+def _namespace(container: Container) -> str:
+    listed = container.exec(["ls", "-l", "/proc/self/ns/net"]).check().stdout.decode()
+    return listed.rpartition("-> ")[2].strip()

@@ -1,0 +1,109 @@
+"""Checks of containers that end: told as such, with what is known, never a hang and never a false success."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from hyperruntime.container import Container
+from hyperruntime.driver import PostMortem
+from hyperruntime.errors import ContainerLostError, ContainerStateError
+from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
+from hyperruntime.testing.conformance.context import Context, shell
+
+SOON_S = 15.0
+# The process that was made after the first: the library's own shell.
+KILL_SUPERVISOR = """
+least=
+for p in /proc/[0-9]*; do
+    n=${p#/proc/}
+    if [ $n -gt 1 ] && [ $n -lt ${least:-99999999} ]; then least=$n; fi
+done
+kill -$1 $least
+"""
+
+
+def expect_lost(container: Container, script: str, *arguments: str) -> None:
+    """Fail unless a script that ends its container is told so, with its siblings and whoever comes later."""
+    with ThreadPoolExecutor(3) as threads:
+        siblings = [threads.submit(container.exec, ["sleep", "60"]) for _ in range(3)]
+        time.sleep(0.3)
+        started = time.monotonic()
+        try:
+            result = shell(container, script, *arguments)
+        except ContainerLostError as error:
+            _expect_post_mortem(error)
+        else:
+            raise AssertionError(f"a command that ended its container has a result: {result}")
+        expect(time.monotonic() - started < SOON_S, f"the loss was told after more than {SOON_S:g} s")
+        for sibling in siblings:
+            with expect_error(ContainerLostError, "a sibling of the command that ended the container"):
+                sibling.result(timeout=SOON_S)
+    with expect_error(ContainerLostError, "a command after the loss"):
+        container.exec(["true"])
+
+
+def _expect_post_mortem(error: ContainerLostError) -> None:
+    state = error.post_mortem.state if isinstance(error.post_mortem, PostMortem) else None
+    expect(state in {"exited", "removed"}, f"the post-mortem says {state!r} of an ended container: {error}")
+
+
+@check("lost.everything-killed")
+def everything_killed(context: Context) -> None:
+    """A command that kills every process gets ContainerLostError with a post-mortem, and so do its siblings."""
+    with context.start() as container:
+        expect_lost(container, "kill -KILL -1; sleep 60")
+
+
+@check("lost.supervisor-killed")
+def supervisor_killed(context: Context) -> None:
+    """A command that kills the library's own shell gets ContainerLostError with a post-mortem."""
+    with context.start() as container:
+        expect_lost(container, KILL_SUPERVISOR + "sleep 60", "KILL")
+
+
+@check("lost.supervisor-stopped")
+def supervisor_stopped(context: Context) -> None:
+    """A command that stops the library's own shell ends at its deadline, and the next one is told of the loss."""
+    with context.start() as container:
+        started = time.monotonic()
+        try:
+            result = shell(container, KILL_SUPERVISOR + "setsid sleep 60", "STOP", timeout_s=1)
+            expect(result.timed_out, f"a command past its deadline is said to have ended by itself: {result}")
+        except ContainerLostError as error:
+            expect(error.post_mortem is not None, f"the error has no post-mortem: {error}")
+        expect(time.monotonic() - started < SOON_S, f"the call returned after more than {SOON_S:g} s")
+        with expect_error(ContainerLostError, "a command after the supervisor was stopped"):
+            container.exec(["true"])
+
+
+@check("lost.first-process-signalled")
+def first_process_signalled(context: Context) -> None:
+    """Signals to PID 1 end nothing, or end the container and are told so; never a hang or a false result."""
+    with context.start() as container:
+        try:
+            result = shell(
+                container, "kill -HUP 1; kill -TERM 1; kill -KILL 1; sleep 0.5; echo here; exit 5", timeout_s=20
+            )
+            expect_equal((result.exit_code, result.stdout), (5, b"here\n"), "the command that signalled PID 1")
+            expect_equal(container.exec(["echo", "on"], timeout_s=20).stdout, b"on\n", "the next command")
+        except ContainerLostError as error:
+            _expect_post_mortem(error)
+
+
+@check("lost.closed")
+def closed(context: Context) -> None:
+    """A closed container says so, closing twice is fine, and closing ends what runs in it."""
+    container = context.start()
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(container.exec, ["sleep", "60"]) for _ in range(2)]
+        time.sleep(0.3)
+        started = time.monotonic()
+        container.close()
+        container.close()
+        expect(time.monotonic() - started < SOON_S, f"closing took more than {SOON_S:g} s")
+        for one in running:
+            with expect_error((ContainerLostError, ContainerStateError), "a command that ran while it was closed"):
+                one.result(timeout=SOON_S)
+    with expect_error(ContainerStateError, "a command in a closed container", "closed"):
+        container.exec(["true"])

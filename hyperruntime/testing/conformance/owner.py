@@ -1,0 +1,71 @@
+"""An owner of containers in a process of its own, for checks that kill it: ``python -m`` with a driver's class.
+
+Prints one JSON object when its containers run, then waits to be killed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from hyperruntime.driver import Driver
+from hyperruntime.process import PIPE, HostProcess, spawn
+from hyperruntime.testing.conformance.context import LABEL, Context, open_context
+
+MODULE = "hyperruntime.testing.conformance.owner"
+STOP_ALL = "kill -STOP -1; sleep 600"
+HIDE = "trap '' TERM; setsid sleep $1 & sleep $1"
+
+
+def start_owner(driver: Driver, image: str, *words: str) -> HostProcess:
+    """Start an owner of this driver; ``words`` are what :func:`main` reads."""
+    kind = type(driver)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    args = [sys.executable, "-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words]
+    return spawn(args, stdin=PIPE, stdout=PIPE, env=env)
+
+
+def main(module: str, name: str, image: str, count: str, mark: str, how: str) -> None:
+    """Own containers until killed.
+
+    Args:
+        module: of the driver's class.
+        name: of the driver's class.
+        image: to start from.
+        count: how many containers.
+        mark: how many seconds what runs in them sleeps; also their label.
+        how: ``fork`` to fork a child that lives on, ``stop`` to stop every process in the containers.
+    """
+    driver = getattr(importlib.import_module(module), name)()
+    with open_context(driver, image) as context:
+        own(context, int(count), mark, how)
+
+
+def own(context: Context, count: int, mark: str, how: str) -> None:
+    """Start the containers, say so, and wait."""
+    containers = [context.start(labels={LABEL: f"{mark}-{number}"}) for number in range(count)]
+    for container in containers:
+        running: list[Any] = [["sleep", mark], ["sh", "-c", HIDE, "owner", mark]]
+        for args in running:
+            threading.Thread(target=container.exec, args=(args,), daemon=True).start()
+    time.sleep(0.5)
+    if how == "stop":
+        for container in containers:
+            threading.Thread(target=container.exec, args=(["sh", "-c", STOP_ALL],), daemon=True).start()
+        time.sleep(0.5)
+    child = os.fork() if how == "fork" else 0
+    if how == "fork" and child == 0:
+        time.sleep(120)
+        os._exit(0)
+    private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - its promise is that these files go too
+    print(json.dumps({"pid": os.getpid(), "child": child, "private": private}), flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,111 @@
+"""Checks of deadlines: everything a command started is ended, in time, and nothing else is."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from hyperruntime.container import Container
+from hyperruntime.spec import ExecResult
+from hyperruntime.testing.conformance.check import check, expect, expect_equal
+from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
+
+LATE_S = 2.0
+LATE_FORKS_S = 5.0  # the loop takes the processors from whoever ends it
+
+
+def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.5) -> ExecResult:
+    """Run a script that runs past its deadline; it must end in time."""
+    started = time.monotonic()
+    result = shell(container, script, mark, timeout_s=timeout_s)
+    took = time.monotonic() - started
+    expect_equal((result.timed_out, result.exit_code), (True, 124), "timed_out and exit code")
+    expect(took < timeout_s + LATE_S, f"the call returned {took - timeout_s:.1f} s after its deadline")
+    return result
+
+
+def expect_nothing_escapes(context: Context, script: str) -> None:
+    """Fail if anything of a script that sleeps ``$1`` seconds outlives its deadline."""
+    mark = marker()
+    result = run_late(context.container, f"echo before; {script}", mark)
+    expect_equal(result.stdout, b"before\n", "the output up to the deadline")
+    expect_equal(left_of(context.container, mark), [], "what is left of it")
+
+
+@check("timeout.children")
+def children(context: Context) -> None:
+    """A deadline ends a command and its children, and keeps the output up to then."""
+    expect_nothing_escapes(context, "sh -c 'sleep $1; true' x $1; true")
+
+
+@check("timeout.background-child")
+def background_child(context: Context) -> None:
+    """A deadline ends background children that hold the output open."""
+    expect_nothing_escapes(context, "sleep $1 & sleep $1")
+
+
+@check("timeout.daemon")
+def daemon(context: Context) -> None:
+    """A deadline ends a daemon in a session of its own, with no parent, no streams and an empty environment."""
+    expect_nothing_escapes(context, "(env -i /bin/sh -c 'exec setsid sleep $1' x $1 <&- >&- 2>&- &); sleep $1")
+    expect_nothing_escapes(context, "setsid sleep $1 & sleep $1")
+
+
+@check("timeout.ignores-term")
+def ignores_term(context: Context) -> None:
+    """A deadline ends what ignores every signal that can be ignored."""
+    expect_nothing_escapes(context, "trap '' TERM INT HUP QUIT; sleep $1; sleep $1")
+
+
+@check("timeout.stopped")
+def stopped(context: Context) -> None:
+    """A deadline ends what is stopped."""
+    expect_nothing_escapes(context, "sleep $1 & kill -STOP $!; sleep $1")
+
+
+@check("timeout.fork-loop", needs="limits.pids")
+def fork_loop(context: Context) -> None:
+    """A deadline ends a fork loop, and the container is usable afterwards."""
+    with context.start(limits=context.limits(pids=200)) as container:
+        mark = marker()
+        started = time.monotonic()
+        result = shell(container, "f() { f | f & }; f & exec sleep $1", mark, timeout_s=1)
+        took = time.monotonic() - started
+        expect(result.timed_out, f"it is said to have ended by itself, with exit code {result.exit_code}")
+        expect(took < 1 + LATE_FORKS_S, f"the call returned {took - 1:.1f} s after its deadline")
+        expect_equal(container.exec(["echo", "usable"]).stdout, b"usable\n", "the next command")
+        expect_equal(left_of(container, mark), [], "what is left of it")
+
+
+@check("timeout.siblings")
+def siblings(context: Context) -> None:
+    """Commands that run beside one past its deadline live on, and so does what earlier ones left."""
+    earlier, mark = marker(), marker()
+    pid = shell(context.container, "setsid sleep $1 >/dev/null 2>&1 & echo $!", earlier).stdout.decode().strip()
+    with ThreadPoolExecutor(1) as threads:
+        sibling = threads.submit(shell, context.container, "for i in 1 2 3; do sleep 0.5; echo $i; done")
+        for _ in range(3):
+            run_late(context.container, "setsid sleep $1 & sleep $1", mark, 0.3)
+        expect_equal(sibling.result().stdout, b"1\n2\n3\n", "the output of a sibling")
+    alive = left_of(context.container, earlier)
+    shell(context.container, f"kill {pid}")
+    expect(bool(alive), "a daemon of an earlier command was ended")
+
+
+@check("timeout.flood")
+def flood(context: Context) -> None:
+    """A flood of output does not delay a deadline."""
+    result = run_late(context.container, "exec yes", "", 1.0)
+    expect(result.truncated, "a second of `yes` is not said to be truncated")
+
+
+@check("timeout.many")
+def many(context: Context) -> None:
+    """Many deadlines at once are all kept."""
+    mark = marker()
+    with ThreadPoolExecutor(20) as threads:
+        script = "setsid sleep $1 & sleep $1"
+        late = [threads.submit(run_late, context.container, script, mark, 1.0) for _ in range(20)]
+        for one in late:
+            one.result()
+    expect_equal(left_of(context.container, mark), [], "what is left of them")

@@ -1,0 +1,144 @@
+"""Checks of copying: exact for what is ours, harmless for what is hostile."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+from hyperruntime.errors import TransferError, UnsafeArchiveError
+from hyperruntime.tarball import ExtractLimits
+from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
+from hyperruntime.testing.conformance.context import Context, shell
+
+INSIDE = "/tmp/conformance"  # noqa: S108 - inside a container
+# (member, kind, link): all that a hostile archive may try.
+HOSTILE = (
+    ("tree", tarfile.DIRTYPE, ""),
+    ("tree/good", tarfile.REGTYPE, ""),
+    ("/absolute", tarfile.REGTYPE, ""),
+    ("tree/../../climbed", tarfile.REGTYPE, ""),
+    ("../sibling", tarfile.REGTYPE, ""),
+    ("tree/out", tarfile.SYMTYPE, "../../canary"),
+    ("tree/out/written-through", tarfile.REGTYPE, ""),
+    ("tree/rooted", tarfile.SYMTYPE, "/etc/passwd"),
+    ("tree/hard", tarfile.LNKTYPE, "/etc/passwd"),
+    ("tree/fifo", tarfile.FIFOTYPE, ""),
+    ("tree/device", tarfile.CHRTYPE, ""),
+    ("tree/last", tarfile.REGTYPE, ""),
+)
+
+
+@check("transfer.tree")
+def tree(context: Context) -> None:
+    """A tree that goes in comes back as it was: links, modes, empty directories, every file name."""
+    place = context.place()
+    source = place / "tree"
+    _make_tree(source)
+    context.container.put(source, f"{INSIDE}/in side/tree")
+    inside = shell(
+        context.container, 'cd "$1" && test -L link && test -x deep/er/script && ./link', f"{INSIDE}/in side/tree"
+    )
+    expect_equal(inside.stdout, b"ran\n", f"running a link to a script that was put inside ({inside.stderr!r})")
+    report = context.container.get(f"{INSIDE}/in side/tree", place / "back")
+    expect_equal(report.refused, (), "what was refused on the way back")
+    expect_equal(_snapshot(place / "back"), _snapshot(source), "the tree that came back")
+
+
+def _make_tree(root: Path) -> None:
+    (root / "empty").mkdir(parents=True)
+    (root / "deep/er").mkdir(parents=True)
+    (root / "deep/er/script").write_text("#!/bin/sh\necho ran\n")
+    (root / "deep/er/script").chmod(0o755)
+    (root / "private").write_bytes(bytes(range(256)))
+    (root / "private").chmod(0o600)
+    for name in (b"new\nline 'quote\" -x", b"-rf", b"\xff\xfe", b"n" * 200):
+        Path(os.fsdecode(os.fsencode(root) + b"/" + name)).write_text("odd")
+    (root / "link").symlink_to("deep/er/script")
+    (root / "dangling").symlink_to("nowhere")
+
+
+def _snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
+    found: dict[str, tuple[int, bytes | str]] = {}
+    for path in root.rglob("*"):
+        mode = path.lstat().st_mode
+        if path.is_symlink():
+            content: bytes | str = os.readlink(path)
+            mode = stat.S_IFMT(mode)
+        else:
+            content = path.read_bytes() if path.is_file() else ""
+        found[ascii(str(path.relative_to(root)))] = (mode, content)
+    return found
+
+
+@check("transfer.file")
+def one_file(context: Context) -> None:
+    """One file goes to exactly the path that is named, with its parents made on the way."""
+    place = context.place()
+    (place / "local name").write_bytes(b"\0\xff\n" * 100_000)
+    context.container.put(place / "local name", f"{INSIDE}/made/on the way")
+    expect_equal(context.container.exec(["cat", f"{INSIDE}/made/on the way"]).stdout, b"\0\xff\n" * 100_000, "inside")
+    context.container.get(f"{INSIDE}/made/on the way", place / "back")
+    expect_equal((place / "back").read_bytes(), b"\0\xff\n" * 100_000, "what came back")
+
+
+@check("transfer.clear-errors")
+def clear_errors(context: Context) -> None:
+    """A path that is not there is an error that names it, and leaves nothing behind."""
+    place = context.place()
+    with expect_error(TransferError, "putting a file that is not there", "nothing", "no such file"):
+        context.container.put(place / "nothing", f"{INSIDE}/x")
+    with expect_error(TransferError, "getting a file that is not there", "/no/such/file"):
+        context.container.get("/no/such/file", place / "x")
+    expect_equal(list(place.iterdir()), [], "what is left of it")
+
+
+@check("transfer.hostile-tree")
+def hostile_tree(context: Context) -> None:
+    """A hostile tree coming out writes nothing outside the target, and what was refused is named."""
+    place = context.place()
+    (place / "canary").mkdir()
+    (place / "archive").write_bytes(_hostile_archive())
+    tools = f"{INSIDE}-tools"
+    with context.start(env={"PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin"}) as container:
+        container.put(place / "archive", f"{tools}/archive")
+        lying = f"printf '#!/bin/sh\\nexec cat {tools}/archive\\n' >{tools}/tar && chmod 755 {tools}/tar"
+        shell(container, lying).check()
+        report = container.get("/usr", place / "target")
+    expect_equal({path.name for path in place.iterdir()}, {"canary", "archive", "target"}, "what is beside the target")
+    expect_equal(list((place / "canary").iterdir()), [], "what was written through a link")
+    kept = {path.name for path in (place / "target").iterdir()}
+    expect({"good", "last"} <= kept <= {"good", "last", "out"}, f"what is in the target: {sorted(kept)}")
+    links = [path.name for path in (place / "target").rglob("*") if path.is_symlink()]
+    expect_equal(links, [], "links in the target that lead out of it")
+    refused = " ".join(name for name, _ in report.refused)
+    for name in ("absolute", "climbed", "sibling", "out", "rooted", "hard", "fifo", "device"):
+        expect(name in refused, f"{name} is not named as refused: {report.refused}")
+
+
+def _hostile_archive() -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, kind, link in HOSTILE:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, link, 0o755
+            member.size = 4 if kind == tarfile.REGTYPE else 0
+            archive.addfile(member, io.BytesIO(b"evil") if member.size else None)
+    return data.getvalue()
+
+
+@check("transfer.bomb")
+def bomb(context: Context) -> None:
+    """A tree larger than the stated cap is stopped at the cap and leaves nothing."""
+    place = context.place()
+    limits = ExtractLimits(max_bytes=1 << 20, max_members=100)
+    large = f"mkdir -p {INSIDE}/large && dd if=/dev/zero of={INSIDE}/large/sparse bs=1 count=1 seek=50000000"
+    members = f"mkdir -p {INSIDE}/many && cd {INSIDE}/many && i=0; while [ $i -lt 300 ]; do : >$i; i=$((i + 1)); done"
+    for name, script in (("large", large), ("many", members)):
+        shell(context.container, script).check()
+        with expect_error(UnsafeArchiveError, f"a tree that is too {name}"):
+            context.container.get(f"{INSIDE}/{name}", place / name, limits=limits)
+        shell(context.container, f"rm -rf {INSIDE}/{name}")
+    expect_equal(list(place.iterdir()), [], "what is left of it")

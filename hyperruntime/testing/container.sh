@@ -1,0 +1,51 @@
+# Makes a container of the fake driver, in new namespaces of which it is the first process, and becomes its init.
+# $1 an empty directory, $2 where commands start, $3 options of the memory file system at /tmp, $4 "frozen" for a
+# read-only root, $5 the processes it may have or "", then mounts (`rw|ro SOURCE TARGET` each), `--`, NAME=VALUE...
+set -eu
+root=$1 workdir=$2 tmp=$3 frozen=$4 processes=$5
+shift 5
+
+# freeze PATH: a bind mount of a user namespace keeps the restrictions of what it shows, or is refused.
+freeze() {
+    for restrictions in ro ro,nosuid,nodev ro,nosuid,nodev,noexec; do
+        mount -o "remount,bind,$restrictions" "$1" 2>/dev/null && return
+    done
+    echo "cannot make $1 read-only" >&2
+    exit 1
+}
+
+show() { # rw|ro SOURCE TARGET
+    if [ -d "$2" ]; then mkdir -p "$3"; else mkdir -p "${3%/*}" && : >>"$3"; fi
+    mount --rbind "$2" "$3"
+    [ "$1" = rw ] || freeze "$3"
+}
+
+mount -t proc proc /proc
+mount -t tmpfs -o mode=755 tmpfs "$root"
+mkdir "$root/old" "$root/proc" "$root/dev" "$root/etc" "$root/tmp" "$root/root"
+show ro /usr "$root/usr"
+for name in bin sbin lib lib32 lib64 libx32; do
+    if [ -L "/$name" ]; then ln -s "usr/$name" "$root/$name"; elif [ -d "/$name" ]; then show ro "/$name" "$root/$name"; fi
+done
+for name in null zero full random urandom; do show rw "/dev/$name" "$root/dev/$name"; done
+ln -s /proc/self/fd "$root/dev/fd"
+echo root:x:0:0:root:/root:/bin/sh >"$root/etc/passwd"
+echo root:x:0: >"$root/etc/group"
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o "mode=1777,nosuid,nodev$tmp" tmpfs "$root/tmp"
+while [ "$1" != -- ]; do
+    show "$1" "$2" "$root$3"
+    shift 3
+done
+shift
+cd "$root"
+pivot_root . old
+umount -l old
+rmdir old
+cd "$workdir" 2>/dev/null || { echo "no workdir $workdir" >&2; exit 1; }
+[ -z "$frozen" ] || freeze /
+
+# A shell that waits for its child waits for every child, so this one is an init.
+exec ${processes:+prlimit "--nproc=$processes"} setpriv --no-new-privs --inh-caps=-all \
+    --bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+sys_chroot \
+    env -i "$@" /bin/sh -c '/bin/sh; exit $?'

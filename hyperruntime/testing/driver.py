@@ -1,0 +1,261 @@
+"""A driver without an engine: the host's own userland in namespaces that util-linux makes. For tests.
+
+It keeps every promise of the seam and has nothing to install, and it says what it cannot do. Its containers are
+listed by looking at the processes of the machine. Imports process, driver, spec and errors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
+from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
+from hyperruntime.process import PIPE, ProcessShell, find_program, kill_group, run_process, spawn
+from hyperruntime.spec import ContainerSpec, Mount
+
+NAME = "fake"
+IMAGE = "localhost/hyperruntime/base:latest"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+REFUSED_FIELDS = ("user", "images.build", "images.load", "images.load_rootfs", "images.remove")
+_MARK = "hyperruntime-fake"
+_PROGRAMS = ("unshare", "setpriv", "prlimit", "pivot_root", "mount")
+_FORKS = b"echo up; i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i + 1)); done; echo unlimited\n"
+_CLEANUP = """
+for process in /proc/[0-9]*; do
+    read -r name 2>/dev/null <"$process/comm" && [ "$name" = unshare ] || continue
+    grep -qF -- "$1" "$process/cmdline" && kill -KILL "${process#/proc/}"
+done
+"""
+
+
+def unshare_args(launch: Launch, created: float) -> list[str]:
+    """Return the argv that makes a container; its own words tell later what it is. Source: unshare(1)."""
+    spec = launch.spec
+    namespaces = ["--user", "--map-root-user", "--mount", "--pid", "--ipc", "--uts"]
+    network = ["--net"] if spec.network == "none" else []
+    script = resources.files("hyperruntime.testing").joinpath("container.sh").read_text()
+    tmp = "" if spec.limits.tmpfs_bytes is None else f",size={spec.limits.tmpfs_bytes}"
+    frozen = "frozen" if spec.read_only_rootfs else ""
+    processes = "" if spec.limits.pids is None else str(spec.limits.pids)
+    identity = [launch.name, spec.image, repr(created), json.dumps(dict(launch.labels))]
+    settings = [f"{launch.private_dir}/root", spec.workdir or "/", tmp, frozen, processes]
+    mounts = [word for mount in (launch.exchange, *spec.mounts) for word in _mount_words(mount)]
+    env = {"PATH": PATH, "HOME": "/root", **spec.env}
+    return [
+        *("unshare", *namespaces, *network, "--fork", "--kill-child", "/bin/sh", "-c", f"shift 4\n{script}", _MARK),
+        *(*identity, *settings, *mounts, "--", *(f"{name}={value}" for name, value in env.items())),
+    ]
+
+
+def _mount_words(mount: Mount) -> tuple[str, str, str]:
+    return ("ro" if mount.read_only else "rw", os.path.abspath(mount.source), mount.target)
+
+
+class FakeLiveContainer:
+    """A tree of processes in namespaces of its own."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Start it."""
+        self.id = launch.name
+        self.exec_env: Mapping[str, str] = {}
+        self._launch = launch
+        Path(launch.private_dir, "root").mkdir(parents=True, exist_ok=True)
+        self._process = spawn(unshare_args(launch, time.time()), stdin=PIPE, cwd="/", env={"PATH": PATH})
+        self.shell = ProcessShell(self._process)
+
+    def observe(self) -> None:
+        """Do nothing: all that a post-mortem says is seen afterwards."""
+
+    def open_shell(self, user: str) -> ProcessShell:
+        """Refuse: there is one user in the container."""
+        raise UnsupportedOptionError(NAME, "user", f"there is only root in its containers, not {user!r}")
+
+    def post_mortem(self) -> PostMortem:
+        """Return how its first process ended."""
+        code = self.shell.wait(0.3)
+        return PostMortem(state="running" if code is None else "exited", exit_code=code)
+
+    def explain_start_failure(self, error_text: str, *_: object) -> Exception:
+        """Return the error that says why the shell never answered."""
+        if "no workdir" in error_text:
+            return SpecError("workdir", self._launch.spec.workdir, "a directory that exists in the container")
+        lines = error_text.strip().splitlines() or ["its shell never answered"]
+        return EngineUnavailableError(NAME, lines[-1], "it needs user namespaces and util-linux")
+
+    def remove(self) -> None:
+        """End it: its first process takes all others with it."""
+        kill_group(self._process)
+        self._process.wait()
+
+
+class FakeDriverImages:
+    """One image, which is the host's own userland; nothing else can be had."""
+
+    def exists(self, reference: str) -> bool:
+        """Tell whether it is that image."""
+        return reference == IMAGE
+
+    def list(self) -> tuple[Image, ...]:
+        """Return that image."""
+        return (Image(id="host", references=(IMAGE,), size_bytes=0, created=0.0),)
+
+    def remove(self, reference: str) -> None:
+        """Refuse."""
+        raise _unsupported("images.remove")
+
+    def load_rootfs(self, tar: Path, reference: str) -> str:
+        """Refuse."""
+        raise _unsupported("images.load_rootfs")
+
+    def load(self, archive: Path) -> tuple[str, ...]:
+        """Refuse."""
+        raise _unsupported("images.load")
+
+    def build(
+        self,
+        context: Path,
+        reference: str,
+        *,
+        containerfile: Path,
+        build_args: Mapping[str, str],
+        force: bool,
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Refuse."""
+        raise _unsupported("images.build")
+
+
+class FakeDriver:
+    """Adapter for no engine at all."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        """Start and read nothing."""
+        self._info: EngineInfo | None = None
+
+    @property
+    def images(self) -> FakeDriverImages:
+        """The one image."""
+        return FakeDriverImages()
+
+    def open(self, private_dir: str) -> None:
+        """Take nothing: there are no files beside the containers' own."""
+
+    def probe(self) -> EngineInfo:
+        """Run a container that makes more processes than it may, and return what can be done here."""
+        if self._info is None:
+            self._info = EngineInfo(
+                engine=NAME,
+                version="1",
+                rootless=os.geteuid() != 0,
+                networks=("none", "host"),
+                limits={"memory_bytes": "no", "cpus": "no", "pids": _try_processes()},
+                users=False,
+                refuses=frozenset(REFUSED_FIELDS),
+            )
+        return self._info
+
+    def diagnose(self) -> Sequence[Finding]:
+        """Return whether it runs."""
+        try:
+            self.probe()
+        except EngineUnavailableError as error:
+            return (Finding(subject="namespaces", ok=False, detail=error.why, next_step=error.next_step),)
+        return (Finding(subject="namespaces", ok=True, detail="containers run"),)
+
+    def launch(self, launch: Launch) -> FakeLiveContainer:
+        """Start a container."""
+        self.refuse(launch.spec)
+        if launch.spec.image != IMAGE:
+            raise ImageNotFoundError(launch.spec.image, f"the fake driver has {IMAGE} and nothing else")
+        for mount in launch.spec.mounts:
+            if not Path(mount.source).exists():
+                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
+        return FakeLiveContainer(launch)
+
+    def refuse(self, spec: ContainerSpec) -> None:
+        """Refuse what cannot be honoured."""
+        info = self.probe()
+        for field in ("memory_bytes", "cpus", "pids"):
+            if getattr(spec.limits, field) is not None and info.limits[field] == "no":
+                raise _unsupported(f"limits.{field}")
+        if spec.network not in info.networks:
+            raise _unsupported("network")
+        for field in ("gpus", "user"):
+            if getattr(spec, field) is not None:
+                raise _unsupported(field)
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """Return this user's containers."""
+        return tuple({record.id: record for _, record in _running()}.values())
+
+    def remove_container(self, container_id: str) -> None:
+        """Kill what made a container; the kernel does the rest."""
+        for pid, record in _running():
+            if record.id == container_id:
+                os.kill(pid, 9)
+
+    def cleanup_args(self, label: str) -> tuple[str, ...]:
+        """Return what kills every container with a label."""
+        name, _, value = label.partition("=")
+        return ("/bin/sh", "-c", _CLEANUP, "cleanup", json.dumps({name: value}).strip("{}"))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _unsupported(field: str) -> UnsupportedOptionError:
+    return UnsupportedOptionError(NAME, field, "the fake driver has no way to do it")
+
+
+def _try_processes() -> Enforcement:
+    """Return how a limit of processes is enforced (Linux exempts root of the machine from its own).
+
+    Raises:
+        EngineUnavailableError: no container runs.
+    """
+    missing = [name for name in _PROGRAMS if find_program(name) is None and not Path("/usr/sbin", name).exists()]
+    if missing:
+        raise EngineUnavailableError(NAME, f"{missing[0]} is missing", "install util-linux and mount")
+    with resources.as_file(resources.files("hyperruntime.testing")) as here:
+        exchange = Mount(source=str(here), target="/run/hyperruntime")
+        with tempfile.TemporaryDirectory(prefix="hyperruntime-fake-") as directory:
+            Path(directory, "root").mkdir()
+            spec = ContainerSpec(image=IMAGE)
+            spec = attrs.evolve(spec, limits=attrs.evolve(spec.limits, pids=20))
+            launch = Launch(spec=spec, name="probe", labels={}, exchange=exchange, private_dir=directory)
+            done = run_process(unshare_args(launch, 0.0), input=_FORKS, timeout_s=60, cwd="/", env={"PATH": PATH})
+    if not done.stdout.startswith(b"up"):
+        raise EngineUnavailableError(NAME, done.error_text, "allow user namespaces")
+    return "no" if b"unlimited" in done.stdout else "rlimit"
+
+
+def _running() -> Iterator[tuple[int, ContainerRecord]]:
+    """Yield each process of this user that made a container, with what its words say."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "comm").read_text() != "unshare\n" or process.stat().st_uid not in (0, os.getuid()):
+                continue
+            words = (process / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+            uid = (process / "status").read_text().partition("\nUid:")[2].split()[0]
+            if _MARK in words and int(uid) == os.getuid():
+                yield int(process.name), _record(words[words.index(_MARK) + 1 :])
+        except (OSError, ValueError, IndexError):
+            continue
+
+
+def _record(words: list[str]) -> ContainerRecord:
+    name, image, created, labels = words[:4]
+    return ContainerRecord(id=name, image=image, state="running", created=float(created), labels=json.loads(labels))
+
+
+_: type[Driver] = FakeDriver

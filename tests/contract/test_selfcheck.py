@@ -1,0 +1,110 @@
+"""``hyperrun selfcheck`` with drivers of another package."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENTRY_POINTS = """[hyperruntime.runtimes]
+fake = hyperruntime.testing:FakeDriver
+faulty = tests.contract.faulty_drivers:HasNetwork
+"""
+Selfcheck = Callable[..., subprocess.CompletedProcess[str]]
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment in which another package's drivers are installed."""
+    dist = tmp_path / "other_package-1.0.dist-info"
+    dist.mkdir()
+    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
+    (dist / "entry_points.txt").write_text(ENTRY_POINTS)
+    found = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return {name: value for name, value in found.items() if name != "HYPERRUNTIME_RUNTIME"}
+
+
+@pytest.fixture
+def selfcheck(environment: dict[str, str]) -> Selfcheck:
+    """Run it in a process of its own."""
+
+    def call(*args: str, **changed: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "hyperruntime.cli", "selfcheck", *args]
+        env = {**environment, **changed}
+        return subprocess.run(words, capture_output=True, text=True, timeout=120, env=env, cwd="/")
+
+    return call
+
+
+def test_it_prints_a_line_for_each_check_and_a_summary(selfcheck: Selfcheck) -> None:
+    done = selfcheck("fake", "--only", "network")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("pass ")
+    assert "network.none: By default there is no network" in lines[0]
+    assert lines[2].startswith("refused as declared  network.bridge: ")
+    assert "cannot honour network" in lines[3]
+    assert lines[-1].startswith("3 checks in ")
+    assert lines[-1].endswith(": 2 pass, 1 refused as declared, 0 fail")
+
+
+def test_a_failed_check_is_exit_code_1_with_the_reason(selfcheck: Selfcheck) -> None:
+    done = selfcheck("faulty", "--only", "network.none")
+    assert done.returncode == 1
+    assert "FAIL" in done.stdout
+    assert "the interfaces inside: " in done.stdout
+    assert done.stdout.splitlines()[-1] == "failed: network.none"
+
+
+def test_json_holds_every_result(selfcheck: Selfcheck) -> None:
+    done = selfcheck("faulty", "--only", "network", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (told["runtime"], told["counts"]) == ("fake", {"pass": 1, "refused": 1, "fail": 1})
+    failed = next(check for check in told["checks"] if check["outcome"] == "fail")
+    assert failed["name"] == "network.none"
+    assert failed["detail"].startswith("the interfaces inside: ")
+
+
+def test_an_engine_that_is_not_there_is_exit_code_3(selfcheck: Selfcheck) -> None:
+    done = selfcheck("podman", PATH="/nowhere")
+    assert done.returncode == 3
+    assert "podman" in done.stderr
+
+
+def test_wrong_words_are_exit_code_2_with_a_close_match(selfcheck: Selfcheck) -> None:
+    for args, word in ((("fake", "--only", "exec.arg"), "exec.argv"), (("fak",), "fake")):
+        done = selfcheck(*args)
+        assert (done.returncode, word in done.stderr) == (2, True), done.stderr
+
+
+def test_an_image_that_is_missing_is_named(selfcheck: Selfcheck) -> None:
+    done = selfcheck("fake", "--image", "localhost/no-such-image:1")
+    assert done.returncode != 0
+    assert "localhost/no-such-image:1" in done.stderr
+
+
+def test_on_a_terminal_it_is_in_colour(environment: dict[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "hyperruntime.cli", "selfcheck", "fake", "--only", "network.none"]
+    env = {**environment, "TERM": "xterm"}
+    with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env, cwd="/") as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        except OSError:  # a terminal whose last program has ended
+            pass
+        assert process.wait() == 0
+    os.close(ours)
+    assert b"\x1b[32mpass" in shown
+    assert b"network.none" in shown
