@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.driver import PostMortem
 from hyperruntime.errors import ContainerLostError, ContainerStateError, UnsupportedOptionError
-from hyperruntime.process import run_process
 
 pytestmark = pytest.mark.engine
 
@@ -46,11 +46,11 @@ def test_a_command_that_ends_its_container_gets_an_error_with_a_post_mortem(doom
             doomed.exec(["true"])
 
 
-def test_a_container_that_is_removed_from_outside_is_lost(doomed: hr.Container) -> None:
+def test_a_container_that_is_removed_from_outside_is_lost(doomed: hr.Container, engine_command: Any) -> None:
     with doomed, ThreadPoolExecutor(1) as threads:
         running = threads.submit(doomed.exec, ["sleep", "60"])
         time.sleep(0.3)
-        run_process(["podman", "rm", "--force", "--time", "0", doomed.name])
+        engine_command.remove(doomed.name)
         with pytest.raises(ContainerLostError):
             running.result(timeout=15)
 

@@ -47,6 +47,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which no engine is installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HYPERRUNTIME_RUNTIME", raising=False)
 

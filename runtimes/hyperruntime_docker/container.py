@@ -1,0 +1,218 @@
+"""One running Docker container: its attached shells, its end, and why it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.cgroups import kernel_killed_in, memory_cgroups
+from hyperruntime.driver import Launch, PostMortem
+from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.process import wait_until
+from hyperruntime_docker.args import Settings, container_config, shell_args
+from hyperruntime_docker.client import Engine, is_status, said, translated
+from hyperruntime_docker.gpus import device_env
+from hyperruntime_docker.refusals import explain, last_line
+from hyperruntime_docker.shell import SocketShell, read_text, take_over
+
+STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+_KILLED = 137
+_EXEC_TIMEOUT_S = 30.0
+_REMOVAL_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 0.5
+
+
+class DockerContainer:
+    """A container whose main process is a shell that this process alone is attached to.
+
+    Attributes:
+        id: its name.
+        shell: its main process's shell.
+        exec_env: what every exec needs beyond the spec's environment.
+    """
+
+    def __init__(
+        self, launch: Launch, settings: Settings, engine: Engine, on_unknown_failure: Callable[[], None]
+    ) -> None:
+        """Make it, attach to it and start it; the shell answers a little later.
+
+        Args:
+            launch: what to start.
+            settings: what the daemon can do.
+            engine: the connection to it.
+            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
+
+        Raises:
+            HyperRuntimeError: the daemon refused; which error says why.
+        """
+        self.id = launch.name
+        self.exec_env: Mapping[str, str] = device_env(launch.spec.gpus, settings)
+        self._launch, self._engine, self._on_unknown_failure = launch, engine, on_unknown_failure
+        self._cgroups: tuple[Path, ...] | None = None
+        self._oom_killed = False
+        self.shell = self._start(container_config(launch, settings))
+
+    def open_shell(self, user: str) -> SocketShell:
+        """Attach another shell as another user."""
+        from docker.errors import APIError
+
+        api = self._engine.api()
+        args, env = shell_args(self._launch.spec.workdir), dict(self.exec_env)
+        with translated(f"no shell could be opened in container {self.id}"):
+            try:
+                exec_id = api.exec_create(self.id, args, stdin=True, user=user, environment=env)["Id"]
+                connection, early = take_over(api.exec_start(exec_id, socket=True))
+                if not has_started(api, exec_id):
+                    with connection:
+                        raise self._explain(read_text(connection, early, _END_TIMEOUT_S), user)
+            except APIError as error:
+                raise self._explain(said(error), user) from error
+        return SocketShell(connection, early, lambda: self._exec_code(exec_id))
+
+    def observe(self) -> None:
+        """Note the container's cgroups, then whether the kernel has killed in them: they vanish with it."""
+        if self._cgroups is None:
+            self._cgroups = memory_cgroups(int(self._state().get("Pid") or 0))
+        self._oom_killed = self._oom_killed or any(kernel_killed_in(directory) for directory in self._cgroups)
+
+    def post_mortem(self) -> PostMortem:
+        """Return what is known of its end."""
+        self.observe()
+        state, code = "exited", self.shell.wait(_END_TIMEOUT_S)
+        if code is None:
+            seen = self._state()
+            state = str(seen.get("Status", "unknown"))
+            self._oom_killed = self._oom_killed or bool(seen.get("OOMKilled"))
+        words = last_line(self.shell.last_words)
+        return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed, log_tail=words)
+
+    def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
+        """Return the error that says why the shell never answered; ``user`` is whose it was, if not the spec's."""
+        code = self.shell.wait(_END_TIMEOUT_S)
+        ended = f"the shell in it ended with exit code {code}" if code is not None else ""
+        return self._explain(error_text or ended, user)
+
+    def remove(self) -> None:
+        """End and remove it at once."""
+        remove(self._engine, self.id)
+
+    def _start(self, config: Mapping[str, Any]) -> SocketShell:
+        """Attach before starting, so that no moment exists in which the container runs and nobody holds its input."""
+        from docker.errors import APIError
+
+        api, shell = self._engine.api(), None
+        with translated(f"container {self.id} could not be started"):
+            try:
+                api.create_container_from_config(config, name=self.id)
+                connection, early = take_over(api.attach_socket(self.id, params=STREAMS))
+                ending = self._await_removal(api)
+                shell = SocketShell(connection, early, lambda: self._exit_code(ending))
+                api.start(self.id)
+                return shell
+            except BaseException as error:
+                if shell is not None:
+                    shell.close()
+                    shell.close_output()
+                self._discard()
+                if isinstance(error, APIError):
+                    raise self._explain(said(error)) from error
+                raise
+
+    def _explain(self, text: str, user: str | None = None) -> HyperRuntimeError:
+        error = explain(text, self._launch.spec, user)
+        if isinstance(error, EngineUnavailableError):
+            self._on_unknown_failure()
+        return error
+
+    def _await_removal(self, api: Any) -> Any:  # noqa: ANN401 - requests.Response
+        """Ask for the exit code now: once an auto-removed container has ended nobody can."""
+        url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
+        return api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
+
+    def _exit_code(self, ending: Any) -> int | None:  # noqa: ANN401 - requests.Response
+        """Block until the container is removed; return its exit code, or None when the daemon went away."""
+        from requests.exceptions import RequestException
+
+        try:
+            return int(json.loads(ending.content)["StatusCode"])
+        except (RequestException, OSError, ValueError, KeyError):
+            return _KILLED if self._state().get("Status") == "removed" else None
+        finally:
+            ending.close()
+
+    def _exec_code(self, exec_id: str) -> int:
+        try:
+            with translated("an exec cannot be inspected"):
+                code = self._engine.api().exec_inspect(exec_id).get("ExitCode")
+        except (EngineError, EngineUnavailableError):
+            code = None
+        return _KILLED if code is None else int(code)
+
+    def _state(self) -> dict[str, Any]:
+        """Return the container's state as the daemon tells it; ``removed`` or ``unknown`` when it cannot."""
+        from docker.errors import APIError
+
+        try:
+            with translated("a container cannot be inspected"):
+                try:
+                    return dict(self._engine.api().inspect_container(self.id)["State"])
+                except APIError as error:
+                    if is_status(error, 404):
+                        return {"Status": "removed"}
+                    raise
+        except (EngineError, EngineUnavailableError):
+            return {"Status": "unknown"}
+
+    def _discard(self) -> None:
+        try:
+            self.remove()
+        except (EngineError, EngineUnavailableError):
+            pass  # what stopped it from starting is what the caller must hear
+
+
+def remove(engine: Engine, name: str) -> None:
+    """End and remove a container by name or id, with its own volumes; no error when it is gone already.
+
+    Raises:
+        EngineError: it cannot be removed.
+    """
+    from docker.errors import APIError
+
+    api = engine.api()
+    with translated(f"container {name} could not be removed"):
+        try:
+            api.remove_container(name, v=True, force=True)
+        except APIError as error:
+            if is_status(error, 404):
+                return
+            if not (is_status(error, 409) and "in progress" in said(error)):
+                raise
+            if not wait_until(lambda: is_gone(api, name), _REMOVAL_TIMEOUT_S, 0.02):
+                raise
+
+
+def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is untyped
+    """Wait until an exec runs or has failed to; the connection is there before either, and says nothing about it.
+
+    The daemon calls an exec ``Running`` before it tries to start a process; the pid comes with the process.
+    """
+    seen: dict[str, Any] = {}
+
+    def decided() -> bool:
+        seen.update(api.exec_inspect(exec_id))
+        return bool(seen["Pid"]) or seen["ExitCode"] is not None
+
+    return wait_until(decided, _EXEC_TIMEOUT_S, 0.005) and seen["ExitCode"] is None
+
+
+def is_gone(api: Any, name: str) -> bool:  # noqa: ANN401 - the SDK is untyped
+    """Tell whether the daemon knows no such container."""
+    from docker.errors import NotFound
+
+    try:
+        api.inspect_container(name)
+    except NotFound:
+        return True
+    return False

@@ -1,0 +1,222 @@
+"""The images of a Docker daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.driver import Image
+from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime_docker.client import Engine, is_status, said, translated
+from hyperruntime_docker.pull import pull_error
+from hyperruntime_docker.reference import familiar, is_identifier, split
+
+_TAIL_LINES = 12
+_FAILED = "\0failed: "  # no line of output starts so
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_STEP = re.compile(r"Step \d+/\d+ : ")
+_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+
+
+class DockerImages:
+    """The images of the daemon, which all its users share."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Use a connection that is made on first need."""
+        self._engine = engine
+
+    def exists(self, reference: str) -> bool:
+        """Tell whether an image of exactly this reference, or of this whole identifier, is here."""
+        return self._find(reference) is not None
+
+    def list(self) -> tuple[Image, ...]:
+        """Return every image."""
+        with translated("images cannot be listed"):
+            return tuple(_image(entry) for entry in self._engine.api(patient=True).images())
+
+    def remove(self, reference: str) -> None:
+        """Remove a reference."""
+        if not self.exists(reference):
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        with translated(f"image {reference!r} cannot be removed"):
+            self._engine.api(patient=True).remove_image(reference)
+
+    def load_rootfs(self, tar: Path, reference: str) -> str:
+        """Make an image of one layer from a root file system's tar."""
+        repository, tag = split(reference)
+        with translated(f"{tar} cannot be made the image {reference!r}"):
+            self._engine.api(patient=True).import_image_from_file(str(tar), repository=repository, tag=tag)
+        return self._identifier(reference)
+
+    def load(self, archive: Path) -> tuple[str, ...]:
+        """Load a saved image archive; return its references, or its identifier where it has none."""
+        loaded: list[str] = []
+        failure = ""
+        with translated(f"{archive} cannot be loaded as an image"), archive.open("rb") as file:
+            for message in self._engine.api(patient=True).load_image(file):
+                failure = failure or str(message.get("error", ""))
+                loaded += _LOADED.findall(message.get("stream", ""))
+        if failure:
+            raise ImageError(f"{archive} cannot be loaded as an image: {failure}")
+        return tuple(loaded)
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Write an image, with its reference, to an archive that :meth:`load` and other engines read.
+
+        Raises:
+            ImageNotFoundError: it is not here.
+        """
+        if not self.exists(reference):
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        partial = archive.with_name(f".{archive.name}.{os.getpid()}.partial")
+        try:
+            with translated(f"image {reference!r} cannot be saved"), partial.open("wb") as file:
+                for chunk in self._engine.api(patient=True).get_image(familiar(reference)):
+                    file.write(chunk)
+            os.replace(partial, archive)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def pull(self, reference: str, on_output: Callable[[str], None]) -> str:
+        """Get an image from its registry; return its identifier.
+
+        Credentials are those of ``docker login``. Plain HTTP is used for registries on loopback only, which is the
+        daemon's own rule.
+
+        Raises:
+            ImagePullError: which of its kinds says whether the image, the login or the registry is wrong.
+        """
+        from docker.errors import APIError
+
+        repository, tag = split(reference)
+        failure = ""
+        with translated(f"image {reference!r} cannot be pulled"):
+            try:
+                api = self._engine.api(patient=True)
+                for message in api.pull(repository, tag=tag, stream=True, decode=True):
+                    failure = failure or str(message.get("error", ""))
+                    if line := _progress(message):
+                        on_output(line)
+            except APIError as error:
+                raise pull_error(reference, said(error)) from error
+        if failure:
+            raise pull_error(reference, failure)
+        return self._identifier(reference)
+
+    def build(
+        self,
+        context: Path,
+        reference: str,
+        *,
+        containerfile: Path,
+        build_args: Mapping[str, str],
+        force: bool,
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Build a Containerfile with the host's network by the daemon's own builder."""
+        from docker.errors import APIError
+
+        with translated(f"image {reference!r} cannot be built"):
+            try:
+                messages = self._engine.api(patient=True).build(
+                    path=str(context),
+                    dockerfile=str(containerfile),
+                    tag=familiar(reference),
+                    buildargs=dict(build_args),
+                    nocache=force,
+                    network_mode="host",
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                )
+                _follow(messages, reference, containerfile, on_output)
+            except APIError as error:
+                raise _build_error(reference, containerfile, (), said(error)) from error
+        return self._identifier(reference)
+
+    def _find(self, reference: str) -> dict[str, Any] | None:
+        from docker.errors import APIError
+
+        wanted = familiar(reference)
+        with translated(f"image {reference!r} cannot be inspected"):
+            try:
+                found: dict[str, Any] = self._engine.api().inspect_image(wanted)
+            except APIError as error:
+                if is_status(error, 400, 404):
+                    return None
+                raise
+        names = (*(found.get("RepoTags") or ()), *(found.get("RepoDigests") or ()))
+        exact = wanted in names or (is_identifier(reference) and str(found["Id"]).endswith(reference))
+        return found if exact else None
+
+    def _identifier(self, reference: str) -> str:
+        found = self._find(reference)
+        return str(found["Id"]).removeprefix("sha256:") if found is not None else ""
+
+
+def _follow(
+    messages: Iterable[Mapping[str, Any]], reference: str, containerfile: Path, on_output: Callable[[str], None]
+) -> None:
+    """Hand on what a build says, line by line, to its end: a stream that is left early keeps its connection open.
+
+    Raises:
+        ImageBuildError: a step failed.
+    """
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    step, failure = "", None
+    for line in _lines(messages):
+        if line.startswith(_FAILED):
+            failure = failure or _build_error(reference, containerfile, (step, *tail), line.removeprefix(_FAILED))
+            continue
+        if _STEP.match(line):
+            step = line
+            tail.clear()
+        else:
+            tail.append(line)
+        on_output(line)
+    if failure is not None:
+        raise failure
+
+
+def _lines(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the whole lines of a build's output, and its failure after ``_FAILED``."""
+    partial = ""
+    for message in messages:
+        *lines, partial = (partial + _COLOURS.sub("", str(message.get("stream", "")))).split("\n")
+        yield from (line.rstrip("\r") for line in lines if line.strip())
+        if line := _progress(message):
+            yield line
+        if "error" in message:
+            if partial.strip():
+                yield partial
+            partial = ""
+            yield f"{_FAILED}{message['error']}"
+    if partial.strip():
+        yield partial
+
+
+def _build_error(reference: str, containerfile: Path, tail: Iterable[str], why: str) -> ImageBuildError:
+    lines = "\n".join([*(line for line in tail if line), why.strip()])
+    return ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{lines}")
+
+
+def _progress(message: Mapping[str, Any]) -> str:
+    """Return a pull's message as a line, or "" for those that only move a progress bar."""
+    if "status" not in message or message.get("progressDetail"):
+        return ""
+    prefix = f"{message['id']}: " if message.get("id") else ""
+    return f"{prefix}{message['status']}"
+
+
+def _image(entry: Mapping[str, Any]) -> Image:
+    names = (*(entry.get("RepoTags") or ()), *(entry.get("RepoDigests") or ()))
+    return Image(
+        id=str(entry["Id"]).removeprefix("sha256:"),
+        references=tuple(name for name in names if not name.startswith("<none>") and "@<none>" not in name),
+        size_bytes=int(entry.get("Size") or 0),
+        created=float(entry.get("Created") or 0),
+    )

@@ -1,0 +1,40 @@
+"""Image references as Docker keeps them: pure. Source: distribution/reference, "familiar" names."""
+
+from __future__ import annotations
+
+import re
+
+_IDENTIFIER = re.compile(r"(sha256:)?[0-9a-f]{64}")
+
+
+def is_identifier(reference: str) -> bool:
+    """Tell whether it is an image's whole identifier."""
+    return _IDENTIFIER.fullmatch(reference) is not None
+
+
+def with_tag(reference: str) -> str:
+    """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
+    name = reference.rpartition("/")[2]
+    return reference if ":" in name or "@" in name or is_identifier(reference) else f"{reference}:latest"
+
+
+def familiar(reference: str) -> str:
+    """Return a reference as the daemon lists it: with a tag, and Docker Hub's own names without their registry."""
+    for registry in ("docker.io/", "index.docker.io/"):
+        if reference.startswith(registry):
+            reference = reference.removeprefix(registry).removeprefix("library/")
+    return with_tag(reference)
+
+
+def split(reference: str) -> tuple[str, str]:
+    """Return the repository and the tag or digest."""
+    full = familiar(reference)
+    separator = "@" if "@" in full else ":"
+    repository, _, tag = full.rpartition(separator)
+    return repository, tag
+
+
+def registry_of(reference: str) -> str:
+    """Return the registry that a reference names."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"

@@ -1,0 +1,182 @@
+"""A shell attached over a hijacked connection of the Engine API.
+
+The daemon sends both output streams interleaved in frames of an 8-byte header each; one thread takes them apart
+into two pipes. Input is the connection itself: its half-close is the shell's end-of-file, and so is the death of
+this process. Source: Engine API, ContainerAttach, "Stream format".
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_HEADER = struct.Struct(">BxxxL")
+_CHUNK_BYTES = 64 * 1024
+_STDERR = 2
+_TAIL_CHUNKS = 8
+_TAIL_BYTES = 2000
+_DRAIN_TIMEOUT_S = 2.0
+
+
+class FrameSplitter:
+    """Takes a stream of frames apart, however it is cut into chunks."""
+
+    def __init__(self) -> None:
+        """Start at the beginning of a frame."""
+        self._buffer = b""
+        self._stream, self._left = 0, 0
+
+    def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
+        """Return the ``(stream, data)`` parts that a chunk completes or continues; 1 is stdout, 2 stderr."""
+        parts = []
+        self._buffer += chunk
+        while self._buffer:
+            if self._left == 0:
+                if len(self._buffer) < _HEADER.size:
+                    break
+                self._stream, self._left = _HEADER.unpack_from(self._buffer)
+                self._buffer = self._buffer[_HEADER.size :]
+                continue
+            data, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
+            self._left -= len(data)
+            parts.append((self._stream, data))
+        return parts
+
+
+class SocketShell:
+    """An attached shell on a connection; an :class:`~hyperruntime.session.AttachedShell`.
+
+    Attributes:
+        input: descriptor of the connection, for writing.
+        output: read end of what the shell prints.
+        errors: read end of what comes on its other stream.
+    """
+
+    def __init__(self, connection: socket.socket, early: bytes, exit_code: Callable[[], int | None]) -> None:
+        """Take over a connection.
+
+        Args:
+            connection: the only descriptor of it; blocking.
+            early: what was already read from it.
+            exit_code: called once the stream has ended; blocks until the shell's process is gone, and returns None
+                where that cannot be known.
+        """
+        self._connection, self._exit_code = connection, exit_code
+        self._code: int | None = None
+        self._tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+        self._drained, self._ended = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self.input = connection.fileno()
+        self.output, self._out = os.pipe()
+        self.errors, self._err = os.pipe()
+        self._read_ends = [self.output, self.errors]
+        threading.Thread(target=self._serve, args=(early,), name="hyperruntime-docker", daemon=True).start()
+
+    @property
+    def last_words(self) -> str:
+        """The end of what came as errors."""
+        return b"".join(self._tail)[-_TAIL_BYTES:].decode(errors="replace").strip()
+
+    def close_input(self) -> None:
+        """Let the shell read end-of-file; may be called again."""
+        self._shutdown(socket.SHUT_WR)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._code if self._ended.wait(timeout_s) else None
+
+    def close(self) -> None:
+        """Give the connection up; whoever reads the output sees its end. May be called again."""
+        self._shutdown(socket.SHUT_RDWR)
+        self._drained.wait(_DRAIN_TIMEOUT_S)
+        self._connection.close()
+
+    def close_output(self) -> None:
+        """Close the read ends, once nobody reads them; may be called again."""
+        with self._lock:
+            ends, self._read_ends = self._read_ends, []
+        for descriptor in ends:
+            os.close(descriptor)
+
+    def _shutdown(self, how: int) -> None:
+        try:
+            self._connection.shutdown(how)
+        except OSError:
+            pass  # the other side has gone, or it is closed
+
+    def _serve(self, early: bytes) -> None:
+        try:
+            self._split(early)
+        finally:
+            os.close(self._err)
+            os.close(self._out)
+            self._drained.set()
+        code = self._exit_code()
+        if code is not None:
+            self._code = code
+            self._ended.set()
+
+    def _split(self, early: bytes) -> None:
+        splitter, chunk = FrameSplitter(), early or self._receive()
+        while chunk:
+            for stream, data in splitter.feed(chunk):
+                self._deliver(stream, data)
+            chunk = self._receive()
+
+    def _deliver(self, stream: int, data: bytes) -> None:
+        if stream == _STDERR:
+            self._tail.append(data)
+        _write_all(self._err if stream == _STDERR else self._out, data)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._connection.recv(_CHUNK_BYTES)
+        except OSError:
+            return b""
+
+
+def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SDK's file-like socket
+    """Return the one descriptor of a hijacked connection, blocking, and what was already read from it.
+
+    The SDK keeps the connection inside a response; a copy that a forked child inherited would keep the container
+    alive, so that one is closed.
+    """
+    early = _buffered(raw)
+    connection = socket.socket(fileno=os.dup(raw.fileno()))
+    connection.setblocking(True)
+    raw._response.close()  # noqa: SLF001 - where the SDK keeps it
+    return connection, early
+
+
+def read_text(connection: socket.socket, early: bytes, timeout_s: float) -> str:
+    """Return all that both streams say until they end, or until nothing has come for so long."""
+    connection.settimeout(timeout_s)
+    splitter = FrameSplitter()
+    parts = splitter.feed(early)
+    try:
+        while chunk := connection.recv(_CHUNK_BYTES):
+            parts += splitter.feed(chunk)
+    except OSError:
+        pass
+    return b"".join(data for _, data in parts).decode(errors="replace")
+
+
+def _buffered(raw: Any) -> bytes:  # noqa: ANN401
+    """Return what the HTTP client read beyond the response's head; an exec's first words may be there."""
+    raw._sock.settimeout(0)  # noqa: SLF001 - or an empty buffer waits for the socket
+    reader = raw._response.raw._fp.fp  # noqa: SLF001 - the SDK reaches for the socket in the same way
+    return bytes(reader.peek(_CHUNK_BYTES) or b"")
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except BrokenPipeError:
+        pass  # nobody reads any more; the connection is drained all the same

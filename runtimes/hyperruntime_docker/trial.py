@@ -1,0 +1,194 @@
+"""Trial containers of this machine's own userland: what probing runs, with no image but an empty one."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import tarfile
+import tempfile
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from hyperruntime.driver import Enforcement
+from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.logs import get_logger
+from hyperruntime.owner import owned_directory
+from hyperruntime.spec import Mount
+from hyperruntime_docker.args import NAME, probe_config
+from hyperruntime_docker.client import REMOTE_HINT, Engine, translated
+from hyperruntime_docker.container import STREAMS, remove
+from hyperruntime_docker.shell import read_text, take_over
+
+log = get_logger(__name__)
+
+_EXCHANGE = "/run/hyperruntime"
+_RUN_TIMEOUT_S = 10.0
+_SCRIPT = rf"""
+show() {{ for f in "$@"; do [ -r "$f" ] && {{ read -r v <"$f"; echo "$n $v"; return; }}; done; echo "$n none"; }}
+c=/sys/fs/cgroup
+n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
+n=pids show $c/pids.max $c/pids/pids.max
+n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
+echo works
+echo heard >{_EXCHANGE}/fifo
+"""
+# A daemon without a bridge starts the container all the same, and leaves it with `lo` alone.
+_NETWORK_SCRIPT = {"host": "echo works", "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works"}
+
+
+class Trial:
+    """An empty image and an exchange directory for a few containers; a context manager."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Make nothing yet."""
+        self._engine, self._tag = engine, uuid.uuid4().hex[:12]
+        self._image = f"localhost/hyperruntime-probe:{self._tag}"
+        self._stack = ExitStack()
+        self._exchange = ""
+        self._userland: list[Mount] = []
+
+    def __enter__(self) -> Trial:
+        """Import the image and make the exchange.
+
+        Raises:
+            EngineError: the daemon refuses.
+        """
+        self._exchange = os.path.join(self._stack.enter_context(owned_directory()), "x")
+        os.mkdir(self._exchange)
+        os.chmod(self._exchange, 0o755)
+        os.mkfifo(self._fifo)
+        os.chmod(self._fifo, 0o622)
+        rootfs, userland = skeleton()
+        self._userland = [Mount(source=path, target=path) for path in userland]
+        repository, _, tag = self._image.rpartition(":")
+        try:
+            with translated("an empty image cannot be imported"):
+                self._engine.api().import_image_from_data(rootfs, repository=repository, tag=tag)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove both."""
+        self._stack.close()
+        try:
+            with translated("the probe's image cannot be removed"):
+                self._engine.api().remove_image(self._image, force=True)
+        except (EngineError, EngineUnavailableError) as failure:
+            log.debug("probe image not removed", error=str(failure))
+
+    def limits(self) -> dict[str, Enforcement]:
+        """Return which limits hold in a container, once one has run and was heard through its FIFO.
+
+        Raises:
+            EngineUnavailableError: none runs, or the FIFO is out of its reach.
+        """
+        mounts = [*self._userland, Mount(source=self._exchange, target=_EXCHANGE)]
+        descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            printed = self._run_somehow(mounts)
+            if "works" not in printed.splitlines():
+                raise refused(printed.strip() or "it ended without a word")
+            if not _has_input(descriptor) or os.read(descriptor, 16) != b"heard\n":
+                raise elsewhere()
+        finally:
+            os.close(descriptor)
+        return limits_shown(printed)
+
+    def works_with(self, network: str) -> bool:
+        """Tell whether a container runs with a network."""
+        try:
+            return "works" in self._run(self._userland, _NETWORK_SCRIPT[network], network).splitlines()
+        except (EngineError, EngineUnavailableError):
+            return False
+
+    @property
+    def _fifo(self) -> str:
+        return os.path.join(self._exchange, "fifo")
+
+    def _run_somehow(self, mounts: list[Mount]) -> str:
+        """Run with limits, else without."""
+        try:
+            return self._run(mounts, _SCRIPT, "none", limited=True)
+        except EngineError:
+            pass
+        try:
+            return self._run(mounts, _SCRIPT, "none")
+        except EngineError as error:
+            if "bind source path does not exist" in str(error):
+                raise elsewhere() from error
+            raise refused(str(error)) from error
+
+    def _run(self, mounts: list[Mount], script: str, network: str, *, limited: bool = False) -> str:
+        """Return what a container printed in its first seconds."""
+        api, name = self._engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
+        config = probe_config(self._image, mounts, script, network, limited=limited)
+        try:
+            with translated("a trial container does not start"):
+                api.create_container_from_config(config, name=name)
+                connection, early = take_over(api.attach_socket(name, params=STREAMS))
+                with connection:
+                    api.start(name)
+                    return read_text(connection, early, _RUN_TIMEOUT_S)
+        finally:
+            remove(self._engine, name)
+
+
+def skeleton() -> tuple[bytes, list[str]]:
+    """Return the tar of a root file system of links into the host's userland, and what must be mounted."""
+    userland, buffer = ["/usr"], io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        # The daemon mounts its init into /sbin, so that is a directory of the image's own.
+        for name in ("proc", "sys", "dev", "etc", "run", "sbin", "tmp", "usr"):
+            tar.addfile(_entry(name, tarfile.DIRTYPE))
+        for name in ("bin", "lib", "lib32", "lib64", "libx32"):
+            host = Path("/", name)
+            if host.is_symlink():
+                tar.addfile(_entry(name, tarfile.SYMTYPE, os.readlink(host).lstrip("/")))
+            elif host.is_dir():
+                tar.addfile(_entry(name, tarfile.DIRTYPE))
+                userland.append(str(host))
+    return buffer.getvalue(), userland
+
+
+def limits_shown(printed: str) -> dict[str, Enforcement]:
+    """Return how each limit is enforced, from what a limited trial saw in its cgroup's files."""
+    shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
+    seen = {
+        "memory_bytes": shown.get("memory") == "67108864",
+        "pids": shown.get("pids") == "100",
+        "cpus": shown.get("cpu", "").split()[:1] == ["50000"],
+    }
+    return {field: "cgroup" if works else "no" for field, works in seen.items()}
+
+
+def refused(why: str) -> EngineUnavailableError:
+    """Return the error for a daemon that answers and runs nothing."""
+    return EngineUnavailableError(NAME, f"its daemon answers and runs no container: {why}", "see `hyperrun doctor`")
+
+
+def elsewhere() -> EngineUnavailableError:
+    """Return the error for a daemon that does not see this machine's files."""
+    why = (
+        f"its daemon does not see this machine's {tempfile.gettempdir()} (it is on another machine, in a virtual "
+        "machine as Docker Desktop's is, or confined as the snap package's is), and commands run through files there"
+    )
+    return EngineUnavailableError(NAME, why, f"{REMOTE_HINT}, or set TMPDIR to a directory that the daemon sees")
+
+
+def _entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname, entry.mode = kind, target, 0o755
+    return entry
+
+
+def _has_input(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(0))

@@ -1,0 +1,310 @@
+"""What only Docker has: where its daemon may be, several users of one daemon, registries, GPUs by CDI name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import (
+    EngineUnavailableError,
+    ImageBuildError,
+    ImageError,
+    ImageNotFoundError,
+    UnsupportedOptionError,
+)
+from hyperruntime.owner import LABEL, OwnerIdentity
+from hyperruntime.process import run_process, wait_until
+from hyperruntime_docker import DockerDriver
+from hyperruntime_docker.args import UID_LABEL
+from hyperruntime_docker.client import Engine
+from hyperruntime_docker.images import DockerImages
+from hyperruntime_docker.probe import cached_probe
+
+pytestmark = pytest.mark.docker
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "localhost/hyperruntime-test/docker-busybox:latest"
+HTPASSWD = "someone:$2b$04$8qgwB8Mj6IWUI21ui66Fl.7.3ax28A1QKfVJNvJWiFqUnaU8UUpLC\n"
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+def docker(*args: str) -> str:
+    result = run_process(["docker", *args])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.decode()
+
+
+def script(function: str) -> str:
+    """Return what a function of the set-up scripts prints."""
+    text = f"set -eu; . scripts/lib/common.sh; . scripts/lib/docker.sh; {function}"
+    result = run_process(["bash", "-c", text], cwd=ROOT, timeout_s=200)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.decode().strip()
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rootfs")
+    (root / "bin").mkdir()
+    shutil.copy(shutil.which("busybox") or "/bin/busybox", root / "bin/busybox")
+    for applet in ("sh", "cat", "echo", "ls", "sleep", "true"):
+        (root / "bin" / applet).symlink_to("busybox")
+    with tarfile.open(root.parent / "rootfs.tar", "w") as tar:
+        tar.add(root, ".")
+    return root.parent / "rootfs.tar"
+
+
+@pytest.fixture(scope="module")
+def opened(rootfs: Path) -> Iterator[hr.Runtime]:
+    """The machine's own daemon with a tiny image."""
+    with hr.open_runtime("docker") as runtime:
+        if not runtime.images.exists(IMAGE):
+            runtime.images._images.load_rootfs(rootfs, IMAGE)
+        yield runtime
+
+
+@pytest.fixture
+def images(opened: hr.Runtime) -> DockerImages:
+    assert isinstance(opened.images._images, DockerImages)
+    return opened.images._images
+
+
+def test_a_daemon_that_does_not_run_is_named_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(EngineUnavailableError, match=r"none\.sock.*systemctl start docker"):
+        hr.open_runtime("docker")
+    findings = DockerDriver().diagnose()
+    assert [finding.ok for finding in findings] == [False]
+    assert "dockerd" in findings[0].next_step
+
+
+def test_the_current_context_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    endpoint = f"host=unix://{tmp_path}/elsewhere.sock"
+    run_process(["docker", "context", "create", "mine", "--docker", endpoint]).stdout.decode()
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "mine"}))
+    with pytest.raises(EngineUnavailableError, match=r"elsewhere\.sock"):
+        hr.open_runtime("docker")
+
+
+def test_a_daemon_that_does_not_see_our_files_is_refused(opened: hr.Runtime, tmp_path: Path) -> None:
+    """As on another machine: here its view of TMPDIR is cut off by a mount namespace."""
+    program = "import hyperruntime as hr; hr.open_runtime('docker')"
+    hidden = 'mount -t tmpfs none "$1" && TMPDIR=$1 XDG_CACHE_HOME=$1 exec "$2" -c "$3"'
+    args = ["unshare", "--mount", "sh", "-c", hidden, "sh", str(tmp_path), sys.executable, program]
+    result = run_process(args, cwd=tmp_path.parent)
+    assert result.exit_code != 0
+    assert f"does not see this machine's {tmp_path}" in result.error_text
+    assert "docker context use default" in result.error_text
+    assert "hyperruntime-probe" not in docker("ps", "--all") + docker("images")
+
+
+def test_a_daemon_behind_tcp_on_this_machine_works(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=relay, args=(server,), daemon=True).start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        with hr.open_runtime("docker") as runtime, runtime.container(hr.ContainerSpec(image=IMAGE)) as container:
+            assert container.exec(["cat"], input=b"over tcp").stdout == b"over tcp"
+            name = container.name
+        assert name not in docker("ps", "--all")
+
+
+def test_a_daemon_that_has_gone_is_named_as_that(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart with `live-restore`: the container lives on, and its attached connection with it."""
+    spec = hr.ContainerSpec(image=IMAGE)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=relay, args=(server,), daemon=True)
+        serving.start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        runtime = hr.open_runtime("docker")
+        container = runtime.container(spec)
+        runtime._driver._engine.close()
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    for use in (
+        lambda: runtime.container(spec),
+        lambda: runtime.images.load(__file__),
+        lambda: container.exec(["true"], user="65534"),
+    ):
+        with pytest.raises(EngineUnavailableError, match=r"no daemon answers at tcp://.*systemctl start docker"):
+            use()
+    assert container.exec(["echo", "lives"]).stdout == b"lives\n"
+    container.close()
+    runtime.close()
+
+
+@pytest.mark.parametrize("odd", [b"", b"\xff\0{", b"[]", b"7", b"[" * 100_000, b'{"version": "4", "settings": {}}'])
+def test_a_memory_that_cannot_be_read_is_replaced_by_a_new_probe(
+    opened: hr.Runtime, odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = Engine()
+    honest, was_remembered = cached_probe(engine)
+    assert not was_remembered
+    [path] = (tmp_path / "hyperruntime").iterdir()
+    path.write_bytes(odd)
+    assert cached_probe(engine) == (honest, False)
+    assert cached_probe(engine) == (honest, True)
+    engine.close()
+
+
+def test_a_memory_that_is_out_of_date_is_doubted_when_a_container_does_not_start(
+    opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine = Engine()
+    cached_probe(engine)
+    engine.close()
+    [path] = (tmp_path / "hyperruntime").iterdir()
+    wrong = json.loads(path.read_text())
+    wrong["settings"]["nvidia"] = True
+    path.write_text(json.dumps(wrong))
+    driver = DockerDriver()
+    known = driver.probe()
+    assert known.gpus
+    driver._distrust()
+    tried_now = driver.probe()
+    assert not tried_now.gpus
+    driver._distrust()
+    assert driver.probe() is tried_now
+    driver.close()
+
+
+def relay(server: socket.socket) -> None:
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:
+            return
+        threading.Thread(target=join, args=(client,), daemon=True).start()
+
+
+def join(client: socket.socket) -> None:
+    with client, socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect("/var/run/docker.sock")
+        back = threading.Thread(target=copy, args=(daemon, client), daemon=True)
+        back.start()
+        copy(client, daemon)
+        back.join()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def test_containers_of_another_user_of_the_daemon_are_not_ours(opened: hr.Runtime) -> None:
+    name = f"hyperruntime-test-{os.getpid()}"
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
+    names = {os.getuid() + 1: f"{name}-other", os.getuid(): f"{name}-ours"}
+    try:
+        for uid, each in names.items():
+            labels = {**dead, UID_LABEL: str(uid)}
+            words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
+            docker("run", "--detach", "--rm", "--network", "none", "--name", each, *words, IMAGE, "sleep", "60")
+        removed = opened.prune()
+        assert f"{name}-ours" in removed
+        assert f"{name}-other" not in removed
+        assert f"{name}-other" in docker("ps")
+    finally:
+        run_process(["docker", "rm", "--force", *names.values()])
+
+
+def test_what_a_dead_owner_left_goes_even_without_the_sdk(opened: hr.Runtime) -> None:
+    name = f"hyperruntime-test-{os.getpid()}-left"
+    docker("run", "--detach", "--network", "none", "--name", name, "--label", f"{LABEL}={name}", IMAGE, "sleep", "60")
+    *args, _interpreter = DockerDriver().cleanup_args(f"{LABEL}={name}")
+    run_process([*args, "/no/such/python"])
+    assert name not in docker("ps", "--all")
+
+
+def test_the_step_that_fails_is_named_and_its_output_is_plain_text(images: DockerImages, tmp_path: Path) -> None:
+    recipe = tmp_path / "Containerfile"
+    recipe.write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN echo the reason >&2; exit 9\n")
+    lines: list[str] = []
+    with pytest.raises(ImageBuildError, match=r"(?s)Step 3/3 : RUN echo the reason.*\nthe reason\n.*code: 9") as caught:
+        images.build(tmp_path, "localhost/x:1", containerfile=recipe, build_args={}, force=True, on_output=lines.append)
+    assert "fine" not in str(caught.value)
+    assert "fine" in lines
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_saved_image_comes_back_with_its_name(images: DockerImages, tmp_path: Path) -> None:
+    docker("tag", IMAGE, "localhost/hyperruntime-test/saved:2")
+    images.save("localhost/hyperruntime-test/saved:2", tmp_path / "a b.tar")
+    images.remove("localhost/hyperruntime-test/saved:2")
+    assert images.load(tmp_path / "a b.tar") == ("localhost/hyperruntime-test/saved:2",)
+    images.remove("localhost/hyperruntime-test/saved:2")
+    assert os.listdir(tmp_path) == ["a b.tar"]
+    with pytest.raises(ImageNotFoundError):
+        images.save("localhost/hyperruntime-test/saved:2", tmp_path / "b.tar")
+    (tmp_path / "junk.tar").write_text("junk")
+    with pytest.raises(ImageError, match=r"junk\.tar"):
+        images.load(tmp_path / "junk.tar")
+
+
+@pytest.fixture(scope="module")
+def newer(rootfs: Path) -> Iterator[hr.Runtime]:
+    """A second daemon, new enough for CDI, which knows two devices that are no GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        address = script("prepare_new_docker; echo $NEW_DOCKER_SOCKET")
+        specs = Path(script("echo $NEW_DOCKER_CDI"))
+        node = {"path": "/dev/hyper0", "hostPath": "/dev/null"}
+        devices = [
+            {"name": name, "containerEdits": {"env": [f"DEVICE={name}"], "deviceNodes": [node]}}
+            for name in ("0", "all")
+        ]
+        spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
+        (specs / "test.json").write_text(json.dumps({**spec, "containerEdits": {"env": ["SHARED=by all"]}}))
+        patch.setenv("DOCKER_HOST", f"unix://{address}")
+        assert wait_until(lambda: b"nvidia.com/gpu=0" in run_process(["docker", "info"]).stdout, 20, 0.2)
+        with hr.open_runtime("docker") as runtime:
+            runtime.images._images.load_rootfs(rootfs, IMAGE)
+            yield runtime
+        (specs / "test.json").unlink()
+        script("stop_new_docker")
+
+
+@pytest.mark.parametrize(("gpus", "name"), [("all", "all"), (("0",), "0"), (("nvidia.com/gpu=0",), "0")])
+def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(newer: hr.Runtime, gpus: object, name: str) -> None:
+    assert newer.info.gpus
+    spec = hr.ContainerSpec(image=IMAGE, gpus=gpus)
+    with newer.container(spec) as container:
+        for user in (None, "1234"):
+            result = container.exec(["sh", "-c", 'ls /dev/hyper0; echo "$DEVICE $SHARED"'], user=user)
+            assert result.stdout == f"/dev/hyper0\n{name} by all\n".encode()
+
+
+def test_a_device_that_no_spec_names_is_refused(newer: hr.Runtime) -> None:
+    with pytest.raises(UnsupportedOptionError, match=r"unresolvable CDI devices nvidia\.com/gpu=7"):
+        newer.container(hr.ContainerSpec(image=IMAGE, gpus=("7",)))
+    assert "hyperruntime-" not in docker("ps", "--all")
+
+
+def test_a_daemon_without_gpus_refuses_them(opened: hr.Runtime) -> None:
+    if opened.info.gpus:
+        pytest.fail("this machine's own daemon has GPUs; the test needs one that has none")
+    with pytest.raises(UnsupportedOptionError, match="gpus"):
+        opened.container(hr.ContainerSpec(image=IMAGE, gpus="all"))

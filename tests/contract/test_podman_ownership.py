@@ -1,0 +1,109 @@
+"""Nothing of Podman's own outlives the owner: its API service and that one's socket; what it cannot remove it says."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.cli import main
+from hyperruntime.errors import EngineUnavailableError, PruneError
+from hyperruntime.owner import OwnerIdentity
+from hyperruntime.process import run_process, wait_until
+
+pytestmark = pytest.mark.engine
+
+SERVE = textwrap.dedent(
+    """
+    import os, signal, sys
+    import hyperruntime as hr
+    with hr.open_runtime("podman") as runtime:
+        runtime.images.list()
+        print(os.path.dirname(runtime._driver._service._path("s")), runtime._owner.identity.token, flush=True)
+        if len(sys.argv) > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.fork() == 0:
+            try:
+                runtime.images.list()
+            except hr.HyperRuntimeError as error:
+                print(error, flush=True)
+            os._exit(0)
+        assert os.wait()[1] == 0
+        runtime.images.list()
+    """
+)
+
+
+def test_the_socket_directory_goes_and_a_forked_child_may_not_use_it(tmp_path: Path) -> None:
+    temporary = tmp_path / "/".join(["x" * 50] * 5)
+    temporary.mkdir(parents=True)
+    args = [sys.executable, "-W", "ignore", "-c", SERVE]
+    done = run_process(args, env={**os.environ, "TMPDIR": str(temporary)}, timeout_s=120)
+    assert done.exit_code == 0, done.stderr.decode()
+    first, second = done.stdout.decode().splitlines()
+    assert not os.path.exists(first.split()[0])
+    assert "belongs to the parent of this process" in second
+
+
+def test_a_killed_owner_leaves_no_socket_directory() -> None:
+    done = run_process([sys.executable, "-c", SERVE, "kill"], timeout_s=120)
+    assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
+    directory, token = done.stdout.decode().split()
+    assert wait_until(lambda: not os.path.exists(directory), 10), directory
+    assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 10)
+
+
+def test_one_container_that_cannot_be_removed_does_not_save_the_others(
+    runtime: hr.Runtime,
+    engine_command: Any,
+    busybox_image: str,
+    run_labelled: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
+    names = [run_labelled(busybox_image, dead) for _ in range(3)]
+    stubborn = next(owned.record.id for owned in runtime.containers() if owned.record.id in names)
+    shim = tmp_path / "podman"
+    shim.write_text(
+        f'#!/bin/sh\ncase "$*" in rm*{stubborn}) echo "Error: device busy" >&2; exit 125;; esac\n'
+        f'exec {shutil.which("podman")} "$@"\n'
+    )
+    shim.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        with pytest.raises(PruneError, match=f"{stubborn} could not be removed: .*device busy") as caught:
+            runtime.prune()
+        assert main(["--runtime", "podman", "prune"]) == 1
+        assert f"{stubborn} could not be removed" in capsys.readouterr().err
+    assert set(caught.value.removed) >= {name for name in names if name != stubborn}
+    assert set(names) & set(engine_command.containers()) == {stubborn}
+    assert stubborn in runtime.prune()
+
+
+def test_an_engine_that_has_gone_is_named_as_that(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", str(tmp_path))
+            for use in (
+                lambda: runtime.container(hr.ContainerSpec(image=base_image)),
+                lambda: runtime.images.load(__file__),
+                lambda: started.exec(["true"], user="65534"),
+            ):
+                with pytest.raises(EngineUnavailableError, match="no `podman` on PATH"):
+                    use()
+        assert started.exec(["true"]).exit_code == 0

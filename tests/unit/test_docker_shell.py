@@ -1,0 +1,110 @@
+"""An attached connection becomes three streams and an end, however its frames are cut."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime_docker.shell import FrameSplitter, SocketShell, read_text
+
+Frames = list[tuple[int, bytes]]
+
+
+def encode(frames: Frames) -> bytes:
+    return b"".join(struct.pack(">BxxxL", stream, len(data)) + data for stream, data in frames)
+
+
+@given(
+    frames=st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=8),
+    cuts=st.lists(st.integers(min_value=1, max_value=30), max_size=40),
+)
+def test_frames_come_apart_whatever_pieces_they_arrive_in(frames: Frames, cuts: list[int]) -> None:
+    encoded, splitter, parts = encode(frames), FrameSplitter(), []
+    for cut in [*cuts, len(encoded) + 1]:
+        parts += splitter.feed(encoded[:cut])
+        encoded = encoded[cut:]
+    for stream in (1, 2):
+        wanted = b"".join(data for number, data in frames if number == stream)
+        assert b"".join(data for number, data in parts if number == stream) == wanted
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, daemons = socket.socketpair()
+    yield ours, daemons
+    ours.close()
+    daemons.close()
+
+
+def read_all(descriptor: int) -> bytes:
+    data = b""
+    while chunk := os.read(descriptor, 65536):
+        data += chunk
+    return data
+
+
+def test_streams_come_apart_and_end_with_the_connection(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, daemons = ends
+    shell = SocketShell(ours, encode([(2, b"early ")]), lambda: 7)
+    daemons.sendall(encode([(1, b"out"), (2, b"err"), (1, b"put")]))
+    os.write(shell.input, b"question")
+    assert daemons.recv(100) == b"question"
+    assert shell.wait(0) is None
+    daemons.shutdown(socket.SHUT_WR)
+    assert read_all(shell.output) == b"output"
+    assert read_all(shell.errors) == b"early err"
+    assert shell.wait(5) == 7
+    assert shell.last_words == "early err"
+    shell.close()
+    shell.close_output()
+
+
+def test_closing_the_input_is_an_end_of_file_and_output_still_comes(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, daemons = ends
+    shell = SocketShell(ours, b"", lambda: 0)
+    shell.close_input()
+    shell.close_input()
+    assert daemons.recv(10) == b""
+    daemons.sendall(encode([(1, b"bye")]))
+    daemons.close()
+    assert read_all(shell.output) == b"bye"
+    shell.close()
+    shell.close_output()
+
+
+def test_output_that_nobody_reads_any_more_does_not_hold_the_end(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, daemons = ends
+    shell = SocketShell(ours, b"", lambda: 3)
+    shell.close_output()
+    sender = threading.Thread(target=daemons.sendall, args=(encode([(1, b"x" * 3_000_000)]),))
+    sender.start()
+    sender.join(10)
+    assert not sender.is_alive()
+    daemons.close()
+    assert shell.wait(5) == 3
+    shell.close()
+    shell.close()
+
+
+def test_an_end_that_nobody_can_confirm_is_no_exit_code(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, daemons = ends
+    shell = SocketShell(ours, b"", lambda: None)
+    daemons.close()
+    assert read_all(shell.output) == b""
+    assert shell.wait(0.1) is None
+    shell.close()
+    shell.close_output()
+
+
+def test_all_that_a_short_container_says_is_read(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, daemons = ends
+    daemons.sendall(encode([(2, b"and "), (1, b"ever")]))
+    daemons.close()
+    assert read_text(ours, encode([(1, b"for ")]), 5) == "for and ever"

@@ -1,0 +1,158 @@
+"""What the daemon's words, and machines' files, mean: one clear error for each cause."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.cgroups import cgroup_paths, kernel_killed_in, memory_cgroups
+from hyperruntime.errors import (
+    EngineError,
+    EngineUnavailableError,
+    ImageLoginError,
+    ImageNotFoundError,
+    ImagePullError,
+    ImageUnknownError,
+    RegistryUnreachableError,
+    SpecError,
+    UnsupportedOptionError,
+)
+from hyperruntime_docker.args import NO_WORKDIR, Settings
+from hyperruntime_docker.client import refuse_remote, unreachable
+from hyperruntime_docker.gpus import device_env
+from hyperruntime_docker.pull import pull_error
+from hyperruntime_docker.reference import familiar, registry_of, split
+from hyperruntime_docker.refusals import explain
+from hyperruntime_docker.trial import limits_shown
+
+SPEC = hr.ContainerSpec(image="localhost/i:1", workdir="/w", user="someone")
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("No such image: localhost/i:1", ImageNotFoundError, "docker pull localhost/i:1"),
+        ("unable to find user who: no matching entries in passwd file", SpecError, "user='someone'"),
+        ("linux spec user: no matching entries in group file", SpecError, "user='someone'"),
+        (f"x\n{NO_WORKDIR}\n", SpecError, "workdir='/w'"),
+        ('invalid mount config for type "bind": bind source path does not exist: /a b', SpecError, "'/a b'"),
+        ('could not select device driver "nvidia" with capabilities: [[gpu]]', UnsupportedOptionError, "gpus"),
+        ("CDI device injection failed: unresolvable CDI devices a/b=c", UnsupportedOptionError, "a/b=c"),
+        ("[FATAL tini (7)] exec /bin/sh failed: No such file or directory", EngineError, "has no /bin/sh"),
+        ("runc create failed: exec: argument list too long", SpecError, "more than a command line holds"),
+        ("write /var/lib/docker/x: no space left on device", EngineError, "docker system prune"),
+        ("Container abc is not running", EngineError, "gone"),
+        ("something new", EngineUnavailableError, "something new"),
+        ("", EngineUnavailableError, "never answered"),
+    ],
+)
+def test_a_start_that_fails_is_told_by_its_cause(text: str, error: type[Exception], words: str) -> None:
+    found = explain(text, SPEC)
+    assert type(found) is error
+    assert words in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("manifest for r:1/i:2 not found: manifest unknown: manifest unknown", ImageUnknownError),
+        ("name unknown: repository name not known to registry", ImageUnknownError),
+        ("Get http://r:1/v2/i/manifests/1: no basic auth credentials", ImageLoginError),
+        ("pull access denied for i, repository does not exist or may require 'docker login'", ImageLoginError),
+        ('Head "https://r/v2/i/manifests/1": unauthorized: incorrect username or password', ImageLoginError),
+        ("Get http://127.0.0.1:1/v2/: dial tcp 127.0.0.1:1: connect: connection refused", RegistryUnreachableError),
+        ("Get https://r/v2/: dial tcp: lookup r: no such host", RegistryUnreachableError),
+        ("http: server gave HTTP response to HTTPS client", RegistryUnreachableError),
+        ("something new", ImagePullError),
+    ],
+)
+def test_a_failed_pull_says_whether_image_login_or_registry_is_wrong(text: str, error: type[Exception]) -> None:
+    found = pull_error("r:1/i:2", text)
+    assert type(found) is error
+    assert text in str(found)
+
+
+@pytest.mark.parametrize(
+    ("reference", "listed", "parts", "registry"),
+    [
+        ("localhost/a/b", "localhost/a/b:latest", ("localhost/a/b", "latest"), "localhost"),
+        ("127.0.0.1:5000/a", "127.0.0.1:5000/a:latest", ("127.0.0.1:5000/a", "latest"), "127.0.0.1:5000"),
+        ("docker.io/library/debian:12", "debian:12", ("debian", "12"), "docker.io"),
+        ("docker.io/a/b", "a/b:latest", ("a/b", "latest"), "docker.io"),
+        ("debian", "debian:latest", ("debian", "latest"), "docker.io"),
+        (f"quay.io/a@{DIGEST}", f"quay.io/a@{DIGEST}", ("quay.io/a", DIGEST), "quay.io"),
+    ],
+)
+def test_references_are_named_as_the_daemon_lists_them(
+    reference: str, listed: str, parts: tuple[str, str], registry: str
+) -> None:
+    assert (familiar(reference), split(reference), registry_of(reference)) == (listed, parts, registry)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("('Connection aborted.', PermissionError(13, 'Permission denied'))", "group `docker`"),
+        ("('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))", "no daemon answers"),
+        ("Error: ('Connection aborted.', ConnectionRefusedError(111, 'Connection refused'))", "systemctl start docker"),
+        ("client version 1.20 is too old", "too old"),
+    ],
+)
+def test_a_daemon_that_does_not_answer_has_a_cause_and_a_next_step(text: str, words: str) -> None:
+    assert words in str(unreachable(text, "unix:///var/run/docker.sock"))
+
+
+@pytest.mark.parametrize("where", ["ssh://me@there", "https://there:2376"])
+def test_a_daemon_reached_by_ssh_or_tls_is_refused(where: str) -> None:
+    with pytest.raises(EngineUnavailableError, match="DOCKER_HOST"):
+        refuse_remote(where)
+
+
+def test_a_limit_counts_as_enforced_only_when_it_was_seen_inside() -> None:
+    assert limits_shown("memory 67108864\npids 100\ncpu 50000\nworks\n") == dict.fromkeys(
+        ("memory_bytes", "pids", "cpus"), "cgroup"
+    )
+    assert limits_shown("memory 67108864\npids 100\ncpu 50000 100000\n")["cpus"] == "cgroup"
+    unlimited = limits_shown("memory 9223372036854771712\npids max\ncpu -1\nworks\n")
+    assert unlimited == dict.fromkeys(("memory_bytes", "pids", "cpus"), "no")
+
+
+def test_the_environment_of_a_cdi_spec_is_known_for_execs(tmp_path: Path) -> None:
+    device = {"name": "0", "containerEdits": {"env": ["ONE=a=b"]}}
+    other = {"name": "1", "containerEdits": {"env": ["ONE=wrong"]}}
+    spec = {"kind": "nvidia.com/gpu", "containerEdits": {"env": ["ALL=x"]}, "devices": [device, other]}
+    (tmp_path / "a.json").write_text(json.dumps(spec))
+    (tmp_path / "b.json").write_text(json.dumps({**spec, "kind": "other.com/gpu"}))
+    (tmp_path / "broken.json").write_text("{")
+    settings = Settings(cdi_dirs=(str(tmp_path),))
+    assert device_env(("0",), settings) == {"ALL": "x", "ONE": "a=b"}
+    assert device_env(("nvidia.com/gpu=0",), settings) == {"ALL": "x", "ONE": "a=b"}
+    assert device_env(None, settings) == {}
+    assert device_env("all", Settings(nvidia=True)) == {}
+
+
+def test_an_oom_kill_is_read_from_the_containers_cgroup(tmp_path: Path) -> None:
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    assert not kernel_killed_in(tmp_path)
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert kernel_killed_in(tmp_path)
+    (tmp_path / "memory.oom_control").unlink()
+    (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\noom_group_kill 0\n")
+    assert kernel_killed_in(tmp_path)
+
+
+def test_cgroups_that_cannot_be_seen_are_none() -> None:
+    assert cgroup_paths("4:memory:/no/such/cgroup\n0::/nor/this\n") == ()
+    assert memory_cgroups(0) == ()
+
+
+def test_the_driver_loads_no_sdk_before_it_is_used(tmp_path: Path) -> None:
+    script = "import hyperruntime_docker, sys; hyperruntime_docker.DockerDriver(); print('docker' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
