@@ -11,8 +11,8 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.pulling import explain_pull
 from hyperruntime_docker.client import Engine, is_status, said, translated
-from hyperruntime_docker.pull import pull_error
 from hyperruntime_docker.reference import familiar, is_identifier, split
 
 _TAIL_LINES = 12
@@ -102,9 +102,9 @@ class DockerImages:
                     if line := _progress(message):
                         on_output(line)
             except APIError as error:
-                raise pull_error(reference, said(error)) from error
+                raise explain_pull(reference, said(error), "docker login") from error
         if failure:
-            raise pull_error(reference, failure)
+            raise explain_pull(reference, failure, "docker login")
         return self._identifier(reference)
 
     def build(

@@ -32,9 +32,3 @@ def split(reference: str) -> tuple[str, str]:
     separator = "@" if "@" in full else ":"
     repository, _, tag = full.rpartition(separator)
     return repository, tag
-
-
-def registry_of(reference: str) -> str:
-    """Return the registry that a reference names."""
-    first, slash, _ = reference.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"

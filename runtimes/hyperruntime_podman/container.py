@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hyperruntime.cdi import Device
+from hyperruntime.cgroups import kernel_killed_in, memory_cgroups
 from hyperruntime.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import (
@@ -67,7 +67,7 @@ class PodmanContainer:
         """Note the container's cgroups, then whether the kernel has killed in them: they vanish with it."""
         if self._cgroups is None:
             self._cgroups = self._find_cgroups()
-        self._oom_killed = self._oom_killed or any(_kernel_killed_in(directory) for directory in self._cgroups)
+        self._oom_killed = self._oom_killed or any(kernel_killed_in(directory) for directory in self._cgroups)
 
     def post_mortem(self) -> PostMortem:
         """Return what is known of its end."""
@@ -109,8 +109,7 @@ class PodmanContainer:
 
     def _find_cgroups(self) -> tuple[Path, ...]:
         try:
-            pid = int(Path(pidfile(self._launch)).read_text())
-            return _cgroup_paths(Path("/proc", str(pid), "cgroup").read_text())
+            return memory_cgroups(int(Path(pidfile(self._launch)).read_text()))
         except (OSError, ValueError):
             return ()
 
@@ -128,29 +127,6 @@ def remove(name: str) -> None:
         raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
     if result.exit_code != 0 and b"no such container" not in result.stderr.lower():
         raise EngineError(f"container {name} could not be removed: {result.error_text}")
-
-
-def _kernel_killed_in(cgroup: Path) -> bool:
-    """Tell whether the kernel killed a process for want of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
-    for name in ("memory.events", "memory.oom_control"):
-        try:
-            if re.search(r"^oom_kill [1-9]", (cgroup / name).read_text(), re.MULTILINE):
-                return True
-        except OSError:
-            continue
-    return False
-
-
-def _cgroup_paths(text: str) -> tuple[Path, ...]:
-    """Return the directories of a process's memory cgroup from ``/proc/PID/cgroup``. Source: cgroups(7)."""
-    paths = []
-    for line in text.splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            paths += [Path("/sys/fs/cgroup" + path), Path("/sys/fs/cgroup/unified" + path)]
-        elif "memory" in controllers.split(","):
-            paths.append(Path("/sys/fs/cgroup/memory" + path))
-    return tuple(p for p in paths if os.path.isdir(p))
 
 
 def _last_line(text: str) -> str:

@@ -136,7 +136,7 @@ def test_a_daemon_that_has_gone_is_named_as_that(opened: hr.Runtime, monkeypatch
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
         runtime = hr.open_runtime("docker")
         container = runtime.container(spec)
-        runtime._driver._engine.close()
+        runtime._driver._engine.close()  # type: ignore[attr-defined]
         server.shutdown(socket.SHUT_RDWR)
         serving.join()
     for use in (

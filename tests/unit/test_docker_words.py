@@ -22,11 +22,11 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
+from hyperruntime.pulling import explain_pull, registry_of
 from hyperruntime_docker.args import NO_WORKDIR, Settings
 from hyperruntime_docker.client import refuse_remote, unreachable
 from hyperruntime_docker.gpus import device_env
-from hyperruntime_docker.pull import pull_error
-from hyperruntime_docker.reference import familiar, registry_of, split
+from hyperruntime_docker.reference import familiar, split
 from hyperruntime_docker.refusals import explain
 from hyperruntime_docker.trial import limits_shown
 
@@ -73,9 +73,7 @@ def test_a_start_that_fails_is_told_by_its_cause(text: str, error: type[Exceptio
     ],
 )
 def test_a_failed_pull_says_whether_image_login_or_registry_is_wrong(text: str, error: type[Exception]) -> None:
-    found = pull_error("r:1/i:2", text)
-    assert type(found) is error
-    assert text in str(found)
+    assert type(explain_pull("r:1/i:2", text, "docker login")) is error
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,12 @@ def test_a_limit_counts_as_enforced_only_when_it_was_seen_inside() -> None:
 def test_the_environment_of_a_cdi_spec_is_known_for_execs(tmp_path: Path) -> None:
     device = {"name": "0", "containerEdits": {"env": ["ONE=a=b"]}}
     other = {"name": "1", "containerEdits": {"env": ["ONE=wrong"]}}
-    spec = {"kind": "nvidia.com/gpu", "containerEdits": {"env": ["ALL=x"]}, "devices": [device, other]}
+    spec = {
+        "cdiVersion": "0.6.0",
+        "kind": "nvidia.com/gpu",
+        "containerEdits": {"env": ["ALL=x"]},
+        "devices": [device, other],
+    }
     (tmp_path / "a.json").write_text(json.dumps(spec))
     (tmp_path / "b.json").write_text(json.dumps({**spec, "kind": "other.com/gpu"}))
     (tmp_path / "broken.json").write_text("{")
