@@ -36,7 +36,7 @@ _STREAMS: tuple[tuple[str, Stream], ...] = (("o", "stdout"), ("e", "stderr"))
 _CHUNK_BYTES = 1 << 20
 _PIPE_BYTES = 65536
 _GRACE_S = 0.25  # how long output of a command's own children may follow its end
-_HEARTBEAT_S = 10.0
+_HEARTBEAT_S = 5.0
 _START_TRIES_S = 5.0
 _IN = select.POLLIN
 

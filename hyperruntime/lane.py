@@ -108,6 +108,13 @@ class Lane:
         os.unlink(self._path(name))
         self._make_fifo(name, _TO_CONTAINER if name == "i" else _TO_HOST)
 
+    def hang_up(self) -> None:
+        """Let whoever waits for its status see an end: its container is gone, and no shell may ever have come."""
+        try:
+            os.close(self._open_fifo("s", os.O_WRONLY))
+        except OSError:
+            pass  # its user has closed it
+
     def close(self) -> None:
         """Close every descriptor (an idle lane inside then ends) and remove the directory."""
         self.close_input()

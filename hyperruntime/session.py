@@ -308,6 +308,9 @@ class Session:
                 for descriptor in (*drains, self._wake_read, self._wake_write):
                     os.close(descriptor)
                 self._wake_write = -1
+                waiting = tuple(self._lanes)
+            for lane in waiting:
+                lane.hang_up()
             self._shell.close_output()
 
     def _serve_streams(self) -> None:

@@ -1,0 +1,69 @@
+"""A session whose shell is a double that says what the test makes it say."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyperruntime import execution
+from hyperruntime.errors import ContainerLostError
+from hyperruntime.execution import Execution
+from hyperruntime.script import make_request
+from hyperruntime.session import LaneNumbers, Session
+
+
+class SilentShell:
+    """Answers that it is ready, takes every request, and does nothing about it."""
+
+    def __init__(self) -> None:
+        self._requests, self.input = os.pipe()
+        self.output, self._said = os.pipe()
+        self.errors, self._engine = os.pipe()
+        os.write(self._said, b"ready none 1000000000 dash\n")
+
+    def end(self) -> None:
+        """End as a container does."""
+        os.close(self._said)
+        os.close(self._engine)
+
+    def close_input(self) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> int | None:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+    def close_output(self) -> None:
+        for descriptor in (self.output, self.errors, self.input, self._requests):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def shell() -> SilentShell:
+    return SilentShell()
+
+
+@pytest.fixture
+def session(shell: SilentShell, tmp_path: Path) -> Iterator[Session]:
+    made = Session(shell, str(tmp_path), "/x", LaneNumbers())
+    assert made.start(5)
+    yield made
+    made.abandon()
+
+
+@pytest.mark.timeout(20)
+def test_a_command_that_begins_as_its_container_ends_is_told_at_once(
+    session: Session, shell: SilentShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_HEARTBEAT_S", 3600.0)
+    request = make_request(["true"], env={}, workdir=None, has_input=False)
+    command = Execution(session, request, timeout_s=None, feed=None, on_output=None, output_limit_bytes=10)
+    threading.Timer(0.3, shell.end).start()
+    with pytest.raises(ContainerLostError):
+        command.run()
