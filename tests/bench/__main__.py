@@ -24,34 +24,53 @@ in one run, so trust the ratios more than the figures.
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--runtime", default="podman", help="the engine")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the document from such files")
     parser.add_argument("--only", choices=["execs", "generations"], help="one part")
     options = parser.parse_args()
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
-        DOCUMENT.write_text(HEAD + "".join(document(report) for report in reports))
+        DOCUMENT.write_text(HEAD + overview(reports) + "".join(document(report) for report in reports))
         return 0
-    report = measure(options.only)
+    report = measure(options.runtime, options.only)
     print(document(report))
     if options.json:
         Path(options.json).write_text(json.dumps(report))
     return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
 
 
-def measure(only: str | None) -> dict[str, Any]:
+def measure(name: str, only: str | None) -> dict[str, Any]:
     rows: list[Row] = []
-    with hr.open_runtime("podman") as runtime:
+    with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
         parts = [execs.exec_rows, execs.life_rows, execs.stream_rows] if only != "generations" else []
-        parts += [generations.overhead_rows, generations.resume_rows] if only != "execs" else []
+        parts += [generations.overhead_rows] if only != "execs" else []
+        parts += [generations.resume_rows] if only != "execs" and name == "podman" else []
         for part in parts:
-            print(f"measuring {part.__name__} ...", file=sys.stderr, flush=True)
+            print(f"measuring {part.__name__} on {name} ...", file=sys.stderr, flush=True)
             rows += part(runtime, image)
         info = runtime.info
     kind = "rootless" if info.rootless else "root"
-    title = f"Podman {info.version}, {kind}, {info.oci_runtime}, storage {info.storage}"
-    return {"title": title, "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}
+    facts = [f"{name} {info.version}", kind, info.oci_runtime, info.storage]
+    return {
+        "title": ", ".join(fact for fact in facts if fact),
+        "short": f"{name}, {kind}",
+        "machine": machine(),
+        "rows": [attrs.asdict(row) for row in rows],
+    }
+
+
+def overview(reports: list[dict[str, Any]]) -> str:
+    """Return one table of all engines: what all of them were measured at, with the ratio to what it stands beside."""
+    names = dict.fromkeys(row["what"] for report in reports for row in report["rows"])
+    tables = [{row["what"]: row for row in report["rows"]} for report in reports]
+    lines = ["\n## All engines\n", "| what | " + " | ".join(report["short"] for report in reports) + " |"]
+    lines.append("|---" * (len(reports) + 1) + "|")
+    for name in names:
+        cells = [_short_cell(table[name]) if name in table else "" for table in tables]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def document(report: dict[str, Any]) -> str:
@@ -60,10 +79,17 @@ def document(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
         holds = {True: "yes", False: "**no**", None: ""}[row["holds"]]
-        value = f"{row['value']:.2f}" if row["value"] < 10 else f"{row['value']:.0f}"
-        cells = [row["what"], f"{value} {row['unit']}", row["compared_to"], ratio, row["wanted"], holds]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(f"| {row['what']} | {_value(row)} | {row['compared_to']} | {ratio} | {row['wanted']} | {holds} |")
     return "\n".join(lines) + "\n"
+
+
+def _short_cell(row: dict[str, Any]) -> str:
+    ratio = "" if row["ratio"] is None else f" ({row['ratio']:.3g}x)"
+    return f"{_value(row)}{ratio}{' **no**' if row['holds'] is False else ''}"
+
+
+def _value(row: dict[str, Any]) -> str:
+    return f"{row['value']:.2f} {row['unit']}" if row["value"] < 10 else f"{row['value']:.0f} {row['unit']}"
 
 
 if __name__ == "__main__":

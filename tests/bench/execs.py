@@ -13,39 +13,21 @@ from typing import Any
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
 from tests.bench.measure import Row, from_threads, in_turn, memory_growth, seconds
+from tests.bench.rivals import Rival, fresh_args, rivals, run_quiet
 
 GIB = 1 << 30
-NULL = subprocess.DEVNULL
-
-
-def run_quiet(*args: str) -> None:
-    subprocess.run(args, stdout=NULL, stderr=NULL, check=True)
 
 
 def exec_rows(runtime: Runtime, image: str) -> list[Row]:
-    """One `true`: ours, a bare subprocess, Podman's command line, podman-py."""
+    """One `true`: ours, a bare subprocess, and what the engine itself offers."""
+    bare = {"bare": lambda: subprocess.run(["true"], check=True)}
     with runtime.container(hr.ContainerSpec(image=image)) as container:
-        base = [*base_podman(runtime), "exec", container.name, "true"]
-
-        def through_api(client: Any) -> dict[str, float]:
-            theirs = client.containers.get(container.name)
-            return in_turn(
-                {
-                    "ours": lambda: container.exec(["true"]),
-                    "bare": lambda: subprocess.run(["true"], check=True),
-                    "podman": lambda: run_quiet(*base),
-                    "podman-py": lambda: theirs.exec_run(["true"]),
-                },
-                rounds=40,
-            )
-
-        fine = in_turn(
-            {"ours": lambda: container.exec(["true"]), "bare": lambda: subprocess.run(["true"], check=True)}, rounds=500
-        )
-        slow = api(runtime).call("measure its exec", through_api)
+        ours = {"ours": lambda: container.exec(["true"])}
+        with rivals(runtime, container, image) as others:
+            slow = in_turn({**ours, **{other.name: other.run for other in others}}, rounds=40)
+        fine = in_turn({**ours, **bare}, rounds=500)
         threads = statistics.median(from_threads(lambda: check(container), 50, 20) for _ in range(7))
     ratio = fine["ours"] / fine["bare"]
-    cli, py = slow["podman"] / slow["ours"], slow["podman-py"] / slow["ours"]
     return [
         Row(
             what="exec of `true`",
@@ -56,24 +38,7 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
             wanted="at most 2x",
             holds=ratio <= 2,
         ),
-        Row(
-            what="exec of `true`, in turn with engines",
-            value=slow["ours"] * 1e3,
-            unit="ms",
-            compared_to=f"podman exec: {slow['podman'] * 1e3:.0f} ms",
-            ratio=cli,
-            wanted="60x faster",
-            holds=cli >= 60,
-        ),
-        Row(
-            what="exec of `true`, in turn with engines",
-            value=slow["ours"] * 1e3,
-            unit="ms",
-            compared_to=f"podman-py exec_run: {slow['podman-py'] * 1e3:.0f} ms",
-            ratio=py,
-            wanted="30x faster",
-            holds=py >= 30,
-        ),
+        *(rival_row(other, slow["ours"], slow[other.name]) for other in others),
         Row(
             what="execs from 50 threads in one container",
             value=threads,
@@ -84,6 +49,20 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
     ]
 
 
+def rival_row(rival: Rival, ours_s: float, theirs_s: float) -> Row:
+    """Return how many times faster ours was, in turn with a rival."""
+    ratio = theirs_s / ours_s
+    return Row(
+        what=f"in turn with {rival.name}",
+        value=ours_s * 1e3,
+        unit="ms",
+        compared_to=f"{theirs_s * 1e3:.0f} ms",
+        ratio=ratio,
+        wanted="" if rival.wanted is None else f"{rival.wanted}x faster",
+        holds=None if rival.wanted is None else ratio >= rival.wanted,
+    )
+
+
 def check(container: hr.Container) -> None:
     """One exec whose every output is checked."""
     result = container.exec(["echo", "x"])
@@ -92,12 +71,11 @@ def check(container: hr.Container) -> None:
 
 
 def life_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Start to the first result, and removal, against `podman run --rm`."""
+    """Start to the first result, and removal, against one command in a new container of the engine's own."""
     starts: list[float] = []
     removals: list[float] = []
     theirs: list[float] = []
-    limits = limit_words(runtime)
-    args = [*base_podman(runtime), "run", "--rm", "--network", "none", *limits, image, "true"]
+    name, args = fresh_args(runtime, image)
     run_quiet(*args)
     for _ in range(15):
         begin = time.perf_counter()
@@ -112,7 +90,7 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
             what="start to first exec result",
             value=start * 1e3,
             unit="ms",
-            compared_to=f"podman run --rm IMAGE true: {run * 1e3:.0f} ms",
+            compared_to=f"{name} IMAGE true: {run * 1e3:.0f} ms",
             ratio=start / run,
             wanted="at most 1.5x",
             holds=start / run <= 1.5,
@@ -208,33 +186,3 @@ def feed(container: hr.Container, path: Path) -> None:
     """Feed a file to a command that drops it."""
     with open(path, "rb", buffering=0) as source:
         container.exec(["dd", "of=/dev/null", "bs=1M"], input=source).check()
-
-
-def base_podman(runtime: Runtime) -> list[str]:
-    """Return how Podman must be called on this machine."""
-    from hyperruntime_podman.args import base_args
-
-    return base_args(settings(runtime))
-
-
-def limit_words(runtime: Runtime) -> list[str]:
-    """Return the ulimits without which no container runs on some machines."""
-    found = settings(runtime)
-    if not found.nofile:
-        return []
-    return ["--ulimit", f"nofile={found.nofile}:{found.nofile}", "--ulimit", f"nproc={found.nproc}:{found.nproc}"]
-
-
-def settings(runtime: Runtime) -> Any:
-    """Return what probing found."""
-    return runtime._driver._settings()  # type: ignore[attr-defined]
-
-
-def api(runtime: Runtime) -> Any:
-    """Return the private API service."""
-    return runtime._driver._api()  # type: ignore[attr-defined]
-
-
-def is_root() -> bool:
-    """Tell whether this is rootful Podman."""
-    return os.geteuid() == 0

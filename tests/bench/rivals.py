@@ -1,0 +1,143 @@
+"""What each engine offers by itself for the same job: its own exec, its SDK's, and one command in a new container."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+import hyperruntime as hr
+from hyperruntime.runtime import Runtime
+
+NULL = subprocess.DEVNULL
+Action = Callable[[], object]
+
+
+@attrs.frozen
+class Rival:
+    """Another way to run ``true``.
+
+    Attributes:
+        name: what it is called.
+        run: does it once.
+        wanted: how many times faster we promise to be; None where nothing is promised.
+    """
+
+    name: str
+    run: Action
+    wanted: int | None = None
+
+
+def run_quiet(*args: str) -> None:
+    subprocess.run(args, stdin=NULL, stdout=NULL, stderr=NULL, check=True)
+
+
+@contextmanager
+def rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+    """Yield what runs a command in a running container, as its engine itself offers it."""
+    with _OF[runtime.name](runtime, container, image) as found:
+        yield found
+
+
+def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
+    """Return what the engine calls one command in a new container, and its argv."""
+    if runtime.name == "podman":
+        return "podman run --rm", [
+            *_podman(runtime),
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            *_ulimits(runtime),
+            image,
+            "true",
+        ]
+    if runtime.name == "docker":
+        return "docker run --rm", ["docker", "run", "--rm", "--network", "none", image, "true"]
+    if runtime.name == "apptainer":
+        return "apptainer exec", ["apptainer", "exec", *_APPTAINER, _file_of(runtime, image), "true"]
+    return "bwrap", list(_BWRAP)
+
+
+_APPTAINER = ("--userns", "--pid", "--containall")
+_BWRAP = ("bwrap", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib",
+          "--symlink", "usr/lib64", "/lib64", "--unshare-all", "--die-with-parent", "true")  # fmt: skip
+
+
+@contextmanager
+def _podman_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+    def through_api(client: Any) -> Rival:
+        theirs = client.containers.get(container.name)
+        return Rival("podman-py exec_run", lambda: theirs.exec_run(["true"]), 30)
+
+    command = [*_podman(runtime), "exec", container.name, "true"]
+    api: Any = runtime._driver._api()  # type: ignore[attr-defined]
+    yield [Rival("podman exec", lambda: run_quiet(*command), 60), api.call("measure its exec", through_api)]
+
+
+@contextmanager
+def _docker_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+    import docker
+
+    client: Any = docker.from_env()
+    theirs = client.containers.get(container.name)
+    yield [
+        Rival("docker exec", lambda: run_quiet("docker", "exec", container.name, "true")),
+        Rival("docker SDK exec_run", lambda: theirs.exec_run(["true"]), 20),
+    ]
+    client.close()
+
+
+@contextmanager
+def _apptainer_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+    name = f"bench{uuid.uuid4().hex[:8]}"
+    run_quiet("apptainer", "instance", "start", *_APPTAINER, _file_of(runtime, image), name)
+    try:
+        yield [
+            Rival(
+                "apptainer exec instance://", lambda: run_quiet("apptainer", "exec", f"instance://{name}", "true"), 20
+            )
+        ]
+    finally:
+        run_quiet("apptainer", "instance", "stop", name)
+
+
+@contextmanager
+def _bubblewrap_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+    yield [Rival("bwrap, a sandbox for each command", lambda: run_quiet(*_BWRAP))]
+
+
+_OF: Mapping[str, Callable[[Runtime, hr.Container, str], Any]] = {
+    "podman": _podman_rivals,
+    "docker": _docker_rivals,
+    "apptainer": _apptainer_rivals,
+    "bubblewrap": _bubblewrap_rivals,
+}
+
+
+def _podman(runtime: Runtime) -> list[str]:
+    """Return how Podman must be called on this machine."""
+    from hyperruntime_podman.args import base_args
+
+    return base_args(_settings(runtime))
+
+
+def _ulimits(runtime: Runtime) -> list[str]:
+    """Return the ulimits without which Podman runs no container on some machines."""
+    found = _settings(runtime)
+    if not found.nofile:
+        return []
+    return ["--ulimit", f"nofile={found.nofile}:{found.nofile}", "--ulimit", f"nproc={found.nproc}:{found.nproc}"]
+
+
+def _file_of(runtime: Runtime, image: str) -> str:
+    """Return the file or directory that an Apptainer image is."""
+    return str(runtime._driver.images.path_of(image))  # type: ignore[attr-defined]
+
+
+def _settings(runtime: Runtime) -> Any:
+    return runtime._driver._settings()  # type: ignore[attr-defined]
