@@ -1,0 +1,305 @@
+"""Turn a spec into the argv that starts a container: pure, no I/O. Sources: apptainer-exec(1) of 1.4, unshare(1).
+
+From the outside in: a *keeper* (a shell of the host that removes the container's files when it has ended),
+``unshare`` (this user becomes root of a user namespace, in namespaces that end with it), a shell that mounts what
+only that root may mount, ``prlimit``, ``apptainer exec``, and inside it a *prelude* that becomes the attached shell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from hyperruntime.driver import Enforcement, Launch
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.spec import ContainerSpec, Limits, Mount
+
+NAME = "apptainer"
+# What a root shell needs, as on the other engines; root of a user namespace holds it over that namespace only.
+CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "SYS_CHROOT",
+)
+ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
+MIN_PIDS = 40
+HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
+REMOVE_TREE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; }'
+# Its streams are closed before it cleans up: whoever reads them learns at once that the container has ended.
+KEEPER = f"""
+files=$1 record=$2
+shift 2
+"$@"
+code=$?
+exec <&- >&- 2>&-
+set -- "$files" "$record"
+{REMOVE_TREE}
+exit $code
+"""
+PREPARE = """
+[ -z "$1" ] || mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$1"
+[ -z "$2" ] || mount -t tmpfs -o "$3" tmpfs "$2"
+shift 3
+exec "$@"
+"""
+WORKDIR_MARK = "hyperruntime: no such workdir"
+PRELUDE = f"""
+unset PROMPT_COMMAND PS1 APPTAINER_ENVIRONMENT SINGULARITY_ENVIRONMENT APPTAINER_NO_EVAL SINGULARITY_NO_EVAL
+unset APPTAINER_COMMAND APPTAINER_APPNAME APPTAINER_BIND SINGULARITY_BIND APPTAINER_NAME SINGULARITY_NAME
+unset APPTAINER_CONTAINER SINGULARITY_CONTAINER
+[ "$LANG" = C ] && unset LANG
+cd -- "$1" 2>/dev/null || {{ echo "{WORKDIR_MARK}" >&2; exit 125; }}
+shift
+while [ $# -gt 0 ]; do
+    export "$1=$2"
+    shift 2
+done
+exec /bin/sh
+"""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Names that some POSIX shell refuses to assign or gives a meaning of its own: each exec gets these through env(1).
+_SPECIAL = frozenset({"_", "IFS", "OPTIND", "OPTARG", "LINENO", "PPID", "UID", "EUID", "PWD", "OLDPWD", "SHELLOPTS"})
+_CONFIG = """\
+allow setuid = no
+allow pid ns = yes
+allow user ns = yes
+config passwd = no
+config group = no
+config resolv_conf = {resolv_conf}
+mount proc = yes
+mount sys = no
+mount dev = minimal
+mount devpts = yes
+mount home = no
+mount tmp = no
+mount hostfs = no
+bind path = /etc/hosts
+user bind control = yes
+enable overlay = yes
+enable underlay = yes
+mount slave = yes
+sessiondir max size = 64
+allow container sif = yes
+allow container squashfs = yes
+allow container dir = yes
+memory fs type = tmpfs
+systemd cgroups = yes
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """How Apptainer must be called on this machine; found by probing.
+
+    Attributes:
+        sysfs: whether a private ``/sys`` can be mounted.
+        limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
+        nproc: the most processes this user may ask for, or 0 for no such ceiling.
+    """
+
+    sysfs: bool = True
+    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
+    nproc: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Places:
+    """Where one container's files are on the host.
+
+    Attributes:
+        image: the sandbox directory or SIF it is made from.
+        files: a directory of its own on scratch; removed with it.
+        record: the file that says whose it is; removed with it.
+        workdir: the image's own working directory.
+    """
+
+    image: str
+    files: str
+    record: str
+    workdir: str = "/"
+
+    @property
+    def layer(self) -> str:
+        """What the container writes."""
+        return f"{self.files}/layer"
+
+    @property
+    def config(self) -> str:
+        """Apptainer's configuration for it."""
+        return f"{self.files}/apptainer.conf"
+
+    @property
+    def sys(self) -> str:
+        """Its ``/sys``."""
+        return f"{self.files}/sys"
+
+    @property
+    def tmp(self) -> str:
+        """Its ``/tmp``, where that is a memory file system."""
+        return f"{self.files}/memory"
+
+
+def run_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
+    """Return the argv that starts a container with a shell attached.
+
+    Raises:
+        UnsupportedOptionError: a field cannot be honoured on this machine.
+    """
+    spec = launch.spec
+    refuse(spec, settings)
+    return [
+        *("/bin/sh", "-c", KEEPER, "hyperruntime-apptainer", places.files, places.record),
+        *unshare_args(spec, settings, places),
+        *limit_args(spec.limits, settings),
+        *exec_args(launch, settings, places),
+        places.image,
+        *prelude_args(spec, places),
+    ]
+
+
+def refuse(spec: ContainerSpec, settings: Settings) -> None:
+    """Refuse what Apptainer cannot do for an ordinary user.
+
+    Raises:
+        UnsupportedOptionError: a field cannot be honoured on this machine.
+    """
+    if spec.user is not None and spec.user not in ROOT_USERS:
+        raise UnsupportedOptionError(NAME, "user", only_root_user())
+    if spec.network == "bridge":
+        why = "an ordinary user cannot make a private network with a way out; use network='none' or 'host'"
+        raise UnsupportedOptionError(NAME, "network", why)
+    for field, value in (
+        ("memory_bytes", spec.limits.memory_bytes),
+        ("cpus", spec.limits.cpus),
+        ("pids", spec.limits.pids),
+    ):
+        if value is not None and settings.limits.get(field, "no") == "no":
+            why = "no cgroup can be made for it here (that takes cgroup v2, delegated to this user by systemd)"
+            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}; leave it at None")
+    if spec.limits.pids is not None and spec.limits.pids < MIN_PIDS:
+        why = f"Apptainer itself takes about 15 of them; ask for at least {MIN_PIDS}"
+        raise UnsupportedOptionError(NAME, "limits.pids", why)
+
+
+def only_root_user() -> str:
+    """Return why no other user can be had."""
+    return (
+        "a container has one user, who is root inside and this user outside (others would need subordinate ids); "
+        "leave user at None"
+    )
+
+
+def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
+    """Return what makes this user root of namespaces of its own, and mounts there what only root may mount.
+
+    The process namespace around Apptainer's own makes one kill of ``unshare`` end all of it, helpers too.
+    """
+    args = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
+    private_sys = has_private_sys(spec, settings)
+    if private_sys:
+        args.append("--net")  # /sys may be mounted only by whoever owns the network that it shows
+    options = tmpfs_options(spec)
+    if not private_sys and not options:
+        return args
+    prepare = ["/bin/sh", "-ec", PREPARE, "prepare", places.sys if private_sys else ""]
+    return [*args, *prepare, places.tmp if options else "", options]
+
+
+def has_private_sys(spec: ContainerSpec, settings: Settings) -> bool:
+    """Tell whether the container gets a ``/sys`` of its own."""
+    return settings.sysfs and spec.network == "none"
+
+
+def tmpfs_options(spec: ContainerSpec) -> str:
+    """Return the mount options of a ``/tmp`` in memory, or "" where it is part of the root."""
+    if spec.limits.tmpfs_bytes is not None:
+        return f"mode=1777,nosuid,nodev,size={spec.limits.tmpfs_bytes}"
+    return "mode=1777,nosuid,nodev" if spec.read_only_rootfs else ""
+
+
+def limit_args(limits: Limits, settings: Settings) -> list[str]:
+    """Return what lowers the limit on processes; in a user namespace the kernel counts it for that namespace alone."""
+    if limits.pids is None or settings.limits.get("pids") != "rlimit":
+        return []
+    count = min(limits.pids, settings.nproc) if settings.nproc else limits.pids
+    return ["prlimit", f"--nproc={count}:{count}"]
+
+
+def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
+    """Return ``apptainer exec`` with all but the image and the command."""
+    spec = launch.spec
+    args = ["apptainer", "--silent", "--config", places.config, "exec", "--containall", "--pid", "--uts"]
+    args += ["--hostname", launch.name[:63], "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"]
+    args += ["--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES)]
+    if spec.network == "none":
+        args += ["--net", "--network", "none"]
+    if spec.limits.memory_bytes is not None:
+        args += ["--memory", str(spec.limits.memory_bytes), "--memory-swap", str(spec.limits.memory_bytes)]
+    if spec.limits.cpus is not None:
+        args += ["--cpus", str(spec.limits.cpus)]
+    if not spec.read_only_rootfs:
+        args += ["--overlay", places.layer]
+    for mount in (*sys_mounts(spec, settings, places), launch.exchange, *spec.mounts):
+        args += ["--mount", mount_option(mount)]
+    if tmpfs_options(spec):
+        args += ["--mount", mount_option(Mount(source=places.tmp, target="/tmp", read_only=False))]  # noqa: S108
+    return args
+
+
+def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[Mount]:
+    """Return what of ``/sys`` is seen: its own, or with the host's network the host's, but never its cgroups."""
+    if has_private_sys(spec, settings):
+        return [Mount(source=places.sys, target="/sys")]
+    if spec.network == "host":
+        return [Mount(source=f"/sys/{name}", target=f"/sys/{name}") for name in HOST_SYS]
+    return []
+
+
+def prelude_args(spec: ContainerSpec, places: Places) -> list[str]:
+    """Return the command that enters the working directory, sets the environment and becomes the attached shell."""
+    pairs = [word for pair in spec.env.items() if is_plain(pair[0]) for word in pair]
+    return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, *pairs]
+
+
+def exec_env(spec: ContainerSpec) -> dict[str, str]:
+    """Return what of the spec's environment a shell cannot hand on."""
+    return {name: value for name, value in spec.env.items() if not is_plain(name)}
+
+
+def is_plain(name: str) -> bool:
+    """Tell whether any POSIX shell exports such a name."""
+    return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith("BASH")
+
+
+def mount_option(mount: Mount) -> str:
+    """Return a ``--mount`` value; Apptainer reads it as one line of CSV, so any path can be quoted."""
+    fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
+    return csv_line([*fields, "ro"] if mount.read_only else fields)
+
+
+def csv_line(fields: Sequence[str]) -> str:
+    """Return fields as one line of CSV."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()
+
+
+def config_text(spec: ContainerSpec) -> str:
+    """Return an ``apptainer.conf`` for one container: what a site binds into every container stays out of it."""
+    return _CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes")
+
+
+def environment(host: Mapping[str, str]) -> dict[str, str]:
+    """Return what of the host's environment Apptainer itself needs; nothing of it is seen inside."""
+    kept = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR")
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **{name: host[name] for name in kept if name in host}}
