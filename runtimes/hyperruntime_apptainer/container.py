@@ -81,8 +81,8 @@ class ApptainerContainer:
         code = self.shell.wait(0.3)
         return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
-    def explain_start_failure(self, error_text: str) -> HyperRuntimeError:
-        """Return the error that says why the shell never answered."""
+    def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
+        """Return the error that says why the shell never answered; there is no shell for another user."""
         spec, text = self._launch.spec, _last_line(error_text)
         if WORKDIR_MARK in error_text:
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +18,8 @@ from platformdirs import user_state_path
 
 from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import EngineError, StorageError
-from hyperruntime.process import is_alive, process_start_time, run_process
+from hyperruntime.owner import OwnerIdentity
+from hyperruntime.process import process_start_ticks, run_process
 from hyperruntime_apptainer.args import REMOVE_TREE
 
 _KILL_TIMEOUT_S = 10.0
@@ -35,9 +35,7 @@ class Record:
         source: the sandbox or SIF it is made from.
         labels: its owner's and its user's.
         created: seconds since the epoch.
-        host: where it runs (a home directory may be seen from many machines).
-        pid: its keeper.
-        start_time: the keeper's, seconds since the epoch.
+        keeper: the process that runs it and removes its files.
         files: its directory on scratch.
     """
 
@@ -46,20 +44,23 @@ class Record:
     source: str
     labels: Mapping[str, str]
     created: float
-    host: str
-    pid: int
-    start_time: float
+    keeper: OwnerIdentity
     files: str
 
-    def is_elsewhere(self) -> bool:
-        """Tell whether it is another machine's."""
-        return self.host != socket.gethostname()
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Return what a file holds.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is no record.
+        """
+        facts = json.loads(text)
+        return cls(**{**facts, "keeper": OwnerIdentity.from_record(facts["keeper"])})
 
     def state(self) -> str:
-        """Return ``running``, ``dead``, or ``elsewhere``."""
-        if self.is_elsewhere():
-            return "elsewhere"
-        return "running" if is_alive(self.pid, self.start_time) else "dead"
+        """Return ``running``, ``dead``, or ``elsewhere`` (a home directory may be seen from many machines)."""
+        state = self.keeper.state()
+        return "running" if state == "alive" else state
 
     def to_container(self) -> ContainerRecord:
         """Return it as the library lists it."""
@@ -90,9 +91,7 @@ def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: in
         source=source,
         labels=dict(labels),
         created=time.time(),
-        host=socket.gethostname(),
-        pid=pid,
-        start_time=process_start_time(pid) or 0.0,
+        keeper=attrs.evolve(OwnerIdentity.current(), pid=pid, start_ticks=process_start_ticks(pid) or 0),
         files=files,
     )
     path = path_of(name)
@@ -109,8 +108,8 @@ def read_all() -> Iterator[Record]:
     """Yield every container there is a record of, and drop records of which nothing is left."""
     for path in sorted(directory().glob("*.json")):
         try:
-            record = Record(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
+            record = Record.from_json(path.read_text())
+        except (OSError, ValueError, TypeError, KeyError):
             continue
         if record.state() == "dead" and not os.path.exists(record.files):
             path.unlink(missing_ok=True)
@@ -133,7 +132,7 @@ def remove_labelled(label: str) -> None:
     """End and remove every container of this machine that carries ``name=value``."""
     name, _, value = label.partition("=")
     for record in read_all():
-        if record.labels.get(name) == value and not record.is_elsewhere():
+        if record.labels.get(name) == value and record.state() != "elsewhere":
             end(record)
 
 
@@ -143,8 +142,9 @@ def end(record: Record) -> None:
     Raises:
         EngineError: it runs on another machine, or does not end.
     """
-    if record.is_elsewhere():
-        raise EngineError(f"container {record.name} runs on {record.host}; remove it there")
+    if record.state() == "elsewhere":
+        where = f"on {record.keeper.host}, or in another pid namespace"
+        raise EngineError(f"container {record.name} is {where}; remove it there")
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while processes := processes_of(record.files):
         for process in processes:
