@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,16 @@ class SavedImage:
         reference: the image's name.
         id: the digest of its configuration, which is what engines call an image's identifier.
         workdir: where its commands start.
-        source: how Apptainer is told to read it.
+        kind: how Apptainer is told to read the archive.
+        entry: its line in the manifest of an archive of ``docker save`` that holds others too; Apptainer cannot choose.
     """
 
     path: Path
     reference: str
     id: str
     workdir: str
-    source: str
+    kind: str
+    entry: Mapping[str, Any] | None = None
 
 
 def read_archive(path: Path) -> tuple[SavedImage, ...]:
@@ -47,6 +50,20 @@ def read_archive(path: Path) -> tuple[SavedImage, ...]:
     return ()
 
 
+def write_single(image: SavedImage, path: Path) -> None:
+    """Write an archive that holds one image of several; layers of the others stay in it and are not read."""
+    index = {"schemaVersion": 2, "manifests": [image.entry]} if image.kind == "oci-archive" else [image.entry]
+    name = "index.json" if image.kind == "oci-archive" else "manifest.json"
+    with tarfile.open(image.path) as source, tarfile.open(path, "w") as target:
+        for member in source:
+            if member.name != name:
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+        text = json.dumps(index).encode()
+        member = tarfile.TarInfo(name)
+        member.size = len(text)
+        target.addfile(member, io.BytesIO(text))
+
+
 def _oci_images(path: Path, tar: tarfile.TarFile, index: dict[str, Any]) -> Iterator[SavedImage]:
     for entry in index["manifests"]:
         manifest = _blob(tar, entry["digest"])
@@ -58,7 +75,8 @@ def _oci_images(path: Path, tar: tarfile.TarFile, index: dict[str, Any]) -> Iter
             reference=name if "/" in name or ":" in name else f"localhost/{path.stem.lower()}:{name or 'latest'}",
             id=str(manifest["config"]["digest"]).partition(":")[2],
             workdir=_workdir(config),
-            source=f"oci-archive:{path}" + (f":{annotations[_NAME]}" if _NAME in annotations else ""),
+            kind="oci-archive",
+            entry=entry if len(index["manifests"]) > 1 else None,
         )
 
 
@@ -71,7 +89,8 @@ def _docker_images(path: Path, tar: tarfile.TarFile, manifest: list[dict[str, An
                 reference=name,
                 id=hashlib.sha256(raw).hexdigest(),
                 workdir=_workdir(json.loads(raw)),
-                source=f"docker-archive:{path}" + (f":{name}" if entry.get("RepoTags") else ""),
+                kind="docker-archive",
+                entry=entry if len(manifest) > 1 else None,
             )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -66,9 +65,6 @@ while [ $# -gt 0 ]; do
 done
 exec /bin/sh
 """
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Names that some POSIX shell refuses to assign or gives a meaning of its own: each exec gets these through env(1).
-_SPECIAL = frozenset({"_", "IFS", "OPTIND", "OPTARG", "LINENO", "PPID", "UID", "EUID", "PWD", "OLDPWD", "SHELLOPTS"})
 _CONFIG = """\
 allow setuid = no
 allow pid ns = yes
@@ -267,18 +263,8 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
 
 def prelude_args(spec: ContainerSpec, places: Places) -> list[str]:
     """Return the command that enters the working directory, sets the environment and becomes the attached shell."""
-    pairs = [word for pair in spec.env.items() if is_plain(pair[0]) for word in pair]
+    pairs = [word for pair in spec.env.items() for word in pair]
     return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, *pairs]
-
-
-def exec_env(spec: ContainerSpec) -> dict[str, str]:
-    """Return what of the spec's environment a shell cannot hand on."""
-    return {name: value for name, value in spec.env.items() if not is_plain(name)}
-
-
-def is_plain(name: str) -> bool:
-    """Tell whether any POSIX shell exports such a name."""
-    return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith("BASH")
 
 
 def mount_option(mount: Mount) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hyperruntime.errors import ImageBuildError
-from hyperruntime.process import find_program, stream_process
+from hyperruntime import registry
+from hyperruntime.driver import Driver, Images
+from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
+from hyperruntime.process import run_process, stream_process
 from hyperruntime_apptainer.sif import BUILD, tool_environment
 
 _TAIL_LINES = 12
-BASE_ARGUMENT = "BASE"
+BUILDERS = ("podman", "docker")
 
 
 def definition_beside(containerfile: Path) -> Path | None:
@@ -68,54 +68,57 @@ def build_archive(
     context: Path,
     reference: str,
     archive: Path,
+    *,
     containerfile: Path,
     build_args: Mapping[str, str],
     force: bool,
     on_output: Callable[[str], None],
+    lend_base: Callable[[str, Images], None],
 ) -> None:
-    """Build a Containerfile with Podman or Docker and save the image as an archive.
+    """Build a Containerfile with the driver of another engine and save the image as an archive.
+
+    Args:
+        lend_base: gives that engine a base image that it does not have, where it can.
 
     Raises:
-        ImageBuildError: a step failed, or there is neither Podman nor Docker.
+        ImageBuildError: a step failed, or no engine here builds Containerfiles.
+        ImageError: the image was built and cannot be saved.
     """
-    engine = next((name for name in ("podman", "docker") if find_program(name)), None)
-    if engine is None:
-        raise ImageBuildError(
-            f"nothing on this machine can build {containerfile}: there is neither Podman nor Docker, and no .def file "
-            "beside it; write a definition file, or build it elsewhere and use `hyperrun image load`"
+    driver = _builder(containerfile)
+    try:
+        for base in bases(containerfile.read_text()):
+            if not driver.images.exists(base):
+                lend_base(base, driver.images)
+        driver.images.build(
+            context, reference, containerfile=containerfile, build_args=build_args, force=force, on_output=on_output
         )
-    for args in engine_steps(engine, context, reference, archive, containerfile, build_args, force):
-        result = stream_process(args, on_line=on_output, cwd="/")
-        if result.exit_code != 0:
-            words = f"image {reference!r} was not built from {containerfile} by {engine}"
-            raise ImageBuildError(f"{words}; its last lines:\n{_tail(result.stderr)}")
+    finally:
+        driver.close()
+    result = run_process([driver.name, "save", "--output", str(archive), reference], cwd="/")
+    if result.exit_code != 0:
+        raise ImageError(f"image {reference!r} was built by {driver.name} and cannot be saved: {result.error_text}")
 
 
-def engine_steps(
-    engine: str,
-    context: Path,
-    reference: str,
-    archive: Path,
-    containerfile: Path,
-    build_args: Mapping[str, str],
-    force: bool,
-) -> list[list[str]]:
-    """Return the commands that build and save: pure."""
-    path = str(containerfile)
-    build = [engine, "build", "--network", "host", "--file", csv_line(path) if engine == "podman" else path]
-    build += ["--tag", reference, *(["--no-cache"] if force else [])]
-    for name, value in build_args.items():
-        build += ["--build-arg", f"{name}={value}"]
-    save = [engine, "save", "--output", str(archive)]
-    save += ["--format", "docker-archive", "--quiet"] if engine == "podman" else []
-    return [[*build, str(context)], [*save, reference]]
+def bases(containerfile: str) -> tuple[str, ...]:
+    """Return the images that a Containerfile names as the base of a stage."""
+    return tuple(re.findall(r"^\s*FROM\s+(?:--\S+\s+)*([^\s$]+)(?:\s|$)", containerfile, re.IGNORECASE | re.MULTILINE))
 
 
-def csv_line(field: str) -> str:
-    """Return one field as a line of CSV, which is how Podman reads the value of ``--file``."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([field])
-    return line.getvalue()
+def _builder(containerfile: Path) -> Driver:
+    """Return the first driver of an engine that builds Containerfiles and works here."""
+    reasons = []
+    for name in BUILDERS:
+        try:
+            driver: Driver = registry.load_driver(name)
+            driver.probe()
+        except HyperRuntimeError as error:
+            reasons.append(str(error))
+            continue
+        return driver
+    raise ImageBuildError(
+        f"nothing on this machine can build {containerfile}, and no .def file is beside it; write one, or build it "
+        f"elsewhere and use `hyperrun image load` ({'; '.join(reasons)})"
+    )
 
 
 def _tail(output: bytes) -> str:

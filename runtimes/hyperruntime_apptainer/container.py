@@ -26,7 +26,6 @@ from hyperruntime_apptainer.args import (
     Settings,
     config_text,
     environment,
-    exec_env,
     only_root_user,
     refuse,
     run_args,
@@ -53,7 +52,7 @@ class ApptainerContainer:
         """
         refuse(launch.spec, settings)
         self.id = launch.name
-        self.exec_env: Mapping[str, str] = exec_env(launch.spec)
+        self.exec_env: Mapping[str, str] = {}
         self._launch = launch
         places = _make_places(launch, source)
         args = run_args(launch, settings, places)

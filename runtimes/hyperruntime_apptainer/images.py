@@ -6,15 +6,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import attrs
 
-from hyperruntime.driver import Image
+from hyperruntime.driver import Image, Images
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
 from hyperruntime.process import run_process, stream_process
 from hyperruntime_apptainer import records
-from hyperruntime_apptainer.archive import read_archive
+from hyperruntime_apptainer.archive import SavedImage, read_archive
 from hyperruntime_apptainer.build import build_archive, build_definition, definition_beside
 from hyperruntime_apptainer.pull import explain_pull, pull_args
 from hyperruntime_apptainer.sif import sif_from_archive, sif_from_directory, tool_environment
@@ -106,7 +107,7 @@ class ApptainerImages:
             self._store.make(
                 image.id,
                 image.reference,
-                lambda directory, image=image: sif_from_archive(image, directory / "image.sif"),  # type: ignore[misc]
+                partial(_fill, image),
                 workdir=image.workdir,
             )
             loaded.append(with_tag(image.reference))
@@ -165,15 +166,33 @@ class ApptainerImages:
                 build_definition(definition, sif, context, build_args, self._path_of_base, on_output)
                 return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
             archive = directory / "image.tar"
-            build_archive(context, reference, archive, containerfile, build_args, force, on_output)
-            image = read_archive(archive)[0]
-            return self._store.make(
-                image.id, reference, lambda into: sif_from_archive(image, into / "image.sif"), workdir=image.workdir
+            build_archive(
+                context,
+                reference,
+                archive,
+                containerfile=containerfile,
+                build_args=build_args,
+                force=force,
+                on_output=on_output,
+                lend_base=self._lend,
             )
+            image = read_archive(archive)[0]
+            return self._store.make(image.id, reference, partial(_fill, image), workdir=image.workdir)
 
     def _path_of_base(self, reference: str) -> str | None:
         entry = self._store.find(reference)
         return None if entry is None else str(entry.sif)
+
+    def _lend(self, reference: str, images: Images) -> None:
+        """Give another engine one of our images, if it is ours."""
+        entry = self._store.find(reference)
+        if entry is None:
+            return
+        with self._store.scratch() as directory:
+            unpack(entry.sif, directory / "rootfs")
+            args = ["tar", "--create", "--file", str(directory / "rootfs.tar"), "--owner=0", "--group=0"]
+            run_process([*args, "--numeric-owner", "--directory", str(directory / "rootfs"), "."], cwd="/")
+            images.load_rootfs(directory / "rootfs.tar", reference)
 
     def _load_sif(self, archive: Path, reference: str) -> str:
         def fill(directory: Path) -> None:
@@ -182,6 +201,10 @@ class ApptainerImages:
 
         self._store.make(_digest(archive), reference, fill)
         return reference
+
+
+def _fill(image: SavedImage, directory: Path) -> None:
+    sif_from_archive(image, directory / "image.sif")
 
 
 def is_path(reference: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hyperruntime.errors import ImageError
 from hyperruntime.process import run_process
-from hyperruntime_apptainer.archive import SavedImage
+from hyperruntime_apptainer.archive import SavedImage, write_single
 from hyperruntime_apptainer.scratch import scratch_directory
 
 # Several times faster to make than the default, for a file that is a tenth larger.
@@ -40,7 +40,13 @@ def sif_from_archive(image: SavedImage, sif: Path) -> None:
     Raises:
         ImageError: Apptainer could not.
     """
-    _build(sif, image.source, f"the image {image.reference} of {image.path}")
+    path = image.path
+    if image.entry is not None:
+        path = sif.with_name("one.tar")
+        write_single(image, path)
+    _build(sif, f"{image.kind}:{path}", f"the image {image.reference} of {image.path}")
+    if path != image.path:
+        path.unlink()
 
 
 def _build(sif: Path, source: str, what: str) -> None:
