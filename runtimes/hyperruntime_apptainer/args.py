@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import posixpath
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -174,6 +175,8 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     if spec.network == "bridge":
         why = "an ordinary user cannot make a private network with a way out; use network='none' or 'host'"
         raise UnsupportedOptionError(NAME, "network", why)
+    if spec.gpus is not None:
+        raise UnsupportedOptionError(NAME, "gpus", "this version gives no GPU to a container; leave gpus at None")
     for field, value in (
         ("memory_bytes", spec.limits.memory_bytes),
         ("cpus", spec.limits.cpus),
@@ -220,7 +223,8 @@ def tmpfs_options(spec: ContainerSpec) -> str:
     """Return the mount options of a ``/tmp`` in memory, or "" where it is part of the root."""
     if spec.limits.tmpfs_bytes is not None:
         return f"mode=1777,nosuid,nodev,size={spec.limits.tmpfs_bytes}"
-    return "mode=1777,nosuid,nodev" if spec.read_only_rootfs else ""
+    taken = any(posixpath.normpath(mount.target) == "/tmp" for mount in spec.mounts)  # noqa: S108 - in the container
+    return "mode=1777,nosuid,nodev" if spec.read_only_rootfs and not taken else ""
 
 
 def limit_args(limits: Limits, settings: Settings) -> list[str]:

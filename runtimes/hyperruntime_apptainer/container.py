@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -17,7 +18,7 @@ from hyperruntime.errors import (
     StorageError,
     UnsupportedOptionError,
 )
-from hyperruntime.process import PIPE, ProcessShell, spawn
+from hyperruntime.process import PIPE, HostProcess, ProcessShell, spawn
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,
@@ -55,16 +56,18 @@ class ApptainerContainer:
         self.exec_env: Mapping[str, str] = {}
         self._launch = launch
         places = _make_places(launch, source)
-        args = run_args(launch, settings, places)
-        process = spawn(args, stdin=PIPE, cwd="/", env=environment(os.environ))
-        self.shell = ProcessShell(process)
         try:
-            self._record = records.write(
-                self.id, launch.spec.image, source.path, launch.labels, process.pid, places.files
-            )
+            process = _start(run_args(launch, settings, places))
+            self.shell = ProcessShell(process)
+            try:
+                self._record = records.write(
+                    self.id, launch.spec.image, source.path, launch.labels, process.pid, places.files
+                )
+            except BaseException:
+                self.shell.close()
+                self.shell.close_output()
+                raise
         except BaseException:
-            self.shell.close()
-            self.shell.close_output()
             records.remove_tree(places.files)
             raise
 
@@ -111,6 +114,16 @@ def _make_places(launch: Launch, source: Source) -> Places:
     except OSError as error:
         raise StorageError(f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR") from error
     return places
+
+
+def _start(args: list[str]) -> HostProcess:
+    try:
+        return spawn(args, stdin=PIPE, cwd="/", env=environment(os.environ))
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            allowed = "less text: environment, labels and mounts together are more than a command line holds"
+            raise SpecError("env", "...", allowed) from error
+        raise EngineUnavailableError(NAME, f"no process can be made: {error}", "see `hyperrun doctor`") from error
 
 
 def _last_line(text: str) -> str:

@@ -1,7 +1,5 @@
 """Bubblewrap as an engine of hyperruntime: the host's own programs, and the model of a third party's driver."""
 
-from __future__ import annotations
-
 from hyperruntime_bubblewrap.driver import BubblewrapDriver
 
 __all__ = ["BubblewrapDriver"]
