@@ -272,7 +272,13 @@ def prelude_args(spec: ContainerSpec, places: Places) -> list[str]:
 
 
 def mount_option(mount: Mount) -> str:
-    """Return a ``--mount`` value; Apptainer reads it as one line of CSV, so any path can be quoted."""
+    """Return a ``--mount`` value; Apptainer reads it as one line of CSV, so nearly any path can be quoted.
+
+    Raises:
+        UnsupportedOptionError: its reader would change the path.
+    """
+    if "\r\n" in mount.source + mount.target:
+        raise UnsupportedOptionError(NAME, "mounts", "it takes no path with carriage return and newline; rename it")
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     return csv_line([*fields, "ro"] if mount.read_only else fields)
 
@@ -280,8 +286,8 @@ def mount_option(mount: Mount) -> str:
 def csv_line(fields: Sequence[str]) -> str:
     """Return fields as one line of CSV."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(fields)
-    return line.getvalue()
+    csv.writer(line, lineterminator="\n").writerow(fields)  # what is in the terminator is quoted in a field
+    return line.getvalue().removesuffix("\n")
 
 
 def config_text(spec: ContainerSpec) -> str:

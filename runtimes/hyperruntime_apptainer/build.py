@@ -54,10 +54,10 @@ def build_definition(
 
 def local_bases(text: str, path_of: Callable[[str], str | None]) -> str:
     """Return a definition whose ``localimage`` bases that are references name files instead."""
-    if not re.search(r"^bootstrap:\s*localimage\s*$", text, re.IGNORECASE | re.MULTILINE):
+    if not re.search(r"^bootstrap:[ \t]*localimage[ \t]*$", text, re.IGNORECASE | re.MULTILINE):
         return text
     return re.sub(
-        r"^(from:\s*)(\S+)\s*$",
+        r"^(from:[ \t]*)(\S+)[ \t]*$",
         lambda match: match[1] + (path_of(match[2]) or match[2]),
         text,
         flags=re.IGNORECASE | re.MULTILINE,
