@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import psutil
@@ -13,7 +13,7 @@ import psutil
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
 from hyperruntime.images import BASE, PREFIX
-from hyperruntime.process import ProcessShell, find_program, run_process, spawn
+from hyperruntime.process import ProcessShell, find_program, run_process, spawn, wait_until
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
@@ -37,8 +37,7 @@ class HostImages:
 
     def remove(self, *args: object, **options: object) -> NoReturn:
         """Refuse: the host's programs can be neither changed nor removed."""
-        why = f"its one image, {IMAGE!r}, is this machine's own /usr; use another engine for images"
-        raise UnsupportedOptionError(NAME, "image", why)
+        raise UnsupportedOptionError(NAME, "image", "its one image is this machine's own /usr; use another engine")
 
     load_rootfs = load = build = remove
 
@@ -118,7 +117,7 @@ class BubblewrapDriver:
 
     def remove_container(self, container_id: str) -> None:
         """End a container."""
-        end(process for process, record in keepers() if record.id == container_id)
+        end(lambda record: record.id == container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return what ends every container with a label."""
@@ -142,15 +141,15 @@ def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
 
 def end_labelled(label: str, value: str) -> None:
     """End this user's containers that carry a label."""
-    end(process for process, record in keepers() if record.labels.get(label) == value)
+    end(lambda record: record.labels.get(label) == value)
 
 
-def end(processes: Iterator[psutil.Process]) -> None:
+def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
     """Kill keepers; the kernel kills what they keep."""
-    doomed = list(processes)
-    for process in doomed:
-        process.kill()
-    psutil.wait_procs(doomed, timeout=10)
+    for process, record in keepers():
+        if is_meant(record):
+            process.kill()
+    wait_until(lambda: not any(is_meant(record) for _, record in keepers()), 10)
 
 
 def try_here() -> EngineInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from typing import Any
 
 import attrs
 import pytest
@@ -16,9 +17,9 @@ PLACES = Places(image="/store/rootfs", files="/scratch/c", record="/state/c.json
 SETTINGS = Settings(limits={"pids": "rlimit", "memory_bytes": "no", "cpus": "no"})
 
 
-def args_of(settings: Settings = SETTINGS, **fields: object) -> list[str]:
+def args_of(settings: Settings = SETTINGS, **fields: Any) -> list[str]:
     launch = Launch(
-        spec=ContainerSpec(**{"image": "i", **fields}),  # type: ignore[arg-type]
+        spec=ContainerSpec(**{"image": "i", **fields}),
         name="hyperruntime-1",
         labels={},
         exchange=Mount(source="/x", target="/run/hyperruntime"),
@@ -69,7 +70,7 @@ def test_the_whole_of_a_default_container() -> None:
         ({"limits": Limits(pids=None)}, "prlimit", None),
     ],
 )
-def test_a_field_changes_its_own_flag(fields: dict[str, object], flag: str, value: str | None) -> None:
+def test_a_field_changes_its_own_flag(fields: dict[str, Any], flag: str, value: str | None) -> None:
     assert value_of(args_of(**fields), flag) == value
 
 

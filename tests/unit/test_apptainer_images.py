@@ -122,7 +122,8 @@ def add(archive: tarfile.TarFile, name: str, content: object) -> str:
 
 
 def docker_archive(path: Path, *names: str) -> dict[str, str]:
-    ids, entries = {}, []
+    ids: dict[str, str] = {}
+    entries: list[dict[str, object]] = []
     with tarfile.open(path, "w") as archive:
         for name in names:
             config = {"config": {"WorkingDir": f"/{name.partition(':')[2]}"}}
