@@ -94,6 +94,10 @@ systemd cgroups = yes
 """
 
 
+_HOW = ("cgroup", "rlimit", "no")
+_TEXT = attrs.validators.instance_of(str)
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """How Apptainer must be called on this machine; found by probing.
@@ -104,9 +108,11 @@ class Settings:
         nproc: the most processes this user may ask for, or 0 for no such ceiling.
     """
 
-    sysfs: bool = True
-    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
-    nproc: int = 0
+    sysfs: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
+    limits: Mapping[str, Enforcement] = attrs.field(
+        factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
+    )
+    nproc: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
 
 
 @attrs.frozen(kw_only=True)

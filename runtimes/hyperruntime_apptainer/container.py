@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hyperruntime.driver import Launch, PostMortem
@@ -44,8 +44,16 @@ class ApptainerContainer:
         exec_env: what every exec needs beyond the spec's environment.
     """
 
-    def __init__(self, launch: Launch, settings: Settings, source: Source) -> None:
+    def __init__(
+        self, launch: Launch, settings: Settings, source: Source, on_unknown_failure: Callable[[], None]
+    ) -> None:
         """Start it; the shell answers a little later.
+
+        Args:
+            launch: what to start.
+            settings: how Apptainer must be called here.
+            source: what it is made from.
+            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
@@ -54,7 +62,7 @@ class ApptainerContainer:
         refuse(launch.spec, settings)
         self.id = launch.name
         self.exec_env: Mapping[str, str] = {}
-        self._launch = launch
+        self._launch, self._on_unknown_failure = launch, on_unknown_failure
         places = _make_places(launch, source)
         try:
             process = _start(run_args(launch, settings, places))
@@ -95,7 +103,8 @@ class ApptainerContainer:
         if not text:
             code = self.shell.wait(1.0)
             text = "the shell in it never answered" if code is None else f"apptainer ended with exit code {code}"
-        return EngineUnavailableError(NAME, text, "see `hyperrun doctor`")
+        self._on_unknown_failure()
+        return EngineUnavailableError(NAME, text, "try again, which tries this machine anew, or see `hyperrun doctor`")
 
     def remove(self) -> None:
         """End and remove it at once."""

@@ -5,19 +5,22 @@ What was found is remembered per boot, Apptainer binary, user and scratch direct
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import attrs
-from platformdirs import user_cache_dir
 
+from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.logs import get_logger
-from hyperruntime.process import ProcessResult, find_program, run_process
+from hyperruntime.owner import owned_directory
+from hyperruntime.process import ProcessResult, boot_id, find_program, run_process
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Places, Settings, config_text, environment, run_args
@@ -50,8 +53,8 @@ class Probe:
         tried: what was tried and did not work, with the reason.
     """
 
-    version: str
-    root: str
+    version: str = attrs.field(validator=attrs.validators.instance_of(str))
+    root: str = attrs.field(validator=attrs.validators.instance_of(str))
     settings: Settings
     tried: tuple[tuple[str, str], ...] = ()
 
@@ -69,19 +72,31 @@ class Probe:
         )
 
 
-def cached_probe() -> Probe:
-    """Return what a probe of this boot, binary and user found, else probe now.
+def cached_probe() -> tuple[Probe, bool]:
+    """Return what a probe of this boot, binary and user found, else probe; and whether it was remembered.
 
     Raises:
         EngineUnavailableError: Apptainer is missing or can run no container.
     """
     refuse_root()
+    if find_program(NAME) is None:
+        raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
     try:
-        data = json.loads(_cache_path().read_text())
-        tried = tuple((str(a), str(b)) for a, b in data.pop("tried"))
-        return Probe(settings=Settings(**data.pop("settings")), tried=tried, **data)
-    except (OSError, ValueError, TypeError, KeyError):
-        return probe()
+        return _recall(json.loads(_cache_path().read_bytes())), True
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return probe(), False
+
+
+def _recall(data: dict[str, Any]) -> Probe:
+    """Return what was remembered.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is not what this version remembers.
+    """
+    if set(data["settings"]["limits"]) != {"pids", "memory_bytes", "cpus"}:
+        raise ValueError("limits")
+    tried = tuple((str(what), str(why)) for what, why in data["tried"])
+    return Probe(version=data["version"], root=data["root"], settings=Settings(**data["settings"]), tried=tried)
 
 
 def probe() -> Probe:
@@ -93,7 +108,7 @@ def probe() -> Probe:
     refuse_root()
     version = installed_version()
     tried: list[tuple[str, str]] = []
-    with tempfile.TemporaryDirectory(prefix="hyperruntime-probe-", ignore_cleanup_errors=True) as directory:
+    with owned_directory(short=True) as directory:
         tester = _Tester(directory)
         for sysfs in (True, False):
             settings = Settings(nproc=_nproc_ceiling(), sysfs=sysfs)
@@ -124,8 +139,11 @@ def refuse_root() -> None:
 
 
 def forget() -> None:
-    """Drop what was remembered, so that the next probe is a real one."""
-    _cache_path().unlink(missing_ok=True)
+    """Drop what was remembered, so that the next probe is a real one; never raises."""
+    try:
+        _cache_path().unlink()
+    except OSError:
+        pass
 
 
 def installed_version() -> str:
@@ -163,7 +181,7 @@ class _Tester:
         places = Places(image=str(self._rootfs), files=files, record=f"{files}/record")
         for path in (places.layer, places.sys, places.tmp):
             os.mkdir(path)
-        spec = ContainerSpec(image=str(self._rootfs), mounts=self._userland, limits=limits)
+        spec = ContainerSpec(image="probe", mounts=self._userland, limits=limits)
         Path(places.config).write_text(config_text(spec))
         exchange = Mount(source=self._directory, target="/run/hyperruntime")
         launch = Launch(spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files)
@@ -218,18 +236,17 @@ def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
 
 def _cache_path() -> Path:
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         stat = os.stat(find_program("apptainer") or "")
-        key = f"{boot[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+        key = f"{boot_id()[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
     except OSError:
         key = "unknown"
-    place = os.path.realpath(scratch_directory()).replace("/", "_")
-    return Path(user_cache_dir("hyperruntime")) / f"apptainer-{os.geteuid()}-{key}{place}.json"
+    place = hashlib.sha256(os.path.realpath(scratch_directory()).encode()).hexdigest()[:12]
+    return cache_directory() / f"apptainer-{os.geteuid()}-{key}-{_nproc_ceiling():x}-{place}.json"
 
 
 def _remember(found: Probe) -> None:
-    path = _cache_path()
     try:
+        path = _cache_path()
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text(json.dumps(attrs.asdict(found)))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import re
 from collections.abc import Iterator
 
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"})
 
 
 def scratch_directory() -> str:
     """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH`` and ``/tmp``."""
-    return next((path for _, path, why in candidates() if not why), tempfile.gettempdir())
+    return next((path for _, path, why in candidates() if not why), "/tmp")  # noqa: S108
 
 
 def candidates() -> Iterator[tuple[str, str, str]]:
@@ -27,6 +28,8 @@ def why_unusable(path: str) -> str:
     """Return why a directory cannot hold what containers write, or ""."""
     if not os.path.isabs(path):
         return "not an absolute path"
+    if not _PLAIN_PATH.fullmatch(path):
+        return "a name that Apptainer would take apart (only letters, digits and ._+- are safe)"
     if not os.path.isdir(path):
         return "no such directory"
     if not os.access(path, os.W_OK | os.X_OK):
