@@ -17,6 +17,7 @@ import attrs
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.spec import ContainerSpec, Limits, Mount
+from hyperruntime_apptainer.texts import CONFIG, KEEPER, PRELUDE, PREPARE
 
 NAME = "apptainer"
 # What a root shell needs, as on the other engines; root of a user namespace holds it over that namespace only.
@@ -34,66 +35,6 @@ CAPABILITIES = (
 ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
 MIN_PIDS = 40
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
-REMOVE_TREE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; }'
-# Its streams are closed before it cleans up: whoever reads them learns at once that the container has ended.
-KEEPER = f"""
-files=$1 record=$2
-shift 2
-"$@"
-code=$?
-exec <&- >&- 2>&-
-set -- "$files" "$record"
-{REMOVE_TREE}
-exit $code
-"""
-PREPARE = """
-[ -z "$1" ] || mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$1"
-[ -z "$2" ] || mount -t tmpfs -o "$3" tmpfs "$2"
-shift 3
-exec "$@"
-"""
-WORKDIR_MARK = "hyperruntime: no such workdir"
-PRELUDE = f"""
-unset PROMPT_COMMAND PS1 APPTAINER_ENVIRONMENT SINGULARITY_ENVIRONMENT APPTAINER_NO_EVAL SINGULARITY_NO_EVAL
-unset APPTAINER_COMMAND APPTAINER_APPNAME APPTAINER_BIND SINGULARITY_BIND APPTAINER_NAME SINGULARITY_NAME
-unset APPTAINER_CONTAINER SINGULARITY_CONTAINER
-[ "$LANG" = C ] && unset LANG
-cd -- "$1" 2>/dev/null || {{ echo "{WORKDIR_MARK}" >&2; exit 125; }}
-shift
-while [ $# -gt 0 ]; do
-    export "$1=$2"
-    shift 2
-done
-exec /bin/sh
-"""
-_CONFIG = """\
-allow setuid = no
-allow pid ns = yes
-allow user ns = yes
-config passwd = no
-config group = no
-config resolv_conf = {resolv_conf}
-mount proc = yes
-mount sys = no
-mount dev = minimal
-mount devpts = yes
-mount home = no
-mount tmp = no
-mount hostfs = no
-bind path = /etc/hosts
-user bind control = yes
-enable overlay = yes
-enable underlay = yes
-mount slave = yes
-sessiondir max size = 64
-allow container sif = yes
-allow container squashfs = yes
-allow container dir = yes
-memory fs type = tmpfs
-systemd cgroups = yes
-"""
-
-
 _HOW = ("cgroup", "rlimit", "no")
 _TEXT = attrs.validators.instance_of(str)
 
@@ -298,7 +239,7 @@ def csv_line(fields: Sequence[str]) -> str:
 
 def config_text(spec: ContainerSpec) -> str:
     """Return an ``apptainer.conf`` for one container: what a site binds into every container stays out of it."""
-    return _CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes")
+    return CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes")
 
 
 def environment(host: Mapping[str, str]) -> dict[str, str]:

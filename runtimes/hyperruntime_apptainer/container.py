@@ -22,7 +22,6 @@ from hyperruntime.process import PIPE, HostProcess, ProcessShell, spawn
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,
-    WORKDIR_MARK,
     Places,
     Settings,
     config_text,
@@ -33,6 +32,7 @@ from hyperruntime_apptainer.args import (
 )
 from hyperruntime_apptainer.images import Source
 from hyperruntime_apptainer.scratch import scratch_directory
+from hyperruntime_apptainer.texts import WORKDIR_MARK
 
 
 class ApptainerContainer:

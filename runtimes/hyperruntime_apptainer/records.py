@@ -20,7 +20,7 @@ from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import EngineError, StorageError
 from hyperruntime.owner import OwnerIdentity
 from hyperruntime.process import process_start_ticks, run_process
-from hyperruntime_apptainer.args import REMOVE_TREE
+from hyperruntime_apptainer.texts import REMOVE_TREE
 
 _KILL_TIMEOUT_S = 10.0
 
