@@ -42,7 +42,7 @@ def run_args(launch: Launch) -> list[str]:
     args += ["--remount-ro", "/"] if spec.read_only_rootfs else []
     for name, value in {"PATH": PATH, "HOME": "/root", **spec.env}.items():
         args += ["--setenv", name, value]
-    args += [] if limits.pids is None else ["prlimit", f"--nproc={limits.pids}:{limits.pids}"]
+    args += [] if limits.pids is None else ["/usr/bin/prlimit", f"--nproc={limits.pids}:{limits.pids}"]
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
     return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, *args, "/bin/sh"]
 

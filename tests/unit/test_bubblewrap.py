@@ -51,7 +51,7 @@ def test_everything_is_unshared_and_nothing_handed_on() -> None:
     assert wanted <= set(args)
     assert "--share-net" not in args
     assert "CAP_SYS_ADMIN" not in args
-    assert args[-3:] == ["prlimit", "--nproc=512:512", "/bin/sh"]
+    assert args[-3:] == ["/usr/bin/prlimit", "--nproc=512:512", "/bin/sh"]
 
 
 def test_the_keeper_tells_which_container_it_keeps() -> None:
@@ -71,7 +71,7 @@ def test_the_keeper_tells_which_container_it_keeps() -> None:
         ({"mounts": (Mount(source="/m", target="/n"),)}, ["--ro-bind", "/m", "/n"]),
         ({"mounts": (Mount(source="/m", target="/n", read_only=False),)}, ["--bind", "/m", "/n"]),
         ({"limits": Limits(tmpfs_bytes=99)}, ["--size", "99", "--tmpfs", "/tmp"]),
-        ({"limits": Limits(pids=99)}, ["prlimit", "--nproc=99:99"]),
+        ({"limits": Limits(pids=99)}, ["/usr/bin/prlimit", "--nproc=99:99"]),
     ],
 )
 def test_each_field_has_its_words(fields: dict[str, object], words: list[str]) -> None:
