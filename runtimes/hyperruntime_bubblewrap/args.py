@@ -9,7 +9,7 @@ from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.spec import ContainerSpec
 
-NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
+NAME, IMAGE, MARK, NETWORKS = "bubblewrap", "host", "hyperruntime-bubblewrap", ("none", "host")
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
 # All that is seen of the host: /usr, what Linux keeps beside it, and of /etc what programs need. The rest is not there.
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")

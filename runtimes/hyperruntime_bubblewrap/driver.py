@@ -10,16 +10,17 @@ from typing import NoReturn
 
 import psutil
 
+from hyperruntime import process
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
 from hyperruntime.images import BASE, PREFIX
-from hyperruntime.process import ProcessShell, find_program, run_process, spawn, wait_until
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
+from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, NETWORKS, refuse, run_args
 
 BASE_NAMES = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}")
 BASE_PROGRAMS = ("git", "patch", "python3", "tar")
-CLEANUP = "import sys, hyperruntime_bubblewrap.driver as d; d.end_labelled(*sys.argv[1].split('=', 1))"
+CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
+driver.end(lambda record: record.labels.get(name) == value)"""
 SCRIPT = b"echo works; for n in $(seq 20); do sleep 1 & done; echo unlimited; kill -9 -1\n"
 
 
@@ -28,7 +29,7 @@ class HostImages:
 
     def exists(self, reference: str) -> bool:
         """Tell whether a reference names the host's own userland."""
-        return reference == IMAGE or (reference in BASE_NAMES and all(map(find_program, BASE_PROGRAMS)))
+        return reference == IMAGE or (reference in BASE_NAMES and all(map(process.find_program, BASE_PROGRAMS)))
 
     def list(self) -> tuple[Image, ...]:
         """Return the one image."""
@@ -51,7 +52,7 @@ class BubblewrapContainer:
         """Start it; the shell answers a little later."""
         self.id, self._spec = launch.name, launch.spec
         try:
-            self.shell = ProcessShell(spawn(run_args(launch), cwd="/", env={"PATH": os.defpath}))
+            self.shell = process.ProcessShell(process.spawn(run_args(launch), cwd="/", env={"PATH": os.defpath}))
         except OSError as error:
             allowed = "less text: environment, labels and mounts together are more than a command line holds"
             raise SpecError("env", "...", allowed) from error
@@ -129,27 +130,26 @@ class BubblewrapDriver:
 
 def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
     """Yield the process that keeps each container of this user, and what its arguments say."""
-    for process in psutil.process_iter():
+    for keeper in psutil.process_iter():
         try:
-            args = process.cmdline()
-            if args[3:4] == [MARK] and process.uids().real == os.getuid():
-                facts = {"id": args[4], "state": "running", "created": process.create_time(), **json.loads(args[5])}
-                yield process, ContainerRecord(**facts)
+            args = keeper.cmdline()
+            if args[3:4] == [MARK] and keeper.uids().real == os.getuid():
+                facts = {"id": args[4], "state": "running", "created": keeper.create_time(), **json.loads(args[5])}
+                yield keeper, ContainerRecord(**facts)
         except (psutil.Error, ValueError, TypeError, IndexError):
             continue
 
 
-def end_labelled(label: str, value: str) -> None:
-    """End this user's containers that carry a label."""
-    end(lambda record: record.labels.get(label) == value)
-
-
 def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
-    """Kill keepers; the kernel kills what they keep."""
-    for process, record in keepers():
+    """Kill keepers, and wait until the kernel has killed what they keep."""
+    family: dict[int, int] = {}
+    for keeper, record in keepers():
         if is_meant(record):
-            process.kill()
-    wait_until(lambda: not any(is_meant(record) for _, record in keepers()), 10)
+            family |= {
+                p.pid: process.process_start_ticks(p.pid) or 0 for p in (keeper, *keeper.children(recursive=True))
+            }
+            keeper.kill()
+    process.wait_until(lambda: not any(process.is_alive(pid, ticks) for pid, ticks in family.items()), 10)
 
 
 def try_here() -> EngineInfo:
@@ -160,18 +160,16 @@ def try_here() -> EngineInfo:
     """
     if os.geteuid() == 0:
         raise EngineUnavailableError(NAME, "for root its containers would hold root's power", "run as an ordinary user")
-    if not (find_program("bwrap") and find_program("prlimit")):
-        step = "install them, on Debian with `apt-get install bubblewrap util-linux`"
-        raise EngineUnavailableError(NAME, "there is no `bwrap` or no `prlimit` on PATH", step)
-    free, limited = (run_process(trial(pids), input=SCRIPT, timeout_s=20, cwd="/") for pids in (None, 16))
+    if not (process.find_program("bwrap") and process.find_program("prlimit")):
+        raise EngineUnavailableError(NAME, "there is no `bwrap` or no `prlimit` on PATH", "install bubblewrap")
+    free, limited = (process.run_process(trial(pids), input=SCRIPT, timeout_s=20, cwd="/") for pids in (None, 16))
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
         raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
-    version = run_process(["bwrap", "--version"]).stdout.decode().split()[-1]
+    version = process.run_process(["bwrap", "--version"]).stdout.decode().split()[-1]
     limits: dict[str, Enforcement] = {"memory_bytes": "no", "cpus": "no", "pids": pids, "tmpfs_bytes": "cgroup"}
-    nets = ("none", "host")
-    return EngineInfo(engine=NAME, version=version, rootless=True, networks=nets, limits=limits, users=False)
+    return EngineInfo(engine=NAME, version=version, rootless=True, networks=NETWORKS, limits=limits, users=False)
 
 
 def trial(pids: int | None) -> list[str]:

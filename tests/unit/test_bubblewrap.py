@@ -11,10 +11,10 @@ from hyperruntime import registry
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.images import ImageStore
-from hyperruntime.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, refuse, run_args
-from hyperruntime_bubblewrap.driver import BubblewrapDriver, end_labelled
+from hyperruntime_bubblewrap.driver import BubblewrapDriver
 
 
 def args_of(**fields: object) -> list[str]:
@@ -133,16 +133,28 @@ def test_images_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
-    args = ["/bin/sh", "-c", KEEPER, MARK, "c", '{"image": "host", "labels": {"mine": "1"}}', "sleep", "951"]
+    args = [
+        "/bin/sh",
+        "-c",
+        KEEPER,
+        MARK,
+        "c",
+        '{"image": "host", "labels": {"mine": "1"}}',
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "sleep",
+        "951",
+    ]
     keeper = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
         driver = BubblewrapDriver()
         assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 5)
         (record,) = (record for record in driver.containers() if record.id == "c")
         assert (record.image, record.labels) == ("host", {"mine": "1"})
-        end_labelled("mine", "2")
+        assert run_process(driver.cleanup_args("mine=2")).exit_code == 0
         assert keeper.poll() is None
-        end_labelled("mine", "1")
+        assert run_process(driver.cleanup_args("mine=1")).exit_code == 0
         assert keeper.wait(5) == -9
         assert "c" not in [record.id for record in driver.containers()]
     finally:
