@@ -69,6 +69,7 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
             gpus=False,
             users=False,
+            refuses=frozenset({"user"}),
         )
 
 

@@ -9,7 +9,7 @@ from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.spec import ContainerSpec
 
-NAME, IMAGE, MARK, NETWORKS = "bubblewrap", "host", "hyperruntime-bubblewrap", ("none", "host")
+NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
 # All that is seen of the host: /usr, what Linux keeps beside it, and of /etc what programs need. The rest is not there.
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
@@ -17,8 +17,7 @@ ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.co
 HOSTS_ETC = (*ETC, "os-release", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo")
 OWN_ETC = Path(__file__).parent / "etc"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# bwrap dies with the *thread* that started it, so its parent is a shell. That shell's arguments are also the record
-# of the container, there exactly as long as the container is.
+# bwrap dies with the *thread* that started it, so a shell starts it, whose arguments are the container's record.
 KEEPER = 'shift 2; "$@"; exit $?'
 
 
@@ -38,10 +37,9 @@ def run_args(launch: Launch) -> list[str]:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for mount in (launch.exchange, *spec.mounts):
         args += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
-    args += ["--share-net"] if spec.network == "host" else []
-    args += ["--remount-ro", "/"] if spec.read_only_rootfs else []
-    for name, value in {"PATH": PATH, "HOME": "/root", **spec.env}.items():
-        args += ["--setenv", name, value]
+    args += ["--share-net"] * (spec.network == "host") + ["--remount-ro", "/"] * spec.read_only_rootfs
+    env = {"PATH": PATH, "HOME": "/root", **spec.env}
+    args += [word for pair in env.items() for word in ("--setenv", *pair)]
     args += [] if limits.pids is None else ["/usr/bin/prlimit", f"--nproc={limits.pids}:{limits.pids}"]
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
     return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, *args, "/bin/sh"]

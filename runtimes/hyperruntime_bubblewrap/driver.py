@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
+import attrs
 import psutil
 
 from hyperruntime import process
@@ -15,13 +16,24 @@ from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
 from hyperruntime.images import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, NETWORKS, refuse, run_args
+from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
-BASE_NAMES = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}")
-BASE_PROGRAMS = ("git", "patch", "python3", "tar")
+BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
+IMAGE_VERBS = ("images.remove", "images.load_rootfs", "images.load", "images.build")
+REFUSED, NETS = frozenset((*IMAGE_VERBS, "user")), ("none", "host")
+ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
 SCRIPT = b"echo works; for n in $(seq 20); do sleep 1 & done; echo unlimited; kill -9 -1\n"
+
+
+def refusal(field: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses: the host's programs can be neither changed nor removed."""
+
+    def refuse(self: object, *args: object, **options: object) -> NoReturn:
+        raise UnsupportedOptionError(NAME, field, "its one image is this machine's /usr; use another engine")
+
+    return refuse
 
 
 class HostImages:
@@ -33,14 +45,11 @@ class HostImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return the one image."""
-        names = filter(self.exists, (IMAGE, BASE_NAMES[0]))
-        return (Image(id=IMAGE, references=tuple(names), size_bytes=0, created=0.0),)
+        return (
+            Image(id=IMAGE, references=tuple(filter(self.exists, (IMAGE, BASE_NAMES[0]))), size_bytes=0, created=0.0),
+        )
 
-    def remove(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: the host's programs can be neither changed nor removed."""
-        raise UnsupportedOptionError(NAME, "image", "its one image is this machine's own /usr; use another engine")
-
-    load_rootfs = load = build = remove
+    remove, load_rootfs, load, build = map(refusal, IMAGE_VERBS)
 
 
 class BubblewrapContainer:
@@ -54,8 +63,7 @@ class BubblewrapContainer:
         try:
             self.shell = process.ProcessShell(process.spawn(run_args(launch), cwd="/", env={"PATH": os.defpath}))
         except OSError as error:
-            allowed = "less text: environment, labels and mounts together are more than a command line holds"
-            raise SpecError("env", "...", allowed) from error
+            raise SpecError("env", "...", "less text: with the mounts it is more than a command line holds") from error
 
     def observe(self) -> None:
         """Note nothing: there are no counters to look at."""
@@ -169,13 +177,12 @@ def try_here() -> EngineInfo:
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
     version = process.run_process(["bwrap", "--version"]).stdout.decode().split()[-1]
     limits: dict[str, Enforcement] = {"memory_bytes": "no", "cpus": "no", "pids": pids, "tmpfs_bytes": "cgroup"}
-    return EngineInfo(engine=NAME, version=version, rootless=True, networks=NETWORKS, limits=limits, users=False)
+    return attrs.evolve(ABLE, version=version, limits=limits)
 
 
 def trial(pids: int | None) -> list[str]:
     """Return the argv of a container to try."""
-    spec = ContainerSpec(image=IMAGE, limits=Limits(pids=pids))
-    exchange = Mount(source="/usr", target="/mnt")
+    spec, exchange = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
     return run_args(Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=exchange, private_dir=""))
 
 
