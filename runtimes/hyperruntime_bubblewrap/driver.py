@@ -45,9 +45,8 @@ class HostImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return the one image."""
-        return (
-            Image(id=IMAGE, references=tuple(filter(self.exists, (IMAGE, BASE_NAMES[0]))), size_bytes=0, created=0.0),
-        )
+        names = tuple(filter(self.exists, (IMAGE, BASE_NAMES[0])))
+        return (Image(id=IMAGE, references=names, size_bytes=0, created=0.0),)
 
     remove, load_rootfs, load, build = map(refusal, IMAGE_VERBS)
 
@@ -182,8 +181,8 @@ def try_here() -> EngineInfo:
 
 def trial(pids: int | None) -> list[str]:
     """Return the argv of a container to try."""
-    spec, exchange = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
-    return run_args(Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=exchange, private_dir=""))
+    spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
+    return run_args(Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=""))
 
 
 _: type[Driver] = BubblewrapDriver
