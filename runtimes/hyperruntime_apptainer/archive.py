@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import platform
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import attrs
 
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
 
@@ -58,10 +60,30 @@ def write_single(image: SavedImage, path: Path) -> None:
         for member in source:
             if member.name != name:
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
-        text = json.dumps(index).encode()
-        member = tarfile.TarInfo(name)
-        member.size = len(text)
-        target.addfile(member, io.BytesIO(text))
+        _add(target, name, json.dumps(index).encode())
+
+
+def write_archive(path: Path, reference: str, layer: Path, digest: str, workdir: str) -> None:
+    """Write an image of one layer in the form of ``docker save``. Source: Docker image specification 1.2."""
+    config = {
+        "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"WorkingDir": workdir},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    text = json.dumps(config).encode()
+    name = f"{hashlib.sha256(text).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": [reference], "Layers": ["layer.tar"]}]
+    with tarfile.open(path, "w") as tar:
+        tar.add(layer, "layer.tar")
+        _add(tar, name, text)
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
 
 
 def _oci_images(path: Path, tar: tarfile.TarFile, index: dict[str, Any]) -> Iterator[SavedImage]:

@@ -14,10 +14,11 @@ import attrs
 from hyperruntime.driver import Image, Images
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
 from hyperruntime.process import run_process, stream_process
+from hyperruntime.pulling import explain_pull
 from hyperruntime_apptainer import records
-from hyperruntime_apptainer.archive import SavedImage, read_archive
+from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
 from hyperruntime_apptainer.build import build_archive, build_definition, definition_beside
-from hyperruntime_apptainer.pull import explain_pull, pull_args
+from hyperruntime_apptainer.pull import pull_args
 from hyperruntime_apptainer.sif import sif_from_archive, sif_from_directory, tool_environment
 from hyperruntime_apptainer.store import Store, make_mount_points, unpack, with_tag
 
@@ -114,7 +115,7 @@ class ApptainerImages:
         return tuple(loaded)
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image's SIF to a file, whole or not at all.
+        """Write an image as ``docker save`` does, in one layer, so that every engine reads it.
 
         Raises:
             ImageNotFoundError: it is not here.
@@ -122,14 +123,13 @@ class ApptainerImages:
         entry = self._store.find(reference)
         if entry is None:
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
-        temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
-        try:
-            shutil.copyfile(entry.sif, temporary)
-            os.replace(temporary, archive)
-        except OSError as error:
-            raise ImageError(f"{archive} cannot be written: {error}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        with self._store.scratch() as directory:
+            unpack(entry.sif, directory / "rootfs")
+            layer = _pack(directory / "rootfs", directory / "layer.tar")
+            try:
+                write_archive(archive, with_tag(reference), layer, _digest(layer), entry.workdir)
+            except OSError as error:
+                raise ImageError(f"{archive} cannot be written: {error}") from error
 
     def pull(self, reference: str, *, on_output: Callable[[str], None] = lambda line: None) -> str:
         """Fetch an image from its registry; return its identifier. Plain HTTP is spoken to this machine only.
@@ -141,7 +141,8 @@ class ApptainerImages:
             sif = directory / "image.sif"
             result = stream_process(pull_args(reference, str(sif)), on_line=on_output, cwd="/", env=tool_environment())
             if result.exit_code != 0:
-                raise explain_pull(reference, result.stderr.decode(errors="replace"))
+                output = result.stderr.decode(errors="replace")
+                raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
             return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
 
     def build(
@@ -190,9 +191,7 @@ class ApptainerImages:
             return
         with self._store.scratch() as directory:
             unpack(entry.sif, directory / "rootfs")
-            args = ["tar", "--create", "--file", str(directory / "rootfs.tar"), "--owner=0", "--group=0"]
-            run_process([*args, "--numeric-owner", "--directory", str(directory / "rootfs"), "."], cwd="/")
-            images.load_rootfs(directory / "rootfs.tar", reference)
+            images.load_rootfs(_pack(directory / "rootfs", directory / "rootfs.tar"), reference)
 
     def _load_sif(self, archive: Path, reference: str) -> str:
         def fill(directory: Path) -> None:
@@ -216,6 +215,14 @@ def _next_step(reference: str) -> str:
     ours = "/hyperruntime/" in reference
     how = "`hyperrun image bootstrap` or `hyperrun image build`" if ours else f"`hyperrun image pull {reference}`"
     return f"get it with {how}, or name a .sif file or a sandbox directory by its path"
+
+
+def _pack(rootfs: Path, tar: Path) -> Path:
+    args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
+    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/")
+    if result.exit_code != 0:
+        raise ImageError(f"{tar} cannot be written: {result.error_text}; free space there")
+    return tar
 
 
 def _extract(tar: Path, rootfs: Path) -> None:

@@ -14,12 +14,12 @@ import psutil
 from hyperruntime import process
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
-from hyperruntime.images import BASE, PREFIX
+from hyperruntime.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
 BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
-IMAGE_VERBS = ("images.remove", "images.load_rootfs", "images.load", "images.build")
+IMAGE_VERBS = tuple(f"images.{verb}" for verb in ("remove", "load_rootfs", "load", "save", "pull", "build"))
 REFUSED, NETS = frozenset((*IMAGE_VERBS, "user")), ("none", "host")
 ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
@@ -48,7 +48,7 @@ class HostImages:
         names = tuple(filter(self.exists, (IMAGE, BASE_NAMES[0])))
         return (Image(id=IMAGE, references=names, size_bytes=0, created=0.0),)
 
-    remove, load_rootfs, load, build = map(refusal, IMAGE_VERBS)
+    remove, load_rootfs, load, save, pull, build = map(refusal, IMAGE_VERBS)
 
 
 class BubblewrapContainer:

@@ -8,7 +8,7 @@ import pytest
 
 import hyperruntime_bubblewrap
 from hyperruntime import registry
-from hyperruntime.driver import Launch
+from hyperruntime.driver import Images, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.images import ImageStore
 from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
@@ -120,15 +120,17 @@ def test_the_host_is_the_base_image_where_it_has_its_programs(monkeypatch: pytes
 
 
 def test_images_are_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_text("")
-    (tmp_path / "Containerfile").write_text("")
-    store = ImageStore(BubblewrapDriver().images)
-    for use in (
-        lambda: store.remove("host"),
-        lambda: store.load(tmp_path / "a.tar"),
-        lambda: store.build("localhost/x", containerfile=tmp_path / "Containerfile"),
-    ):
-        with pytest.raises(UnsupportedOptionError, match=r"bubblewrap cannot honour images.*: .*use another engine"):
+    images: Images = BubblewrapDriver().images
+    tar = tmp_path / "a.tar"
+    for verb, use in {
+        "remove": lambda: images.remove("host"),
+        "load": lambda: images.load(tar),
+        "load_rootfs": lambda: images.load_rootfs(tar, "localhost/x"),
+        "save": lambda: images.save("host", tar),
+        "pull": lambda: images.pull("reg.example/x", on_output=print),
+        "build": lambda: ImageStore(images).build("localhost/x", containerfile=__file__),
+    }.items():
+        with pytest.raises(UnsupportedOptionError, match=rf"cannot honour images\.{verb}: .*use another engine"):
             use()
 
 
