@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,14 +123,15 @@ def test_the_host_is_the_base_image_where_it_has_its_programs(monkeypatch: pytes
 def test_images_are_refused_by_name(tmp_path: Path) -> None:
     images: Images = BubblewrapDriver().images
     tar = tmp_path / "a.tar"
-    for verb, use in {
+    uses: dict[str, Callable[[], object]] = {
         "remove": lambda: images.remove("host"),
         "load": lambda: images.load(tar),
         "load_rootfs": lambda: images.load_rootfs(tar, "localhost/x"),
         "save": lambda: images.save("host", tar),
         "pull": lambda: images.pull("reg.example/x", on_output=print),
         "build": lambda: ImageStore(images).build("localhost/x", containerfile=__file__),
-    }.items():
+    }
+    for verb, use in uses.items():
         with pytest.raises(UnsupportedOptionError, match=rf"cannot honour images\.{verb}: .*use another engine"):
             use()
 
