@@ -30,7 +30,7 @@ def build_definition(
     path_of: Callable[[str], str | None],
     on_output: Callable[[str], None],
 ) -> None:
-    """Build a definition file; ``From: <reference>`` of a local image becomes that image's file.
+    """Build a definition file; ``From: <reference>`` of a local image becomes that image's directory.
 
     Raises:
         ImageBuildError: a step failed; the message holds its last lines.

@@ -182,7 +182,7 @@ class ApptainerImages:
 
     def _path_of_base(self, reference: str) -> str | None:
         entry = self._store.find(reference)
-        return None if entry is None else str(entry.sif)
+        return None if entry is None else str(self._store.unpacked(entry.id, entry.sif))
 
     def _lend(self, reference: str, images: Images) -> None:
         """Give another engine one of our images, if it is ours."""
