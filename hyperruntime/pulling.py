@@ -47,13 +47,14 @@ def is_local(reference: str) -> bool:
     return reference.startswith("localhost/")
 
 
-def explain_pull(reference: str, output: str, login: str) -> ImagePullError:
+def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> ImagePullError:
     """Return the error that says why an image did not come.
 
     Args:
         reference: what was asked for.
         output: what the engine wrote; its last line that is no retry says why.
         login: the command that logs in at a registry, such as ``podman login``.
+        scheme: what that command wants before the registry's name.
     """
     registry, why = registry_of(reference), _reason(output)
     if _PLAIN_HTTP.search(why):
@@ -64,7 +65,7 @@ def explain_pull(reference: str, output: str, login: str) -> ImagePullError:
         step = "check its name, the network and the proxy variables, or bring an archive and use `hyperrun image load`"
         return RegistryUnreachableError(reference, said, step)
     if _LOGIN.search(why):
-        step = f"log in with `{login} {registry}`, or check the name (private and missing images look alike)"
+        step = f"log in with `{login} {scheme}{registry}`, or check the name (private and missing images look alike)"
         return ImageLoginError(reference, f"registry {registry} refused the login: {why}", step)
     if _UNKNOWN.search(why):
         said = f"registry {registry} has no such image or tag: {why}"

@@ -1,0 +1,7 @@
+"""Apptainer as an engine of hyperruntime."""
+
+from __future__ import annotations
+
+from hyperruntime_apptainer.driver import ApptainerDriver
+
+__all__ = ["ApptainerDriver"]

@@ -1,0 +1,125 @@
+"""Build images: from an Apptainer definition file, or from a Containerfile through an engine that builds those."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hyperruntime import registry
+from hyperruntime.driver import Driver, Images
+from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
+from hyperruntime.process import run_process, stream_process
+from hyperruntime_apptainer.sif import BUILD, tool_environment
+
+_TAIL_LINES = 12
+BUILDERS = ("podman", "docker")
+
+
+def definition_beside(containerfile: Path) -> Path | None:
+    """Return the one definition file that lies beside a Containerfile, if there is one."""
+    found = sorted(containerfile.parent.glob("*.def"))
+    return found[0] if len(found) == 1 else None
+
+
+def build_definition(
+    definition: Path,
+    sif: Path,
+    context: Path,
+    build_args: Mapping[str, str],
+    path_of: Callable[[str], str | None],
+    on_output: Callable[[str], None],
+) -> None:
+    """Build a definition file; ``From: <reference>`` of a local image becomes that image's directory.
+
+    Raises:
+        ImageBuildError: a step failed; the message holds its last lines.
+    """
+    args = [*(word for word in BUILD if word != "--silent")]
+    text = local_bases(definition.read_text(), path_of)
+    private = sif.parent / definition.name
+    private.write_text(text)
+    for name, value in build_args.items():
+        if "{{" in text and re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text):
+            args += ["--build-arg", f"{name}={value}"]
+    result = stream_process(
+        [*args, "--fakeroot", "--ignore-subuid", str(sif), str(private)],
+        on_line=on_output,
+        cwd=context,
+        env=tool_environment(),
+    )
+    if result.exit_code != 0 or not sif.is_file():
+        raise ImageBuildError(f"no image was built from {definition}; its last lines:\n{_tail(result.stderr)}")
+
+
+def local_bases(text: str, path_of: Callable[[str], str | None]) -> str:
+    """Return a definition whose ``localimage`` bases that are references name files instead."""
+    if not re.search(r"^bootstrap:[ \t]*localimage[ \t]*$", text, re.IGNORECASE | re.MULTILINE):
+        return text
+    return re.sub(
+        r"^(from:[ \t]*)(\S+)[ \t]*$",
+        lambda match: match[1] + (path_of(match[2]) or match[2]),
+        text,
+        flags=re.IGNORECASE | re.MULTILINE,
+    )
+
+
+def build_archive(
+    context: Path,
+    reference: str,
+    archive: Path,
+    *,
+    containerfile: Path,
+    build_args: Mapping[str, str],
+    force: bool,
+    on_output: Callable[[str], None],
+    lend_base: Callable[[str, Images], None],
+) -> None:
+    """Build a Containerfile with the driver of another engine and save the image as an archive.
+
+    Args:
+        lend_base: gives that engine a base image that it does not have, where it can.
+
+    Raises:
+        ImageBuildError: a step failed, or no engine here builds Containerfiles.
+        ImageError: the image was built and cannot be saved.
+    """
+    driver = _builder(containerfile)
+    try:
+        for base in bases(containerfile.read_text()):
+            if not driver.images.exists(base):
+                lend_base(base, driver.images)
+        driver.images.build(
+            context, reference, containerfile=containerfile, build_args=build_args, force=force, on_output=on_output
+        )
+    finally:
+        driver.close()
+    result = run_process([driver.name, "save", "--output", str(archive), reference], cwd="/")
+    if result.exit_code != 0:
+        raise ImageError(f"image {reference!r} was built by {driver.name} and cannot be saved: {result.error_text}")
+
+
+def bases(containerfile: str) -> tuple[str, ...]:
+    """Return the images that a Containerfile names as the base of a stage."""
+    return tuple(re.findall(r"^\s*FROM\s+(?:--\S+\s+)*([^\s$]+)(?:\s|$)", containerfile, re.IGNORECASE | re.MULTILINE))
+
+
+def _builder(containerfile: Path) -> Driver:
+    """Return the first driver of an engine that builds Containerfiles and works here."""
+    reasons = []
+    for name in BUILDERS:
+        try:
+            driver: Driver = registry.load_driver(name)
+            driver.probe()
+        except HyperRuntimeError as error:
+            reasons.append(str(error))
+            continue
+        return driver
+    raise ImageBuildError(
+        f"nothing on this machine can build {containerfile}, and no .def file is beside it; write one, or build it "
+        f"elsewhere and use `hyperrun image load` ({'; '.join(reasons)})"
+    )
+
+
+def _tail(output: bytes) -> str:
+    return "\n".join(output.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:])

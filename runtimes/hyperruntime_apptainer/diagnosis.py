@@ -1,0 +1,90 @@
+"""Say what is right and wrong with Apptainer on this machine, and what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+from hyperruntime.driver import Finding
+from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.process import find_program
+from hyperruntime.units import GIB, format_size
+from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, forget, probe
+from hyperruntime_apptainer.scratch import candidates, scratch_directory
+from hyperruntime_apptainer.store import VARIABLE, Store
+
+_TOOLS = (
+    ("unsquashfs", "needed to run an image", "install squashfs-tools"),
+    ("mksquashfs", "needed to make an image", "install squashfs-tools"),
+    ("squashfuse_ll", "only needed to run a SIF that there is no room to unpack", "install squashfuse"),
+    ("fuse-overlayfs", "only needed where the kernel has no overlay for ordinary users", "install fuse-overlayfs"),
+)
+
+
+def diagnose() -> tuple[Finding, ...]:
+    """Probe anew, past what was remembered; never raises."""
+    forget()
+    return tuple(_findings())
+
+
+def _findings() -> Iterator[Finding]:
+    path = find_program("apptainer")
+    if path is None:
+        yield Finding(subject="apptainer", ok=False, detail="not on PATH", next_step=INSTALL_HINT)
+        return
+    yield Finding(subject="apptainer", ok=True, detail=path)
+    for name, use, step in _TOOLS:
+        found = find_program(name)
+        ok = True if found else (False if name == "unsquashfs" else None)
+        yield Finding(subject=name, ok=ok, detail=found or f"not here: {use}", next_step="" if found else step)
+    yield from _places()
+    try:
+        tried = probe()
+    except EngineUnavailableError as error:
+        yield Finding(subject="running a container", ok=False, detail=error.why, next_step=_user_namespace_step(error))
+        return
+    yield from _tried(tried)
+
+
+def _user_namespace_step(error: EngineUnavailableError) -> str:
+    if "unshare" in error.why or "Operation not permitted" in error.why:
+        return (
+            "ask the administrator to allow user namespaces (sysctl user.max_user_namespaces, "
+            "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+        )
+    return error.next_step
+
+
+def _places() -> Iterator[Finding]:
+    for name, path, why in candidates():
+        if why:
+            yield Finding(subject=f"scratch ({name})", ok=None, detail=f"{path}: {why}")
+    scratch, store = scratch_directory(), Store().root
+    for subject, place, step in (
+        ("scratch", scratch, "set APPTAINER_TMPDIR to a directory on a larger local disk"),
+        ("image store", str(store), f"set {VARIABLE} to a directory on a larger disk"),
+    ):
+        existing = place
+        while not os.path.exists(existing):
+            existing = os.path.dirname(existing)
+        free = shutil.disk_usage(existing).free
+        low = free < 2 * GIB
+        detail = f"{place}, {format_size(free)} free"
+        yield Finding(subject=subject, ok=not low, detail=detail, next_step=step if low else "")
+
+
+def _tried(found: Probe) -> Iterator[Finding]:
+    yield Finding(subject="running a container", ok=True, detail=f"Apptainer {found.version}, root on {found.root}")
+    if found.root != "overlay":
+        step = "a kernel of 5.11 or newer lets ordinary users mount overlays, which is several times faster"
+        yield Finding(subject="root file system", ok=None, detail=found.root, next_step=step)
+    for what, why in found.tried:
+        yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
+    for field, how in found.settings.limits.items():
+        if how == "no":
+            step = "a container that asks for it is refused"
+            yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
+        else:
+            note = " (before Linux 5.14 the kernel counts all of this user's processes)" if how == "rlimit" else ""
+            yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")

@@ -1,0 +1,253 @@
+"""Apptainer's images: SIF files, sandbox directories, and references that the store of this user knows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.driver import Image, Images
+from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
+from hyperruntime.process import run_process, stream_process
+from hyperruntime.pulling import explain_pull
+from hyperruntime_apptainer import records
+from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
+from hyperruntime_apptainer.build import build_archive, build_definition, definition_beside
+from hyperruntime_apptainer.pull import pull_args
+from hyperruntime_apptainer.sif import sif_from_archive, sif_from_directory, tool_environment
+from hyperruntime_apptainer.store import Store, make_mount_points, unpack, with_tag
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """What a container is made from.
+
+    Attributes:
+        path: a sandbox directory, or a SIF where there is no room to unpack it.
+        workdir: where its commands start.
+    """
+
+    path: str
+    workdir: str = "/"
+
+
+class ApptainerImages:
+    """The images one user's containers can be made from."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        """Use a store, by default the user's own."""
+        self._store = store or Store()
+
+    def exists(self, reference: str) -> bool:
+        """Tell whether a SIF or sandbox is at this path, or an image of exactly this reference in the store."""
+        if is_path(reference):
+            return os.path.isdir(reference) or os.path.isfile(reference)
+        return self._store.find(reference) is not None
+
+    def source(self, reference: str) -> Source:
+        """Return what a container of this image is made from, unpacked when it is first asked for.
+
+        Raises:
+            ImageNotFoundError: it is not here.
+            ImageError: it cannot be unpacked.
+        """
+        if not is_path(reference):
+            entry = self._store.find(reference)
+            if entry is None:
+                raise ImageNotFoundError(reference, _next_step(reference))
+            return Source(path=str(self._store.unpacked(entry.id, entry.sif)), workdir=entry.workdir)
+        path = os.path.abspath(reference)
+        if os.path.isdir(path):
+            return Source(path=path)
+        if not os.path.isfile(path):
+            raise ImageNotFoundError(reference, "no file or directory is at this path")
+        return Source(path=str(self._store.unpacked(_file_key(path), Path(path))))
+
+    def list(self) -> tuple[Image, ...]:
+        """Return every image of the store."""
+        return tuple(
+            Image(id=e.id, references=e.references, size_bytes=e.sif.stat().st_size, created=e.created)
+            for e in self._store.entries()
+        )
+
+    def remove(self, reference: str) -> None:
+        """Remove a reference; a SIF or sandbox at a path is the user's, and is left alone."""
+        if is_path(reference):
+            raise EngineError(f"{reference} is a file of yours, not an image of the store; remove it yourself")
+        entry = self._store.find(reference)
+        if entry is None:
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        users = [r.name for r in records.read_all() if entry.id in r.source.split(os.sep) and r.state() != "dead"]
+        if users and len(entry.references) <= 1:
+            raise EngineError(f"image {reference!r} is used by the container {users[0]}; end that first")
+        self._store.untag(entry, reference)
+
+    def load_rootfs(self, tar: Path, reference: str) -> str:
+        """Make an image from a root file system's tar; all files become the container's root's."""
+
+        def fill(directory: Path) -> None:
+            _extract(tar, directory / "rootfs")
+            sif_from_directory(directory / "rootfs", directory / "image.sif")
+
+        return self._store.make(_digest(tar), reference, fill)
+
+    def load(self, archive: Path) -> tuple[str, ...]:
+        """Load an image archive as ``podman save`` and ``docker save`` make it, or a SIF under its file's name."""
+        if _is_sif(archive):
+            return (self._load_sif(archive, f"localhost/{archive.stem.lower()}:latest"),)
+        saved = read_archive(archive)
+        if not saved:
+            raise ImageError(f"{archive} cannot be loaded as an image: it is no image archive")
+        loaded = []
+        for image in saved:
+            self._store.make(
+                image.id,
+                image.reference,
+                partial(_fill, image),
+                workdir=image.workdir,
+            )
+            loaded.append(with_tag(image.reference))
+        return tuple(loaded)
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Write an image as ``docker save`` does, in one layer, so that every engine reads it.
+
+        Raises:
+            ImageNotFoundError: it is not here.
+        """
+        entry = self._store.find(reference)
+        if entry is None:
+            raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
+        with self._store.scratch() as directory:
+            unpack(entry.sif, directory / "rootfs")
+            layer = _pack(directory / "rootfs", directory / "layer.tar")
+            try:
+                write_archive(archive, with_tag(reference), layer, _digest(layer), entry.workdir)
+            except OSError as error:
+                raise ImageError(f"{archive} cannot be written: {error}") from error
+
+    def pull(self, reference: str, *, on_output: Callable[[str], None] = lambda line: None) -> str:
+        """Fetch an image from its registry; return its identifier. Plain HTTP is spoken to this machine only.
+
+        Raises:
+            ImagePullError: no such tag, a refused login, or a registry that cannot be reached.
+        """
+        with self._store.lock(f"pull-{with_tag(reference)}"), self._store.scratch() as directory:
+            sif = directory / "image.sif"
+            result = stream_process(pull_args(reference, str(sif)), on_line=on_output, cwd="/", env=tool_environment())
+            if result.exit_code != 0:
+                output = result.stderr.decode(errors="replace")
+                raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
+            return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
+
+    def build(
+        self,
+        context: Path,
+        reference: str,
+        *,
+        containerfile: Path,
+        build_args: Mapping[str, str],
+        force: bool,
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Build from the definition file beside a Containerfile, else through Podman or Docker and an OCI archive.
+
+        Raises:
+            ImageBuildError: a step failed, or nothing here can build a Containerfile.
+        """
+        definition = definition_beside(containerfile)
+        with self._store.scratch() as directory:
+            if definition is not None:
+                sif = directory / "image.sif"
+                build_definition(definition, sif, context, build_args, self._path_of_base, on_output)
+                return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
+            archive = directory / "image.tar"
+            build_archive(
+                context,
+                reference,
+                archive,
+                containerfile=containerfile,
+                build_args=build_args,
+                force=force,
+                on_output=on_output,
+                lend_base=self._lend,
+            )
+            image = read_archive(archive)[0]
+            return self._store.make(image.id, reference, partial(_fill, image), workdir=image.workdir)
+
+    def _path_of_base(self, reference: str) -> str | None:
+        entry = self._store.find(reference)
+        return None if entry is None else str(self._store.unpacked(entry.id, entry.sif))
+
+    def _lend(self, reference: str, images: Images) -> None:
+        """Give another engine one of our images, if it is ours."""
+        entry = self._store.find(reference)
+        if entry is None:
+            return
+        with self._store.scratch() as directory:
+            unpack(entry.sif, directory / "rootfs")
+            images.load_rootfs(_pack(directory / "rootfs", directory / "rootfs.tar"), reference)
+
+    def _load_sif(self, archive: Path, reference: str) -> str:
+        def fill(directory: Path) -> None:
+            shutil.copyfile(archive, directory / "image.sif")
+            unpack(directory / "image.sif", directory / "rootfs")
+
+        self._store.make(_digest(archive), reference, fill)
+        return reference
+
+
+def _fill(image: SavedImage, directory: Path) -> None:
+    sif_from_archive(image, directory / "image.sif")
+
+
+def is_path(reference: str) -> bool:
+    """Tell whether a reference names a file or directory rather than an image of the store."""
+    return reference.startswith(("/", "./", "../")) or reference.endswith((".sif", ".sqfs"))
+
+
+def _next_step(reference: str) -> str:
+    ours = "/hyperruntime/" in reference
+    how = "`hyperrun image bootstrap` or `hyperrun image build`" if ours else f"`hyperrun image pull {reference}`"
+    return f"get it with {how}, or name a .sif file or a sandbox directory by its path"
+
+
+def _pack(rootfs: Path, tar: Path) -> Path:
+    args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
+    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/")
+    if result.exit_code != 0:
+        raise ImageError(f"{tar} cannot be written: {result.error_text}; free space there")
+    return tar
+
+
+def _extract(tar: Path, rootfs: Path) -> None:
+    """Unpack a tar as files of this user; devices are left out, a container gets its own."""
+    rootfs.mkdir()
+    excluded = ["--exclude=./dev/*", "--exclude=dev/*"]
+    args = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--anchored", *excluded]
+    result = run_process([*args, "--no-same-owner", "--same-permissions", "--delay-directory-restore"], cwd="/")
+    if result.exit_code != 0:
+        raise ImageError(f"{tar} cannot be unpacked as a root file system: {result.error_text}")
+    run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
+    make_mount_points(rootfs)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _file_key(path: str) -> str:
+    """Return what names a user's file as it is now, without reading all of it."""
+    stat = os.stat(path)
+    return hashlib.sha256(f"{os.path.realpath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+
+
+def _is_sif(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return b"SIF_MAGIC" in file.read(64)

@@ -1,0 +1,13 @@
+"""Pull images from registries: the argv; pure, no I/O. Source: apptainer-build(1) of 1.4."""
+
+from __future__ import annotations
+
+from hyperruntime.pulling import is_loopback
+from hyperruntime_apptainer.sif import BUILD
+from hyperruntime_apptainer.store import with_tag
+
+
+def pull_args(reference: str, sif: str) -> list[str]:
+    """Return the argv that fetches a reference as a SIF; plain HTTP is allowed for this machine's own registry."""
+    plain = ["--no-https"] if is_loopback(reference) else []
+    return [*(word for word in BUILD if word != "--silent"), *plain, sif, f"docker://{with_tag(reference)}"]

@@ -1,0 +1,63 @@
+"""Turn a spec into the argv of ``bwrap``: pure, no I/O. Source: bwrap(1) of 0.8."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hyperruntime.driver import Launch
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.spec import ContainerSpec
+
+NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
+# All that is seen of the host: /usr, what Linux keeps beside it, and of /etc what programs need. The rest is not there.
+LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
+ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
+HOSTS_ETC = (*ETC, "os-release", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo")
+OWN_ETC = Path(__file__).parent / "etc"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# bwrap dies with the *thread* that started it, so a shell starts it, whose arguments are the container's record.
+KEEPER = 'shift 2; "$@"; exit $?'
+
+
+def run_args(launch: Launch) -> list[str]:
+    """Return the argv that starts a container with a shell attached."""
+    spec, limits = launch.spec, launch.spec.limits
+    args = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--uid", "0", "--gid", "0", "--clearenv"]
+    args += ["--hostname", launch.name, "--chdir", spec.workdir or "/", "--cap-drop", "ALL"]
+    args += [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+    args += ["--ro-bind", "/usr", "/usr", *(word for n in LINKS for word in ("--symlink", f"usr/{n}", f"/{n}"))]
+    args += ["--proc", "/proc", "--dev", "/dev", "--dir", "/root", "--dir", "/run", "--perms", "1777"]
+    args += [] if limits.tmpfs_bytes is None else ["--size", str(limits.tmpfs_bytes)]
+    args += ["--tmpfs", "/tmp", "--perms", "1777", "--dir", "/var/tmp"]  # noqa: S108 - paths in the container
+    for name in ("passwd", "group", "hosts"):
+        args += ["--ro-bind", str(OWN_ETC / name), f"/etc/{name}"]
+    for name in (*HOSTS_ETC, "resolv.conf", "hosts") if spec.network == "host" else HOSTS_ETC:
+        args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for mount in (launch.exchange, *spec.mounts):
+        args += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
+    args += ["--share-net"] * (spec.network == "host") + ["--remount-ro", "/"] * spec.read_only_rootfs
+    env = {"PATH": PATH, "HOME": "/root", **spec.env}
+    args += [word for pair in env.items() for word in ("--setenv", *pair)]
+    args += [] if limits.pids is None else ["/usr/bin/prlimit", f"--nproc={limits.pids}:{limits.pids}"]
+    record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
+    return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, *args, "/bin/sh"]
+
+
+def refuse(spec: ContainerSpec, pids: str) -> None:
+    """Refuse what bubblewrap cannot do; ``pids`` is how a limit on processes is enforced here.
+
+    Raises:
+        UnsupportedOptionError: a field cannot be honoured.
+    """
+    for field, wanted, why in (
+        ("user", spec.user not in (None, "root", "0", "0:0"), "a container has one user, root inside and you outside"),
+        ("network", spec.network == "bridge", "it can make no private network with a way out; use 'none' or 'host'"),
+        ("gpus", spec.gpus is not None, "it gives no GPU to a container"),
+        ("limits.memory_bytes", spec.limits.memory_bytes is not None, "it makes no cgroups; leave it at None"),
+        ("limits.cpus", spec.limits.cpus is not None, "it makes no cgroups; leave it at None"),
+        ("limits.pids", spec.limits.pids is not None and pids == "no", "it does not hold here; set it to None"),
+    ):
+        if wanted:
+            raise UnsupportedOptionError(NAME, field, why)

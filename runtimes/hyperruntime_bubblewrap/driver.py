@@ -1,0 +1,188 @@
+"""The bubblewrap driver: for machines with no container engine at all, and only for ordinary users."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn
+
+import attrs
+import psutil
+
+from hyperruntime import process
+from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
+from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
+from hyperruntime.recipes import BASE, PREFIX
+from hyperruntime.spec import ContainerSpec, Limits, Mount
+from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
+
+BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
+IMAGE_VERBS = tuple(f"images.{verb}" for verb in ("remove", "load_rootfs", "load", "save", "pull", "build"))
+REFUSED, NETS = frozenset((*IMAGE_VERBS, "user")), ("none", "host")
+ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
+CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
+driver.end(lambda record: record.labels.get(name) == value)"""
+SCRIPT = b"echo works; for n in $(seq 20); do sleep 1 & done; echo unlimited; kill -9 -1\n"
+
+
+def refusal(field: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses: the host's programs can be neither changed nor removed."""
+
+    def refuse(self: object, *args: object, **options: object) -> NoReturn:
+        raise UnsupportedOptionError(NAME, field, "its one image is this machine's /usr; use another engine")
+
+    return refuse
+
+
+class HostImages:
+    """One image: the host's programs. It serves as the base image too, where they are those of the base image."""
+
+    def exists(self, reference: str) -> bool:
+        """Tell whether a reference names the host's own userland."""
+        return reference == IMAGE or (reference in BASE_NAMES and all(map(process.find_program, BASE_PROGRAMS)))
+
+    def list(self) -> tuple[Image, ...]:
+        """Return the one image."""
+        names = tuple(filter(self.exists, (IMAGE, BASE_NAMES[0])))
+        return (Image(id=IMAGE, references=names, size_bytes=0, created=0.0),)
+
+    remove, load_rootfs, load, save, pull, build = map(refusal, IMAGE_VERBS)
+
+
+class BubblewrapContainer:
+    """A container whose main process is the shell attached to ``bwrap``; nothing of it is on disk."""
+
+    exec_env: Mapping[str, str] = {}
+
+    def __init__(self, launch: Launch) -> None:
+        """Start it; the shell answers a little later."""
+        self.id, self._spec = launch.name, launch.spec
+        try:
+            self.shell = process.ProcessShell(process.spawn(run_args(launch), cwd="/", env={"PATH": os.defpath}))
+        except OSError as error:
+            raise SpecError("env", "...", "less text: with the mounts it is more than a command line holds") from error
+
+    def observe(self) -> None:
+        """Note nothing: there are no counters to look at."""
+
+    def open_shell(self, user: str) -> NoReturn:
+        """Refuse: there is no other user."""
+        raise UnsupportedOptionError(NAME, "user", "a container has one user, root inside and you outside")
+
+    def post_mortem(self) -> PostMortem:
+        """Return what is known of its end."""
+        code = self.shell.wait(0.3)
+        return PostMortem(state="running" if code is None else "exited", exit_code=code)
+
+    def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
+        """Return the error that says why the shell never answered."""
+        if "Can't chdir to" in error_text:
+            return SpecError("workdir", self._spec.workdir, "a directory that exists in the image or in a mount")
+        return EngineUnavailableError(NAME, error_text.strip() or "its shell never answered", "see `hyperrun doctor`")
+
+    def remove(self) -> None:
+        """End it."""
+        self.shell.close()
+
+
+class BubblewrapDriver:
+    """Adapter for bubblewrap 0.8 and newer."""
+
+    name, images = NAME, HostImages()
+    _info: EngineInfo | None = None
+
+    def open(self, private_dir: str) -> None:
+        """Need nothing of it."""
+
+    def probe(self) -> EngineInfo:
+        """Return what bubblewrap can do here, tried once."""
+        self._info = self._info or try_here()
+        return self._info
+
+    def diagnose(self) -> Sequence[Finding]:
+        """Try anew and say what was found."""
+        try:
+            info = try_here()
+        except EngineUnavailableError as error:
+            return (Finding(subject=NAME, ok=False, detail=error.why, next_step=error.next_step),)
+        return (Finding(subject=NAME, ok=True, detail=f"{info.version}; limits: {dict(info.limits)}"),)
+
+    def launch(self, launch: Launch) -> BubblewrapContainer:
+        """Start a container with its shell attached."""
+        refuse(launch.spec, self.probe().limits["pids"])
+        if not self.images.exists(launch.spec.image):
+            raise ImageNotFoundError(launch.spec.image, f"the one image of bubblewrap is {IMAGE!r}: use that")
+        for mount in launch.spec.mounts:
+            if not os.path.exists(mount.source):
+                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
+        return BubblewrapContainer(launch)
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """Return this user's containers."""
+        return tuple(record for _, record in keepers())
+
+    def remove_container(self, container_id: str) -> None:
+        """End a container."""
+        end(lambda record: record.id == container_id)
+
+    def cleanup_args(self, label: str) -> tuple[str, ...]:
+        """Return what ends every container with a label."""
+        return (sys.executable, "-c", CLEANUP, label)
+
+    def close(self) -> None:
+        """Have nothing to end."""
+
+
+def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
+    """Yield the process that keeps each container of this user, and what its arguments say."""
+    for keeper in psutil.process_iter():
+        try:
+            args = keeper.cmdline()
+            if args[3:4] == [MARK] and keeper.uids().real == os.getuid():
+                facts = {"id": args[4], "state": "running", "created": keeper.create_time(), **json.loads(args[5])}
+                yield keeper, ContainerRecord(**facts)
+        except (psutil.Error, ValueError, TypeError, IndexError):
+            continue
+
+
+def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
+    """Kill keepers, and wait until the kernel has killed what they keep."""
+    family: dict[int, int] = {}
+    for keeper, record in keepers():
+        if is_meant(record):
+            family |= {
+                p.pid: process.process_start_ticks(p.pid) or 0 for p in (keeper, *keeper.children(recursive=True))
+            }
+            keeper.kill()
+    process.wait_until(lambda: not any(process.is_alive(pid, ticks) for pid, ticks in family.items()), 10)
+
+
+def try_here() -> EngineInfo:
+    """Run a container, and see whether a limit on processes holds in it.
+
+    Raises:
+        EngineUnavailableError: bubblewrap is missing, runs no container, or would run it with root's power.
+    """
+    if os.geteuid() == 0:
+        raise EngineUnavailableError(NAME, "for root its containers would hold root's power", "run as an ordinary user")
+    if not (process.find_program("bwrap") and process.find_program("prlimit")):
+        raise EngineUnavailableError(NAME, "there is no `bwrap` or no `prlimit` on PATH", "install bubblewrap")
+    free, limited = (process.run_process(trial(pids), input=SCRIPT, timeout_s=20, cwd="/") for pids in (None, 16))
+    if b"works" not in free.stdout:
+        step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
+        raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
+    pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
+    version = process.run_process(["bwrap", "--version"]).stdout.decode().split()[-1]
+    limits: dict[str, Enforcement] = {"memory_bytes": "no", "cpus": "no", "pids": pids, "tmpfs_bytes": "cgroup"}
+    return attrs.evolve(ABLE, version=version, limits=limits)
+
+
+def trial(pids: int | None) -> list[str]:
+    """Return the argv of a container to try."""
+    spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
+    return run_args(Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=""))
+
+
+_: type[Driver] = BubblewrapDriver

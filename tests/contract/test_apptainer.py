@@ -1,0 +1,136 @@
+"""What is Apptainer's own: its layer, what of the host is seen, images by path, and the processes of one container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError
+from hyperruntime.process import run_process, spawn, wait_until
+from hyperruntime_apptainer import ApptainerDriver, records
+from hyperruntime_apptainer.scratch import scratch_directory
+from hyperruntime_apptainer.store import VARIABLE
+
+pytestmark = pytest.mark.engine
+MIB = 1024**2
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[hr.Runtime]:
+    """Apptainer, whichever engine the other tests use."""
+    with hr.open_runtime("apptainer") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def image(runtime: hr.Runtime) -> str:
+    return runtime.images.ensure("base")
+
+
+@pytest.fixture(scope="module")
+def container(runtime: hr.Runtime, image: str) -> Iterator[hr.Container]:
+    with runtime.container(hr.ContainerSpec(image=image)) as started:
+        yield started
+
+
+def test_more_than_sixty_four_mebibytes_can_be_written(container: hr.Container) -> None:
+    script = f"head -c {200 * MIB} /dev/zero >/big && stat -c %s /big && rm /big"
+    assert container.exec(["sh", "-c", script]).stdout == b"%d\n" % (200 * MIB)
+
+
+def test_nothing_of_the_host_is_seen(container: hr.Container) -> None:
+    home = str(Path.home())
+    assert container.exec(["ls", "-A", "/home"]).stdout == b""
+    assert container.exec(["ls", "-A", "/tmp"]).stdout == b""
+    assert container.exec(["test", "-e", home]).exit_code == 1
+    assert b"hyperruntime-test" not in container.exec(["cat", "/etc/passwd"]).stdout
+    assert container.exec(["sh", "-c", "ls /proc | grep -c '^[0-9]'"]).exit_code == 0
+    assert int(container.exec(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"]).stdout) < 10
+    assert container.exec(["sh", "-c", "echo 1 >/proc/sys/vm/drop_caches"]).exit_code != 0
+    names = {line.partition(b"=")[0] for line in container.exec(["env"]).stdout.splitlines()}
+    assert names <= {b"PATH", b"HOME", b"PWD", b"OLDPWD", b"SHLVL", b"_", b"LC_ALL"}
+
+
+def test_a_closed_container_leaves_no_file_and_no_record(runtime: hr.Runtime, image: str) -> None:
+    with runtime.container(hr.ContainerSpec(image=image)) as started:
+        started.exec(["sh", "-c", "mkdir -p /closed/in && touch /closed/in/file && chmod 0 /closed/in /closed"])
+        assert list(Path(scratch_directory()).glob(f"{started.name}-*"))
+        assert os.path.exists(records.path_of(started.name))
+    assert not list(Path(scratch_directory()).glob(f"{started.name}-*"))
+    assert not os.path.exists(records.path_of(started.name))
+    assert started.name.encode() not in run_process(["ps", "-axo", "args="]).stdout
+
+
+def test_a_killed_owner_and_guard_leave_only_what_prune_finds(runtime: hr.Runtime, image: str) -> None:
+    script = textwrap.dedent(
+        """
+        import sys, time
+        import hyperruntime as hr
+        runtime = hr.open_runtime("apptainer")
+        container = runtime.container(hr.ContainerSpec(image=sys.argv[1]))
+        print(container.name, runtime._owner._guard.pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    owner = spawn([sys.executable, "-W", "ignore", "-c", script, image])
+    assert owner.stdout is not None
+    name, guard = owner.stdout.readline().decode().split()
+    os.kill(int(guard), 9)
+    owner.kill()
+    owner.communicate()
+    assert wait_until(lambda: name.encode() not in run_process(["ps", "-axo", "args="]).stdout, 10, 0.2)
+    assert wait_until(lambda: not os.path.exists(records.path_of(name)), 10)
+    assert not list(Path(scratch_directory()).glob(f"{name}-*"))
+    assert [path for path in runtime.prune() if name in path] == []
+
+
+@pytest.mark.parametrize("kind", ["sif", "sandbox"])
+def test_an_image_may_be_a_path(runtime: hr.Runtime, image: str, tmp_path: Path, kind: str) -> None:
+    store = ApptainerDriver().images
+    source = Path(store.source(image).path)
+    assert source.is_dir()
+    if kind == "sif":
+        (entry,) = (found for found in store._store.entries() if image in found.references)
+        shutil.copy(entry.sif, tmp_path / "mine.sif")
+    path = source if kind == "sandbox" else tmp_path / "mine.sif"
+    with runtime.container(hr.ContainerSpec(image=str(path))) as started:
+        started.exec(["touch", "/usr/new"]).check()
+        assert started.exec(["python3", "-c", "print(6 * 7)"]).stdout == b"42\n"
+    assert not (source / "usr/new").exists()
+
+
+def test_a_path_without_an_image_is_named(runtime: hr.Runtime, tmp_path: Path) -> None:
+    with pytest.raises(ImageNotFoundError, match="no file or directory"):
+        runtime.container(hr.ContainerSpec(image=str(tmp_path / "none.sif")))
+
+
+def test_two_processes_at_once_load_one_image(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/sh").write_text("x")
+    tar = tmp_path / "root.tar"
+    assert run_process(["tar", "-C", str(root), "-cf", str(tar), "."]).exit_code == 0
+    script = (
+        "import sys; from pathlib import Path; from hyperruntime_apptainer import ApptainerDriver as D;"
+        "print(D().images.load_rootfs(Path(sys.argv[1]), 'localhost/hyperruntime-test/two:1'))"
+    )
+    env = {**os.environ, VARIABLE: str(tmp_path / "store")}
+    both = [spawn([sys.executable, "-c", script, str(tar)], env=env) for _ in range(2)]
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert outputs[0] == outputs[1] != b""
+    assert [path.name for path in (tmp_path / "store/images").iterdir()] == [outputs[0].decode().strip()]
+
+
+def test_a_missing_engine_is_named_as_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(EngineUnavailableError, match="no `apptainer` on PATH"):
+        ApptainerDriver().probe()

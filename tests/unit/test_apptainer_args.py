@@ -1,0 +1,151 @@
+"""A spec becomes the argv of Apptainer, or is refused by the name of its field."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import attrs
+import pytest
+
+from hyperruntime.driver import Launch
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.spec import ContainerSpec, Limits, Mount
+from hyperruntime_apptainer.args import Places, Settings, config_text, environment, mount_option, refuse, run_args
+
+PLACES = Places(image="/store/rootfs", files="/scratch/c", record="/state/c.json", workdir="/image")
+SETTINGS = Settings(limits={"pids": "rlimit", "memory_bytes": "no", "cpus": "no"})
+
+
+def args_of(settings: Settings = SETTINGS, **fields: Any) -> list[str]:
+    launch = Launch(
+        spec=ContainerSpec(**{"image": "i", **fields}),
+        name="hyperruntime-1",
+        labels={},
+        exchange=Mount(source="/x", target="/run/hyperruntime"),
+        private_dir="/private",
+    )
+    return run_args(launch, settings, PLACES)
+
+
+def value_of(args: list[str], flag: str) -> str | None:
+    return args[args.index(flag) + 1] if flag in args else None
+
+
+def values_of(args: list[str], flag: str) -> list[str]:
+    return [args[number + 1] for number, word in enumerate(args) if word == flag]
+
+
+def test_the_whole_of_a_default_container() -> None:
+    args = args_of()
+    assert args[:2] == ["/bin/sh", "-c"]
+    assert args[3:6] == ["hyperruntime-apptainer", "/scratch/c", "/state/c.json"]
+    unshare = args[args.index("unshare") : args.index("/bin/sh", 6)]
+    assert unshare == [
+        *("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork"),
+        *("--kill-child=KILL", "--mount-proc", "--net"),
+    ]
+    assert args[args.index("prlimit") + 1] == "--nproc=512:512"
+    engine = args[args.index("apptainer") : args.index("/store/rootfs")]
+    assert engine == [
+        *("apptainer", "--silent", "--config", "/scratch/c/apptainer.conf", "exec", "--containall", "--pid", "--uts"),
+        *("--hostname", "hyperruntime-1", "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"),
+        "--add-caps",
+        "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID,CAP_KILL,CAP_SETGID,CAP_SETUID,CAP_SETPCAP,CAP_SYS_CHROOT",
+        *("--net", "--network", "none", "--overlay", "/scratch/c/layer"),
+        *("--mount", "type=bind,src=/scratch/c/sys,dst=/sys,ro"),
+        *("--mount", "type=bind,src=/x,dst=/run/hyperruntime,ro"),
+    ]
+    assert args[args.index("/store/rootfs") + 1 :][:2] == ["/bin/sh", "-c"]
+    assert args[-2:] == ["sh", "/image"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "flag", "value"),
+    [
+        ({"read_only_rootfs": True}, "--overlay", None),
+        ({"network": "host"}, "--network", None),
+        ({"network": "host"}, "--net", None),
+        ({"limits": Limits(pids=100)}, "--nproc=100:100", "apptainer"),
+        ({"limits": Limits(pids=None)}, "prlimit", None),
+    ],
+)
+def test_a_field_changes_its_own_flag(fields: dict[str, Any], flag: str, value: str | None) -> None:
+    assert value_of(args_of(**fields), flag) == value
+
+
+def test_the_environment_and_the_workdir_reach_the_first_shell() -> None:
+    args = args_of(env={"A": "1 2", "B": ""}, workdir="/w")
+    assert args[-5:] == ["/w", "A", "1 2", "B", ""]
+
+
+@pytest.mark.parametrize("target", ["/tmp", "/tmp/", "/data"])
+def test_a_read_only_root_has_a_tmp_in_memory_unless_something_is_mounted_there(target: str) -> None:
+    mounts = (Mount(source="/m", target=target, read_only=False),)
+    args = args_of(read_only_rootfs=True, mounts=mounts)
+    targets = [option.rpartition("dst=")[2] for option in values_of(args, "--mount")]
+    assert targets.count("/tmp") + targets.count("/tmp/") == 1
+    assert ("mode=1777,nosuid,nodev" in args) is (target == "/data")
+
+
+def test_a_limited_tmp_is_mounted_with_its_size() -> None:
+    args = args_of(limits=Limits(tmpfs_bytes=4096))
+    assert "mode=1777,nosuid,nodev,size=4096" in args
+    assert "type=bind,src=/scratch/c/memory,dst=/tmp" in values_of(args, "--mount")
+
+
+def test_the_host_network_shows_the_hosts_devices_and_not_its_cgroups() -> None:
+    mounts = values_of(args_of(network="host"), "--mount")
+    assert "type=bind,src=/sys/class,dst=/sys/class,ro" in mounts
+    assert not [option for option in mounts if "cgroup" in option or "dst=/sys," in option]
+
+
+def test_a_ceiling_of_the_host_lowers_the_limit_on_processes() -> None:
+    assert "--nproc=50:50" in args_of(attrs.evolve(SETTINGS, nproc=50))
+
+
+def test_cgroup_limits_are_apptainers_own() -> None:
+    settings = attrs.evolve(SETTINGS, limits={"pids": "rlimit", "memory_bytes": "cgroup", "cpus": "cgroup"})
+    args = args_of(settings, limits=Limits(memory_bytes=2**26, cpus=0.5))
+    assert (value_of(args, "--memory"), value_of(args, "--memory-swap")) == ("67108864", "67108864")
+    assert value_of(args, "--cpus") == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"user": "nobody"}, "user"),
+        ({"user": "1000:1000"}, "user"),
+        ({"network": "bridge"}, "network"),
+        ({"gpus": "all"}, "gpus"),
+        ({"limits": Limits(memory_bytes=2**26)}, "limits.memory_bytes"),
+        ({"limits": Limits(cpus=1)}, "limits.cpus"),
+        ({"limits": Limits(pids=16)}, "limits.pids"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(UnsupportedOptionError, match=f"apptainer cannot honour {field}: .*(leave|ask|use)"):
+        refuse(ContainerSpec(**{"image": "i", **fields}), SETTINGS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("user", [None, "root", "0", "0:0"])
+def test_root_of_the_container_is_no_other_user(user: str | None) -> None:
+    refuse(ContainerSpec(image="i", user=user), SETTINGS)
+
+
+@pytest.mark.parametrize("path", ["/plain", "/a,b", '/a "b"', "/a:b", "/a\nb", "/a b,c"])
+def test_any_path_can_be_mounted(path: str) -> None:
+    (fields,) = csv.reader([*mount_option(Mount(source=path, target=path)).splitlines(keepends=True)])
+    assert fields == ["type=bind", f"src={path}", f"dst={path}", "ro"]
+
+
+@pytest.mark.parametrize(("network", "answer"), [("none", "no"), ("host", "yes")])
+def test_the_hosts_resolver_is_seen_only_on_its_network(network: str, answer: str) -> None:
+    text = config_text(ContainerSpec(image="i", network=network))  # type: ignore[arg-type]
+    assert f"config resolv_conf = {answer}\n" in text
+    assert "mount home = no\n" in text
+
+
+def test_of_the_hosts_environment_only_what_the_engine_needs_is_handed_on() -> None:
+    host = {"PATH": "/p", "HOME": "/h", "SECRET": "x", "APPTAINERENV_A": "1", "APPTAINER_BIND": "/etc"}
+    assert environment(host) == {"PATH": "/p", "HOME": "/h"}

@@ -1,0 +1,206 @@
+"""Apptainer's images without Apptainer: the store, archives, bases of Containerfiles, and what a failed pull says."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
+from hyperruntime_apptainer.archive import read_archive, write_archive, write_single
+from hyperruntime_apptainer.build import bases, local_bases
+from hyperruntime_apptainer.images import ApptainerImages, is_path
+from hyperruntime_apptainer.pull import pull_args
+from hyperruntime_apptainer.store import Store
+
+DIGEST, OTHER = "a" * 64, "b" * 64
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "images of mine")
+
+
+def fill(directory: Path) -> None:
+    (directory / "image.sif").write_bytes(b"sif")
+    (directory / "rootfs").mkdir()
+
+
+def left_behind(store: Store) -> list[str]:
+    return [path.name for path in store.root.iterdir() if path.name.startswith(".new-")]
+
+
+def test_an_image_is_found_by_exactly_its_reference_or_identifier(store: Store) -> None:
+    store.make(DIGEST, "localhost/a/b", fill, workdir="/w")
+    for name in ("localhost/a/b", "localhost/a/b:latest", DIGEST, f"sha256:{DIGEST}"):
+        found = store.find(name)
+        assert found is not None
+        assert (found.references, found.workdir) == (("localhost/a/b:latest",), "/w")
+    for almost in ("localhost/a", "b", "localhost/a/b:lates", "localhost/a/b:latest2", DIGEST[:12]):
+        assert store.find(almost) is None
+
+
+def test_two_at_once_make_one_image(store: Store) -> None:
+    made = []
+
+    def slowly(directory: Path) -> None:
+        made.append(directory)
+        fill(directory)
+
+    with ThreadPoolExecutor(8) as threads:
+        names = [f"localhost/x:{number}" for number in range(8)]
+        list(threads.map(lambda name: Store(store.root).make(DIGEST, name, slowly), names))
+    assert len(made) == 1
+    (entry,) = store.entries()
+    assert set(entry.references) == set(names)
+
+
+def test_an_image_that_could_not_be_made_is_not_there(store: Store) -> None:
+    def fail(directory: Path) -> None:
+        fill(directory)
+        raise ImageError("no")
+
+    with pytest.raises(ImageError):
+        store.make(DIGEST, "localhost/x", fail)
+    assert store.entries() == ()
+    assert left_behind(store) == []
+    store.make(DIGEST, "localhost/x", fill)
+    assert store.find("localhost/x") is not None
+
+
+def test_a_reference_moves_to_the_image_that_got_it_last(store: Store) -> None:
+    store.make(DIGEST, "localhost/x", fill)
+    store.make(OTHER, "localhost/x", fill)
+    found = store.find("localhost/x")
+    assert found is not None
+    assert found.id == OTHER
+
+
+def test_an_image_goes_with_its_last_reference(store: Store) -> None:
+    images = ApptainerImages(store)
+    store.make(DIGEST, "localhost/x:1", fill)
+    store.make(DIGEST, "localhost/x:2", fill)
+    images.remove("localhost/x:1")
+    assert images.exists("localhost/x:2")
+    images.remove("localhost/x:2")
+    assert images.list() == ()
+    assert [path.parent.name for path in store.root.glob("*/" + DIGEST)] == ["locks"]
+    with pytest.raises(ImageNotFoundError, match="image list"):
+        images.remove("localhost/x:2")
+
+
+def test_a_file_of_the_users_is_an_image_and_is_never_removed(store: Store, tmp_path: Path) -> None:
+    images = ApptainerImages(store)
+    sif = tmp_path / "mine.sif"
+    assert not images.exists(str(sif))
+    sif.write_bytes(b"sif")
+    assert images.exists(str(sif))
+    with pytest.raises(EngineError, match="a file of yours"):
+        images.remove(str(sif))
+    assert sif.exists()
+    assert is_path("./x")
+    assert not is_path("localhost/x")
+
+
+def add(archive: tarfile.TarFile, name: str, content: object) -> str:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+    return hashlib.sha256(data).hexdigest()
+
+
+def docker_archive(path: Path, *names: str) -> dict[str, str]:
+    ids: dict[str, str] = {}
+    entries: list[dict[str, object]] = []
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            config = {"config": {"WorkingDir": f"/{name.partition(':')[2]}"}}
+            ids[name] = add(archive, f"{len(entries)}.json", config)
+            entries.append({"Config": f"{len(entries)}.json", "RepoTags": [name], "Layers": []})
+        add(archive, "manifest.json", entries)
+    return ids
+
+
+def test_a_docker_archive_is_read(tmp_path: Path) -> None:
+    ids = docker_archive(tmp_path / "a.tar", "x:1", "y:2")
+    one, two = read_archive(tmp_path / "a.tar")
+    assert (one.reference, one.id, one.workdir) == ("x:1", ids["x:1"], "/1")
+    write_single(two, tmp_path / "one.tar")
+    (alone,) = read_archive(tmp_path / "one.tar")
+    assert (alone.reference, alone.id, alone.entry) == ("y:2", ids["y:2"], None)
+
+
+def test_what_is_written_as_an_archive_is_read_back(tmp_path: Path) -> None:
+    (tmp_path / "layer.tar").write_bytes(b"layer")
+    write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", DIGEST, "/w")
+    (image,) = read_archive(tmp_path / "a.tar")
+    assert (image.reference, image.workdir, image.kind, image.entry) == ("localhost/x:1", "/w", "docker-archive", None)
+
+
+def test_an_oci_archive_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "Name.tar"
+    with tarfile.open(path, "w") as archive:
+        config = {"config": {"WorkingDir": "/w"}}
+        digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
+        add(archive, f"blobs/sha256/{digest}", config)
+        manifest = {"config": {"digest": f"sha256:{digest}"}}
+        pointer = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+        add(archive, f"blobs/sha256/{pointer}", manifest)
+        add(archive, "index.json", {"manifests": [{"digest": f"sha256:{pointer}"}]})
+    (image,) = read_archive(path)
+    assert (image.reference, image.id, image.workdir) == ("localhost/name:latest", digest, "/w")
+    assert image.kind == "oci-archive"
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar at all", b"\0" * 4096])
+def test_what_is_no_archive_is_refused_as_that(store: Store, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.tar").write_bytes(content)
+    with pytest.raises(ImageError, match="no image archive"):
+        ApptainerImages(store).load(tmp_path / "x.tar")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("FROM a:1\nRUN x\n", ("a:1",)),
+        ("# FROM no\nfrom --platform=linux/amd64 a AS b\nFROM c\n", ("a", "c")),
+        ("ARG X=1\nFROM $X\nFROM a$X\n", ()),
+    ],
+)
+def test_the_bases_of_a_containerfile(text: str, found: tuple[str, ...]) -> None:
+    assert bases(text) == found
+
+
+def test_a_definition_that_names_an_image_of_the_store_gets_its_file() -> None:
+    files = {"localhost/x:1": "/store/x.sif"}.get
+    text = "Bootstrap: localimage\nFrom: localhost/x:1\n"
+    assert local_bases(text, files) == "Bootstrap: localimage\nFrom: /store/x.sif\n"
+    assert local_bases(text.replace("x:1", "y"), files) == text.replace("x:1", "y")
+    assert local_bases("Bootstrap: docker\nFrom: localhost/x:1\n", files) == "Bootstrap: docker\nFrom: localhost/x:1\n"
+
+
+@pytest.mark.parametrize(
+    ("reference", "plain"),
+    [
+        ("localhost:5000/a", True),
+        ("127.0.0.1:5000/a:1", True),
+        ("[::1]:5000/a", True),
+        ("localhost.example.org/a", False),
+        ("10.0.0.1:5000/a", False),
+        ("127.0.0.1.example.org/a", False),
+        ("a", False),
+    ],
+)
+def test_plain_http_is_for_this_machine_only(reference: str, *, plain: bool) -> None:
+    assert ("--no-https" in pull_args(reference, "/x.sif")) is plain

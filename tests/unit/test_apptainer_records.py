@@ -1,0 +1,108 @@
+"""The records that stand for the list of containers Apptainer does not keep; processes here are plain ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import EngineError
+from hyperruntime.process import DEVNULL, HostProcess, kill_group, process_start_ticks, run_process, spawn, wait_until
+from hyperruntime_apptainer import ApptainerDriver, records
+
+LABELS = {"io.hyperruntime.owner": "token", "mine": "1"}
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    directory = tmp_path / "scratch of c"
+    (directory / "closed").mkdir(parents=True)
+    (directory / "closed/file").write_text("x")
+    (directory / "closed").chmod(0)
+    return directory
+
+
+@pytest.fixture
+def keeper(files: Path) -> Iterator[HostProcess]:
+    """A process that names the container's directory, and has a child that does not."""
+    args = ["/bin/sh", "-c", "setsid sleep 941 & wait", "keeper", str(files)]
+    process = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 5)
+    family = records.processes_of(str(files))
+    yield process
+    for member in family:
+        if member.is_running():
+            member.kill()
+    process.wait()
+
+
+def write(process: HostProcess, files: Path) -> records.Record:
+    return records.write("c", "image", "/source", LABELS, process.pid, str(files))
+
+
+def test_a_container_is_listed_while_it_runs(keeper: HostProcess, files: Path) -> None:
+    write(keeper, files)
+    (listed,) = ApptainerDriver().containers()
+    assert (listed.id, listed.image, listed.state, listed.labels) == ("c", "image", "running", LABELS)
+
+
+def test_ending_it_leaves_no_process_no_file_and_no_record(keeper: HostProcess, files: Path, state: Path) -> None:
+    write(keeper, files)
+    ApptainerDriver().remove_container("c")
+    assert keeper.wait(5) == -9
+    assert b"sleep 941" not in run_process(["ps", "-axo", "args="]).stdout
+    assert not files.exists()
+    assert not list(state.rglob("*.json"))
+    ApptainerDriver().remove_container("c")
+
+
+@pytest.mark.parametrize("label", ["io.hyperruntime.owner=other", "other=token", "mine"])
+def test_the_guard_removes_only_what_carries_its_label(keeper: HostProcess, files: Path, label: str) -> None:
+    write(keeper, files)
+    for wanted, left in ((label, 1), ("io.hyperruntime.owner=token", 0)):
+        assert run_process(ApptainerDriver().cleanup_args(wanted), cwd="/", env={**os.environ}).exit_code == 0
+        assert len(ApptainerDriver().containers()) == left
+
+
+def test_what_is_left_of_a_dead_one_is_listed_until_it_is_removed(
+    keeper: HostProcess, files: Path, state: Path
+) -> None:
+    write(keeper, files)
+    kill_group(keeper)
+    keeper.wait()
+    (listed,) = ApptainerDriver().containers()
+    assert listed.state == "dead"
+    records.remove_tree(str(files))
+    assert ApptainerDriver().containers() == ()
+    assert not list(state.rglob("*.json"))
+
+
+def test_another_machines_container_is_listed_and_left_alone(keeper: HostProcess, files: Path) -> None:
+    write(keeper, files)
+    path = Path(records.path_of("c"))
+    facts = json.loads(path.read_text())
+    facts["keeper"].update(host="another", boot_id="another boot")
+    path.write_text(json.dumps(facts))
+    (listed,) = ApptainerDriver().containers()
+    assert listed.state == "elsewhere"
+    with pytest.raises(EngineError, match=r"on another.*remove it there"):
+        ApptainerDriver().remove_container("c")
+    records.remove_labelled("mine=1")
+    assert process_start_ticks(keeper.pid) is not None
+    assert files.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1}', "\0"])
+def test_a_damaged_record_hides_no_other(keeper: HostProcess, files: Path, text: str) -> None:
+    write(keeper, files)
+    Path(records.path_of("damaged")).write_text(text)
+    assert [listed.id for listed in ApptainerDriver().containers()] == ["c"]

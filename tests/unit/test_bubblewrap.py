@@ -1,0 +1,173 @@
+"""A spec becomes the argv of bubblewrap, or is refused by the name of its field; its one image is the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hyperruntime_bubblewrap
+from hyperruntime import registry
+from hyperruntime.driver import Images, Launch
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.images import ImageStore
+from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
+from hyperruntime.spec import ContainerSpec, Limits, Mount
+from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, refuse, run_args
+from hyperruntime_bubblewrap.driver import BubblewrapDriver
+
+
+def args_of(**fields: object) -> list[str]:
+    launch = Launch(
+        spec=ContainerSpec(**{"image": "host", **fields}),  # type: ignore[arg-type]
+        name="hyperruntime-1",
+        labels={"a": "b"},
+        exchange=Mount(source="/x", target="/run/hyperruntime"),
+        private_dir="/private",
+    )
+    return run_args(launch)
+
+
+def binds(args: list[str], flag: str) -> list[tuple[str, str]]:
+    return [(args[n + 1], args[n + 2]) for n, word in enumerate(args) if word == flag]
+
+
+def test_of_the_host_only_its_programs_and_named_files_are_seen() -> None:
+    args = args_of()
+    assert binds(args, "--ro-bind") == [
+        ("/usr", "/usr"),
+        *((str(OWN_ETC / name), f"/etc/{name}") for name in ("passwd", "group", "hosts")),
+        ("/x", "/run/hyperruntime"),
+    ]
+    shown = {source for source, _ in binds(args, "--ro-bind-try")}
+    assert "/etc/ld.so.cache" in shown
+    assert not shown & {"/etc", "/etc/ssl", "/etc/ssl/private", "/etc/shadow", "/etc/ssh", "/etc/resolv.conf"}
+    assert binds(args, "--bind") == []
+
+
+def test_everything_is_unshared_and_nothing_handed_on() -> None:
+    args = args_of()
+    wanted = {"--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop"}
+    assert wanted <= set(args)
+    assert "--share-net" not in args
+    assert "CAP_SYS_ADMIN" not in args
+    assert args[-3:] == ["/usr/bin/prlimit", "--nproc=512:512", "/bin/sh"]
+
+
+def test_the_keeper_tells_which_container_it_keeps() -> None:
+    assert args_of()[:6] == [
+        *("/bin/sh", "-c", KEEPER, MARK, "hyperruntime-1"),
+        '{"image": "host", "labels": {"a": "b"}}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"network": "host"}, ["--share-net"]),
+        ({"workdir": "/w"}, ["--chdir", "/w"]),
+        ({"env": {"A": "1 2"}}, ["--setenv", "A", "1 2"]),
+        ({"read_only_rootfs": True}, ["--remount-ro", "/"]),
+        ({"mounts": (Mount(source="/m", target="/n"),)}, ["--ro-bind", "/m", "/n"]),
+        ({"mounts": (Mount(source="/m", target="/n", read_only=False),)}, ["--bind", "/m", "/n"]),
+        ({"limits": Limits(tmpfs_bytes=99)}, ["--size", "99", "--tmpfs", "/tmp"]),
+        ({"limits": Limits(pids=99)}, ["/usr/bin/prlimit", "--nproc=99:99"]),
+    ],
+)
+def test_each_field_has_its_words(fields: dict[str, object], words: list[str]) -> None:
+    def holds(args: list[str]) -> bool:
+        return any(args[n : n + len(words)] == words for n in range(len(args)))
+
+    assert holds(args_of(**fields))
+    assert not holds(args_of())
+
+
+def test_a_mount_of_the_users_hides_what_is_ours() -> None:
+    args = args_of(mounts=(Mount(source="/m", target="/etc/hosts"),))
+    targets = [target for _, target in binds(args, "--ro-bind") if target == "/etc/hosts"]
+    assert len(targets) == 2
+    assert binds(args, "--ro-bind")[-1] == ("/m", "/etc/hosts")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"user": "nobody"}, "user"),
+        ({"network": "bridge"}, "network"),
+        ({"gpus": "all"}, "gpus"),
+        ({"limits": Limits(memory_bytes=2**26)}, "limits.memory_bytes"),
+        ({"limits": Limits(cpus=1)}, "limits.cpus"),
+        ({"limits": Limits()}, "limits.pids"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(UnsupportedOptionError, match=f"bubblewrap cannot honour {field}"):
+        refuse(ContainerSpec(**{"image": "host", "limits": Limits(pids=None), **fields}), "no")  # type: ignore[arg-type]
+
+
+def test_the_host_is_the_base_image_where_it_has_its_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = ImageStore(BubblewrapDriver().images)
+    for name in ("git", "patch", "python3", "tar"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert store.ensure("base") == "localhost/hyperruntime/base:latest"
+    assert store.ensure("host") == "host"
+    assert [image.references for image in store.list()] == [("host", "localhost/hyperruntime/base:latest")]
+    (tmp_path / "patch").unlink()
+    assert not store.exists("localhost/hyperruntime/base:latest")
+    assert not store.exists("localhost/other:latest")
+
+
+def test_images_are_refused_by_name(tmp_path: Path) -> None:
+    images: Images = BubblewrapDriver().images
+    tar = tmp_path / "a.tar"
+    uses: dict[str, Callable[[], object]] = {
+        "remove": lambda: images.remove("host"),
+        "load": lambda: images.load(tar),
+        "load_rootfs": lambda: images.load_rootfs(tar, "localhost/x"),
+        "save": lambda: images.save("host", tar),
+        "pull": lambda: images.pull("reg.example/x", on_output=print),
+        "build": lambda: ImageStore(images).build("localhost/x", containerfile=__file__),
+    }
+    for verb, use in uses.items():
+        with pytest.raises(UnsupportedOptionError, match=rf"cannot honour images\.{verb}: .*use another engine"):
+            use()
+
+
+def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
+    args = [
+        "/bin/sh",
+        "-c",
+        KEEPER,
+        MARK,
+        "c",
+        '{"image": "host", "labels": {"mine": "1"}}',
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "sleep",
+        "951",
+    ]
+    keeper = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        driver = BubblewrapDriver()
+        assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 5)
+        (record,) = (record for record in driver.containers() if record.id == "c")
+        assert (record.image, record.labels) == ("host", {"mine": "1"})
+        assert run_process(driver.cleanup_args("mine=2")).exit_code == 0
+        assert keeper.poll() is None
+        assert run_process(driver.cleanup_args("mine=1")).exit_code == 0
+        assert keeper.wait(5) == -9
+        assert "c" not in [record.id for record in driver.containers()]
+    finally:
+        kill_group(keeper)
+        keeper.wait()
+
+
+def test_it_is_the_last_that_is_tried_and_under_two_hundred_lines() -> None:
+    assert registry.auto_order()[-1] == "bubblewrap"
+    folder = Path(hyperruntime_bubblewrap.__file__).parent
+    lines = [line for path in folder.glob("*.py") for line in path.read_text().splitlines() if line.strip()]
+    assert len(lines) < 200
