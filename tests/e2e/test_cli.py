@@ -307,11 +307,11 @@ def test_runtimes_and_doctor_find_podman() -> None:
     assert row["networks"]
     assert row["rootless"] == (os.getuid() != 0)
     report = told("doctor")
-    assert report["usable"] == ["podman"]
+    assert report["usable"][0] == "podman"
     assert all(set(found) == {"subject", "ok", "detail", "next_step"} for found in report["findings"]["podman"])
     done = hyperrun("doctor", "podman")
     assert done.returncode == 0
-    assert b"containers run here with: podman" in done.stdout
+    assert b"containers run here with: podman\n" in done.stdout
 
 
 def test_help_starts_without_any_sdk() -> None:

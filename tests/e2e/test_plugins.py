@@ -8,7 +8,7 @@ import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -18,14 +18,24 @@ from hyperruntime.registry import AUTO_ORDER
 
 pytestmark = pytest.mark.engine
 
-Install = Callable[[str, str], None]
-
 WORKING = """
 from hyperruntime.testing import FakeDriver
 
 class ThrowAwayDriver(FakeDriver):
     name = "throwaway"
 """
+# What is wrong with a package's driver: its module, and a word of what is said of it.
+BROKEN = {
+    "imports": ("import a_package_that_nobody_has", "a_package_that_nobody_has"),
+    "classless": ("ThrowAwayDriver = 3", "not callable"),
+    "unmade": (
+        "class ThrowAwayDriver:\n    def __init__(self):\n        raise OSError('no such socket')",
+        "no such socket",
+    ),
+    "unprobed": (f"{WORKING}\n    def probe(self):\n        return 1 / 0", "division by zero"),
+    "empty": ("class ThrowAwayDriver:\n    name = 'empty'", "no attribute"),
+    "exits": ("raise SystemExit('configure me first')", "configure me first"),
+}
 
 
 @attrs.frozen
@@ -34,18 +44,11 @@ class Environment:
 
     prefix: Path
 
-    def install(self, name: str, module: str) -> None:
-        """Make a package with one driver, named as its entry point, and install it."""
-        source = self.prefix / "sources" / name
-        source.mkdir(parents=True)
-        (source / f"hyperdriver_{name}.py").write_text(module)
-        (source / "pyproject.toml").write_text(
-            f'[project]\nname = "hyperdriver-{name}"\nversion = "1"\n'
-            f'[tool.setuptools]\npy-modules = ["hyperdriver_{name}"]\n'
-            f'[project.entry-points."hyperruntime.runtimes"]\n{name} = "hyperdriver_{name}:ThrowAwayDriver"\n'
-        )
+    def install(self, modules: Mapping[str, str]) -> None:
+        """Make a package of each module, with one driver named as its entry point, and install them."""
+        sources = [make_package(self.prefix / "sources" / name, name, module) for name, module in modules.items()]
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-deps"]
-        done = subprocess.run([*pip, str(source)], capture_output=True, text=True, timeout=200)
+        done = subprocess.run([*pip, *sources], capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
 
     @property
@@ -67,63 +70,68 @@ class Environment:
         return {view["runtime"]: view for view in json.loads(out)}
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    """A fresh one."""
-    prefix = tmp_path / "environment"
+def make_package(folder: Path, name: str, module: str) -> str:
+    """Write what pip installs as ``hyperdriver-NAME``."""
+    folder.mkdir(parents=True)
+    (folder / f"hyperdriver_{name}.py").write_text(module)
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "hyperdriver-{name}"\nversion = "1"\n'
+        f'[tool.setuptools]\npy-modules = ["hyperdriver_{name}"]\n'
+        f'[project.entry-points."hyperruntime.runtimes"]\n{name} = "hyperdriver_{name}:ThrowAwayDriver"\n'
+    )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """One environment with all of them, beside the library."""
+    prefix = tmp_path_factory.mktemp("plugins") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True, timeout=60)
     (packages,) = prefix.glob("lib/python3*/site-packages")
     ours = [sysconfig.get_path("purelib"), *(path for path in sys.path if path in site.getsitepackages())]
     # A line that begins with `import` is run; addsitedir reads .pth files there too, such as an editable install's.
-    (packages / "ours.pth").write_text(f"import site; list(map(site.addsitedir, {list(dict.fromkeys(ours))!r}))\n")
-    return Environment(prefix)
+    line = f"import site; list(map(site.addsitedir, {list(dict.fromkeys(ours))!r}))\n"
+    (packages / "ours.pth").write_text(line)
+    made = Environment(prefix)
+    made.install({"throwaway": WORKING, **{name: module for name, (module, _) in BROKEN.items()}})
+    return made
 
 
 def test_a_driver_of_another_package_is_found_and_used_by_its_name(environment: Environment) -> None:
-    environment.install("throwaway", WORKING)
     view = environment.runtimes()["throwaway"]
     assert (view["package"], view["usable"]) == ("hyperdriver-throwaway", True)
-    code, out, err = environment.hyperrun(
-        "--runtime", "throwaway", "exec", "--pids", "none", "--", "sh", "-c", "echo from $((6 * 7))"
-    )
+    command = ("sh", "-c", "echo from $((6 * 7))")
+    code, out, err = environment.hyperrun("--runtime", "throwaway", "exec", "--pids", "none", "--", *command)
     assert (code, out) == (0, "from 42\n"), err
-    code, out, err = environment.hyperrun("selfcheck", "throwaway", "--only", "exec.*")
+    code, out, err = environment.hyperrun("selfcheck", "throwaway", "--only", "transfer.*")
     assert code == 0, out + err
 
 
 def test_plugins_come_last_in_the_order_of_auto(environment: Environment) -> None:
-    environment.install("aaa", WORKING.replace("throwaway", "aaa"))
     names = list(environment.runtimes())
     ours = [name for name in AUTO_ORDER if name in names]
     assert names[: len(ours)] == ours
-    assert "aaa" in names[len(ours) :]
+    assert {"throwaway", *BROKEN} <= set(names[len(ours) :])
 
 
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("import a_package_that_nobody_has", "a_package_that_nobody_has"),
-        ("ThrowAwayDriver = 3", "not callable"),
-        ("class ThrowAwayDriver:\n    def __init__(self):\n        raise OSError('no such socket')", "no such socket"),
-        (f"{WORKING}\n    def probe(self):\n        return 1 / 0", "division by zero"),
-        ("class ThrowAwayDriver:\n    name = 'broken'", "no attribute"),
-        ("raise SystemExit('configure me first')", "configure me first"),
-    ],
-    ids=["import", "no-class", "constructor", "probe", "empty", "exits"],
-)
-def test_a_broken_driver_is_reported_and_all_else_works(environment: Environment, module: str, words: str) -> None:
-    environment.install("broken", module)
+def test_broken_drivers_are_reported_and_all_else_works(environment: Environment) -> None:
     views = environment.runtimes()
-    assert views["broken"]["usable"] is False
-    assert words in str(views["broken"]["why_not"])
-    assert "hyperdriver-broken" in f"{views['broken']['why_not']} {views['broken']['next_step']}"
-    assert views["podman"]["usable"] is True
     code, out, _ = environment.hyperrun("runtimes")
     assert code == 0
-    assert words in out
-    code, out, err = environment.hyperrun("--runtime", "broken", "exec", "--", "true")
-    assert code == 3
-    assert "hyperdriver-broken" in err
-    assert len(err.strip().splitlines()) == 1
+    for name, (_, words) in BROKEN.items():
+        assert views[name]["usable"] is False
+        assert words in str(views[name]["why_not"])
+        assert f"hyperdriver-{name}" in str(views[name]["why_not"])
+        assert words in out
+    assert views["podman"]["usable"] is True
     code, out, err = environment.hyperrun("--runtime", "podman", "exec", "--", "echo", "fine")
     assert (code, out) == (0, "fine\n"), err
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_driver_that_is_asked_for_is_blamed_by_its_package(environment: Environment, name: str) -> None:
+    code, _, err = environment.hyperrun("--runtime", name, "exec", "--", "true")
+    assert code == 3
+    assert f"hyperdriver-{name}" in err
+    assert BROKEN[name][1] in err
+    assert len(err.strip().splitlines()) == 1
