@@ -28,6 +28,7 @@ class Check:
             :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "" where it may not. Such a
             check asks for it first of all and lets the refusal out.
         deadline_s: how long it may take.
+        waits: whether it does little but wait, in containers of its own, so that others may run beside it.
     """
 
     name: str
@@ -35,14 +36,15 @@ class Check:
     run: Run
     needs: str = ""
     deadline_s: float = DEADLINE_S
+    waits: bool = False
 
 
-def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S) -> Callable[[Run], Run]:
+def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, waits: bool = False) -> Callable[[Run], Run]:
     """Register a function as a check; the first line of its docstring is the promise."""
 
     def register(run: Run) -> Run:
         sentence = (run.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-        CHECKS[name] = Check(name=name, sentence=sentence, run=run, needs=needs, deadline_s=deadline_s)
+        CHECKS[name] = Check(name=name, sentence=sentence, run=run, needs=needs, deadline_s=deadline_s, waits=waits)
         return run
 
     return register

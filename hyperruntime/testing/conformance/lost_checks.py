@@ -62,7 +62,7 @@ def supervisor_killed(context: Context) -> None:
         expect_lost(container, KILL_SUPERVISOR + "sleep 60", "KILL")
 
 
-@check("lost.supervisor-stopped")
+@check("lost.supervisor-stopped", waits=True)
 def supervisor_stopped(context: Context) -> None:
     """A command that stops the library's own shell ends at its deadline, and the next one is told of the loss."""
     with context.start() as container:

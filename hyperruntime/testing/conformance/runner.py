@@ -6,6 +6,7 @@ import fnmatch
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import attrs
@@ -52,9 +53,15 @@ def select_checks(pattern: str = "*") -> tuple[Check, ...]:
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> Iterator[CheckResult]:
-    """Yield the result of each check as it comes."""
-    for one in checks:
-        yield run_check(context, one)
+    """Yield the result of each check as it comes; those that only wait run beside the others and come last."""
+    chosen = tuple(checks)
+    with ThreadPoolExecutor(2, thread_name_prefix="check") as beside:
+        waiting = [beside.submit(run_check, context, one) for one in chosen if one.waits]
+        for one in chosen:
+            if not one.waits:
+                yield run_check(context, one)
+        for future in waiting:
+            yield future.result()
 
 
 def run_check(context: Context, one: Check) -> CheckResult:
