@@ -1,0 +1,42 @@
+"""The same run on every engine that this user has here: what differs is how long it takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import start_run
+from hyperruntime.runtime import Runtime
+
+pytestmark = pytest.mark.engine
+
+# Apptainer and bubblewrap refuse root; Docker's daemon is root's here.
+OTHERS = ("docker",) if os.geteuid() == 0 else ("apptainer", "bubblewrap")
+
+
+def scores(runtime: Runtime, folder: Path) -> dict[str, float | None]:
+    """Return what each generation of a short run with a fixed seed is worth."""
+    options = GenerateOptions(
+        domains=("circle_packing",), max_generation=3, seed=11, run_id=runtime.name, output_dir_parent=str(folder)
+    )
+    summary = start_run(runtime, options)
+    records = load_run(summary.run_dir).generations
+    assert [record.failure for record in records] == [None] * 4
+    return {str(record.genid): record.score for record in records}
+
+
+@pytest.mark.timeout(250)
+@pytest.mark.parametrize("name", OTHERS)
+def test_equal_seeds_give_equal_scores_on_every_engine(runtime: Runtime, name: str, tmp_path: Path) -> None:
+    with hr.open_runtime(name) as other:
+        there = scores(other, tmp_path)
+    here = scores(runtime, tmp_path)
+    assert there == here
+    assert len(set(here.values())) > 1
+    shutil.rmtree(tmp_path)
