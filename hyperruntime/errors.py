@@ -44,7 +44,8 @@ class UnsupportedOptionError(HyperRuntimeError):
     def __init__(self, driver: str, field: str, why: str) -> None:
         """Name the driver, the field and the reason with the next step."""
         self.driver, self.field, self.why = driver, field, why
-        super().__init__(f"{driver} cannot honour {field}: {why}")
+        instead = "; or ask for limits_mode='watchdog'" if field == "limits.memory_bytes" else ""
+        super().__init__(f"{driver} cannot honour {field}: {why}{instead}")
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:

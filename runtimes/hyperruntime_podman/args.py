@@ -143,8 +143,7 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
             nproc = min(nproc, int(value)) if nproc else int(value)
         else:
             why = "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 with delegation"
-            instead = "ask for limits_mode='watchdog', " if field == "memory_bytes" else ""
-            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, {instead}or leave it at None")
+            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")
     # Both, or none: passing one makes Podman set the other to a default that it may not be allowed to set.

@@ -17,6 +17,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import (
+    DeviceNotFoundError,
     EngineUnavailableError,
     ImageBuildError,
     ImageError,
@@ -271,7 +272,7 @@ def newer(rootfs: Path) -> Iterator[hr.Runtime]:
     with pytest.MonkeyPatch.context() as patch:
         address = script("prepare_new_docker; echo $NEW_DOCKER_SOCKET")
         specs = Path(script("echo $NEW_DOCKER_CDI"))
-        node = {"path": "/dev/hyper0", "hostPath": "/dev/null"}
+        node = {"path": "/dev/nvidia0", "hostPath": "/dev/null"}
         devices = [
             {"name": name, "containerEdits": {"env": [f"DEVICE={name}"], "deviceNodes": [node]}}
             for name in ("0", "all")
@@ -293,12 +294,12 @@ def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(newer: hr.Run
     spec = hr.ContainerSpec(image=IMAGE, gpus=gpus)
     with newer.container(spec) as container:
         for user in (None, "1234"):
-            result = container.exec(["sh", "-c", 'ls /dev/hyper0; echo "$DEVICE $SHARED"'], user=user)
-            assert result.stdout == f"/dev/hyper0\n{name} by all\n".encode()
+            result = container.exec(["sh", "-c", 'ls /dev/nvidia0; echo "$DEVICE $SHARED"'], user=user)
+            assert result.stdout == f"/dev/nvidia0\n{name} by all\n".encode()
 
 
 def test_a_device_that_no_spec_names_is_refused(newer: hr.Runtime) -> None:
-    with pytest.raises(UnsupportedOptionError, match=r"unresolvable CDI devices nvidia\.com/gpu=7"):
+    with pytest.raises(DeviceNotFoundError, match=r"did you mean 'nvidia\.com/gpu=0'"):
         newer.container(hr.ContainerSpec(image=IMAGE, gpus=("7",)))
     assert "hyperruntime-" not in docker("ps", "--all")
 

@@ -29,6 +29,7 @@ while True:
         if os.fork() == 0:
             time.sleep(60)
     except OSError:
+        open("/tmp/full", "w").close()
         time.sleep(0.001)
 """
 SHELLS = ("dash", "busybox", "bash")
@@ -112,9 +113,11 @@ def test_no_name_is_special_in_any_environment(runtime: hr.Runtime, images: dict
 
 
 # Takes every process that is to be had, also what becomes free later. bash itself would wait for one, so Python there.
+# What waits until all are taken may start nothing.
+AWAIT = "while [ ! -e /tmp/full ]; do :; done"
 FILL = {
-    "dash": ["sh", "-c", '(while :; do command eval "sleep 60 &"; done) 2>/dev/null & sleep 1'],
-    "bash": ["sh", "-c", 'python3 -c "$1" & sleep 1', "x", FILL_LOOP],
+    "dash": ["sh", "-c", f'(while :; do command eval "sleep 60 &" || : >/tmp/full; done) 2>/dev/null & {AWAIT}'],
+    "bash": ["sh", "-c", f'python3 -c "$1" & {AWAIT}', "x", FILL_LOOP],
 }
 
 

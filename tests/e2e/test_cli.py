@@ -261,7 +261,6 @@ def test_a_container_of_a_killed_owner_disappears_by_itself(sleeper: tuple[subpr
 def test_prune_leaves_what_has_a_live_owner(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
     _, name = sleeper
     removed = told("prune")
-    assert set(removed) == {"podman"}
     assert name not in removed["podman"]
     assert name in {row["name"] for row in told("ps")}
 
