@@ -27,6 +27,7 @@ from hyperruntime_apptainer.soname import read_soname
 
 _LIBRARY = re.compile(r"\.so(\.[0-9A-Za-z.]+)?$")
 _PATH_VARIABLE = "LD_LIBRARY_PATH"
+_NV_LIBRARIES = "/.singularity.d/libs"
 _STALE = "is the CDI spec out of date?"
 
 
@@ -88,7 +89,7 @@ def _by_nv(names: Sequence[str]) -> Gpus:
         why = f"without a CDI spec `--nv` gives all {len(there)} GPUs of this machine or none; ask for 'all', or make a"
         step = "`nvidia-ctk cdi generate --output=DIRECTORY/nvidia.yaml` and set HYPERRUNTIME_CDI_DIRS=DIRECTORY"
         raise UnsupportedOptionError(NAME, "gpus", f"{why} spec with {step}")
-    return Gpus(nv=True)
+    return Gpus(nv=True, library_path=_NV_LIBRARIES)
 
 
 def _check(edits: Edits) -> None:
