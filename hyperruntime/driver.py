@@ -31,7 +31,7 @@ class EngineInfo:
         storage: how it stores images, or "".
         networks: the networks that work.
         limits: per field of :class:`~hyperruntime.spec.Limits`, how it is enforced; ``no`` is refused.
-        gpus: whether GPUs can be given to a container.
+        gpus: whether GPUs that are described here can be given to a container; not whether there are any.
         users: whether an exec can run as another user than the container's.
         refuses: what else is refused here by :class:`~hyperruntime.errors.UnsupportedOptionError`, each by the very
             ``field`` that the error names: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit

@@ -10,6 +10,10 @@ import click
 from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.engines import EngineView, engine_names, view_engine
 from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.devices import load_devices
+from hyperruntime.driver import EngineInfo
+from hyperruntime.nvidia import PROGRAM
+from hyperruntime.process import find_program
 
 _COLUMNS = ("runtime", "usable", "version", "mode", "oci runtime", "storage", "networks", "limits", "gpus")
 
@@ -42,8 +46,16 @@ def _row(view: EngineView) -> tuple[str, ...]:
         info.storage,
         ", ".join(info.networks),
         limits_text(view),
-        "yes" if info.gpus else "no",
+        _gpu_text(info),
     )
+
+
+def _gpu_text(info: EngineInfo) -> str:
+    """Return whether there are GPUs and the engine can give them: whether it can says nothing about this machine."""
+    if not info.gpus:
+        return "no"
+    described = any(device.kind.endswith("/gpu") for device in load_devices().devices.values())
+    return "yes" if described or find_program(PROGRAM) is not None else "none here"
 
 
 def limits_text(view: EngineView) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from hyperruntime.cdi import DeviceNode
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.texts import CONFIG, KEEPER, PRELUDE, PREPARE
+from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPARE
 
 NAME = "apptainer"
 # What a root shell needs, as on the other engines; root of a user namespace holds it over that namespace only.
@@ -34,6 +35,7 @@ CAPABILITIES = (
 )
 ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
 MIN_PIDS = 40
+LIBRARIES = "/opt/hyperruntime-gpu"
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
 _HOW = ("cgroup", "rlimit", "no")
 _TEXT = attrs.validators.instance_of(str)
@@ -92,9 +94,51 @@ class Places:
         """Its ``/tmp``, where that is a memory file system."""
         return f"{self.files}/memory"
 
+    @property
+    def devices(self) -> str:
+        """Its ``/dev``, where that is made by us."""
+        return f"{self.files}/dev"
 
-def run_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
+    @property
+    def libraries(self) -> str:
+        """Links to the libraries that its devices bring."""
+        return f"{self.files}/libraries"
+
+
+@attrs.frozen(kw_only=True)
+class Gpus:
+    """What GPUs take.
+
+    Attributes:
+        nv: whether Apptainer looks for NVIDIA's devices and libraries itself, all of them.
+        nodes: device files.
+        mounts: of libraries and programs.
+        libraries: names by which the dynamic linker must find libraries, each with its path in the container.
+        library_path: where the dynamic linker looks beside them.
+        driver_major: libraries of the image for a newer driver than this are preferred; "" for never.
+        env: variables that every process needs.
+    """
+
+    nv: bool = False
+    nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    libraries: Mapping[str, str] = attrs.field(factory=dict)
+    library_path: str = ""
+    driver_major: str = ""
+    env: Mapping[str, str] = attrs.field(factory=dict)
+
+
+NO_GPUS = Gpus()
+
+
+def run_args(launch: Launch, settings: Settings, places: Places, gpus: Gpus = NO_GPUS) -> list[str]:
     """Return the argv that starts a container with a shell attached.
+
+    Args:
+        launch: what to start.
+        settings: how Apptainer must be called here.
+        places: where its files are.
+        gpus: what its GPUs take.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
@@ -104,10 +148,12 @@ def run_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     return [
         *("/bin/sh", "-c", KEEPER, "hyperruntime-apptainer", places.files, places.record),
         *unshare_args(spec, settings, places),
+        *device_args(gpus, places),
         *limit_args(spec.limits, settings),
         *exec_args(launch, settings, places),
+        *gpu_args(gpus, places),
         places.image,
-        *prelude_args(spec, places),
+        *prelude_args(spec, places, gpus),
     ]
 
 
@@ -122,8 +168,6 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     if spec.network == "bridge":
         why = "an ordinary user cannot make a private network with a way out; use network='none' or 'host'"
         raise UnsupportedOptionError(NAME, "network", why)
-    if spec.gpus is not None:
-        raise UnsupportedOptionError(NAME, "gpus", "this version gives no GPU to a container; leave gpus at None")
     for field, value in (
         ("memory_bytes", spec.limits.memory_bytes),
         ("cpus", spec.limits.cpus),
@@ -203,6 +247,27 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     return args
 
 
+def device_args(gpus: Gpus, places: Places) -> list[str]:
+    """Return what mounts a ``/dev`` with device files that are called otherwise outside.
+
+    Apptainer puts a device file only where it is on the host (bind mounts from ``/dev`` to another place are taken for
+    that), so the container's is what Apptainer takes for the host's.
+    """
+    nodes = [node for node in gpus.nodes if node.path.startswith("/dev/")]
+    if all(node.path == node.host_path for node in nodes):
+        return []
+    pairs = [word for node in nodes for word in (node.host_path, node.path)]
+    return ["/bin/sh", "-ec", DEVICES, "devices", places.devices, *pairs, "--"]
+
+
+def gpu_args(gpus: Gpus, places: Places) -> list[str]:
+    """Return what gives GPUs to a container, as ``apptainer exec`` is told it."""
+    mounts = [*(Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes), *gpus.mounts]
+    if gpus.libraries:
+        mounts.append(Mount(source=places.libraries, target=LIBRARIES))
+    return [*(["--nv"] if gpus.nv else []), *(word for mount in mounts for word in ("--mount", mount_option(mount)))]
+
+
 def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[Mount]:
     """Return what of ``/sys`` is seen: its own, or with the host's network the host's, but never its cgroups."""
     if has_private_sys(spec, settings):
@@ -212,10 +277,11 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
     return []
 
 
-def prelude_args(spec: ContainerSpec, places: Places) -> list[str]:
+def prelude_args(spec: ContainerSpec, places: Places, gpus: Gpus = NO_GPUS) -> list[str]:
     """Return the command that enters the working directory, sets the environment and becomes the attached shell."""
     pairs = [word for pair in spec.env.items() for word in pair]
-    return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, *pairs]
+    libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
+    return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, libraries, gpus.driver_major, *pairs]
 
 
 def mount_option(mount: Mount) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import (
+    DeviceError,
     EngineError,
     EngineUnavailableError,
     HyperRuntimeError,
@@ -22,6 +23,7 @@ from hyperruntime.process import PIPE, HostProcess, ProcessShell, spawn
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,
+    Gpus,
     Places,
     Settings,
     config_text,
@@ -30,6 +32,7 @@ from hyperruntime_apptainer.args import (
     refuse,
     run_args,
 )
+from hyperruntime_apptainer.gpus import find_gpus
 from hyperruntime_apptainer.images import Source
 from hyperruntime_apptainer.scratch import scratch_directory
 from hyperruntime_apptainer.texts import WORKDIR_MARK
@@ -57,15 +60,17 @@ class ApptainerContainer:
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
+            DeviceError: a GPU that was asked for is not known, or what it needs is not here.
             StorageError: its files or its record cannot be written.
         """
         refuse(launch.spec, settings)
+        gpus = find_gpus(launch.spec.gpus)
         self.id = launch.name
-        self.exec_env: Mapping[str, str] = {}
+        self.exec_env: Mapping[str, str] = gpus.env
         self._launch, self._on_unknown_failure = launch, on_unknown_failure
-        places = _make_places(launch, source)
+        places = _make_places(launch, source, gpus)
         try:
-            process = _start(run_args(launch, settings, places))
+            process = _start(run_args(launch, settings, places, gpus))
             self.shell = ProcessShell(process)
             try:
                 self._record = records.write(
@@ -100,6 +105,10 @@ class ApptainerContainer:
             return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
         if "no space left" in error_text.lower():
             return EngineError(f"{scratch_directory()} is full: {text}; free space there, or set APPTAINER_TMPDIR")
+        if spec.gpus is not None and re.search(r"/dev/|mount", text):
+            return DeviceError(
+                f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec out of date?"
+            )
         if not text:
             code = self.shell.wait(1.0)
             text = "the shell in it never answered" if code is None else f"apptainer ended with exit code {code}"
@@ -112,13 +121,15 @@ class ApptainerContainer:
         records.end(self._record)
 
 
-def _make_places(launch: Launch, source: Source) -> Places:
+def _make_places(launch: Launch, source: Source, gpus: Gpus) -> Places:
     scratch = scratch_directory()
     try:
         files = tempfile.mkdtemp(prefix=f"{launch.name}-", dir=scratch)
         places = Places(image=source.path, files=files, record=records.path_of(launch.name), workdir=source.workdir)
-        for directory in (places.layer, places.sys, places.tmp):
+        for directory in (places.layer, places.sys, places.tmp, places.devices, places.libraries):
             os.mkdir(directory)
+        for name, path in gpus.libraries.items():
+            os.symlink(path, f"{places.libraries}/{name}")
         Path(places.config).write_text(config_text(launch.spec))
     except OSError as error:
         raise StorageError(f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR") from error

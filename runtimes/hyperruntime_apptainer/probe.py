@@ -67,7 +67,7 @@ class Probe:
             storage=self.root,
             networks=("none", "host"),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
-            gpus=False,
+            gpus=True,
             users=False,
             refuses=frozenset({"user"}),
         )

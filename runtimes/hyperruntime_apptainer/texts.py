@@ -20,6 +20,34 @@ PREPARE = """
 shift 3
 exec "$@"
 """
+# What Apptainer's own small /dev is made of, and the devices; a name of theirs may be another on the host.
+DEVICES = """
+umask 022
+staging=$1
+shift
+show() {
+    mkdir -p "${2%/*}"
+    : >"$2"
+    mount --bind "$1" "$2"
+}
+mount -t tmpfs -o mode=755,nosuid,noexec tmpfs "$staging"
+for name in fd stdin stdout stderr ptmx; do
+    [ ! -L "/dev/$name" ] || ln -s "$(readlink "/dev/$name")" "$staging/$name"
+done
+for name in pts shm mqueue; do
+    [ ! -d "/dev/$name" ] || { mkdir "$staging/$name"; mount --rbind "/dev/$name" "$staging/$name"; }
+done
+for name in null zero full random urandom tty fuse ptmx; do
+    [ ! -c "/dev/$name" ] || [ -e "$staging/$name" ] || show "/dev/$name" "$staging/$name"
+done
+while [ "$1" != -- ]; do
+    show "$1" "$staging/${2#/dev/}"
+    shift 2
+done
+shift
+mount --rbind "$staging" /dev
+exec "$@"
+"""
 WORKDIR_MARK = "hyperruntime: no such workdir"
 PRELUDE = f"""
 unset PROMPT_COMMAND PS1 APPTAINER_ENVIRONMENT SINGULARITY_ENVIRONMENT APPTAINER_NO_EVAL SINGULARITY_NO_EVAL
@@ -27,11 +55,20 @@ unset APPTAINER_COMMAND APPTAINER_APPNAME APPTAINER_BIND SINGULARITY_BIND APPTAI
 unset APPTAINER_CONTAINER SINGULARITY_CONTAINER
 [ "$LANG" = C ] && unset LANG
 cd -- "$1" 2>/dev/null || {{ echo "{WORKDIR_MARK}" >&2; exit 125; }}
-shift
+libraries=$2 driver=$3
+shift 3
 while [ $# -gt 0 ]; do
     export "$1=$2"
     shift 2
 done
+[ -z "$libraries" ] || export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}$libraries"
+for library in ${{driver:+/usr/local/cuda/compat/libcuda.so.*.*}}; do
+    version=${{library##*/libcuda.so.}}
+    [ "${{version%%.*}}" -gt "$driver" ] 2>/dev/null || continue
+    export LD_LIBRARY_PATH="/usr/local/cuda/compat${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+    break
+done
+unset libraries driver library version
 exec /bin/sh
 """
 CONFIG = """\

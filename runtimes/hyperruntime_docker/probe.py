@@ -24,6 +24,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.process import find_program
 from hyperruntime_docker.args import NAME, Settings
 from hyperruntime_docker.client import Engine, endpoint_or_default, translated
+from hyperruntime_docker.gpus import gives_gpus
 from hyperruntime_docker.trial import Trial
 
 log = get_logger(__name__)
@@ -57,7 +58,7 @@ class Probe:
             storage=self.storage,
             networks=self.settings.networks,
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
-            gpus=self.settings.nvidia or bool(self.settings.cdi_devices),
+            gpus=gives_gpus(self.settings),
             users=True,
         )
 

@@ -18,7 +18,6 @@ from typing import Any
 import attrs
 
 from hyperruntime.cache import cache_directory
-from hyperruntime.devices import load_devices
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.logs import get_logger
@@ -70,7 +69,7 @@ class Probe:
             storage=self.storage,
             networks=("none", "host", "bridge") if self.settings.bridge else ("none", "host"),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
-            gpus=any(device.kind.endswith("/gpu") for device in load_devices().devices.values()),
+            gpus=True,
             users=True,
         )
 

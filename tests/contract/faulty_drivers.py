@@ -23,6 +23,16 @@ class IgnoresMemoryLimit(FakeDriver):
         return attrs.evolve(info, limits={**info.limits, "memory_bytes": "cgroup"})
 
 
+class IgnoresGpus(FakeDriver):
+    """Says that it gives GPUs, and gives none."""
+
+    def probe(self) -> EngineInfo:
+        return attrs.evolve(super().probe(), gpus=True)
+
+    def launch(self, launch: Launch) -> FakeLiveContainer:
+        return super().launch(_changed(launch, gpus=None))
+
+
 class IgnoresMounts(FakeDriver):
     """Makes every mount writable."""
 

@@ -36,6 +36,8 @@ def test_every_promise_is_kept_or_refused_as_declared(context: Context, name: st
     ("driver", "check", "words"),
     [
         (faulty.IgnoresMemoryLimit, "limits.memory", "300 MiB"),
+        (faulty.IgnoresMemoryLimit, "limits.watchdog", "300 MiB"),
+        (faulty.IgnoresGpus, "spec.gpus", "/dev/hyperruntime0 is not there"),
         (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
         (faulty.HasNetwork, "network.none", "interfaces"),
         (faulty.HandsOnEnvironment, "isolation.no-host-environment", "a variable of the host"),

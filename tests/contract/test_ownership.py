@@ -181,24 +181,6 @@ def test_prune_removes_what_dead_owners_left_and_nothing_else(
     assert kept <= left
 
 
-def test_prune_takes_the_volumes_of_what_it_removes(
-    runtime: hr.Runtime,
-    engine_command: Any,
-    leftovers: Leftovers,
-    busybox_image: str,
-    run_labelled: Callable[..., str],
-) -> None:
-    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1)
-    guarded = attrs.evolve(dead, token="guarded", pid=os.getpid())
-    names = [run_labelled(busybox_image, owner.to_labels(), "--volume", "/data") for owner in (dead, guarded)]
-    volumes = engine_command.volumes(*names)
-    assert len(volumes) == 2
-    runtime.prune()
-    run_process(runtime._driver.cleanup_args(f"{LABEL}=guarded"))
-    assert not leftovers(names)
-    assert not volumes & engine_command.all_volumes()
-
-
 def test_a_forked_child_ends_nothing_of_its_parents(runtime_name: str, busybox_image: str) -> None:
     script = textwrap.dedent(
         """

@@ -21,6 +21,7 @@ from hyperruntime.cli import main
 from hyperruntime.errors import EngineUnavailableError, PruneError
 from hyperruntime.owner import OwnerIdentity
 from hyperruntime.process import run_process, wait_until
+from tests.contract.volumes import expect_volumes_to_go
 
 pytestmark = pytest.mark.engine
 
@@ -62,6 +63,12 @@ def test_a_killed_owner_leaves_no_socket_directory() -> None:
     directory, token = done.stdout.decode().split()
     assert wait_until(lambda: not os.path.exists(directory), 10), directory
     assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 10)
+
+
+def test_prune_takes_the_volumes_of_what_it_removes(
+    runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
+) -> None:
+    expect_volumes_to_go(runtime, engine_command, busybox_image, run_labelled)
 
 
 def test_one_container_that_cannot_be_removed_does_not_save_the_others(

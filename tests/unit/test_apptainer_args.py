@@ -57,7 +57,7 @@ def test_the_whole_of_a_default_container() -> None:
         *("--mount", "type=bind,src=/x,dst=/run/hyperruntime,ro"),
     ]
     assert args[args.index("/store/rootfs") + 1 :][:2] == ["/bin/sh", "-c"]
-    assert args[-2:] == ["sh", "/image"]
+    assert args[-4:] == ["sh", "/image", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_field_changes_its_own_flag(fields: dict[str, Any], flag: str, value: 
 
 def test_the_environment_and_the_workdir_reach_the_first_shell() -> None:
     args = args_of(env={"A": "1 2", "B": ""}, workdir="/w")
-    assert args[-5:] == ["/w", "A", "1 2", "B", ""]
+    assert args[-7:] == ["/w", "", "", "A", "1 2", "B", ""]
 
 
 @pytest.mark.parametrize("target", ["/tmp", "/tmp/", "/data"])
@@ -117,7 +117,6 @@ def test_cgroup_limits_are_apptainers_own() -> None:
         ({"user": "nobody"}, "user"),
         ({"user": "1000:1000"}, "user"),
         ({"network": "bridge"}, "network"),
-        ({"gpus": "all"}, "gpus"),
         ({"limits": Limits(memory_bytes=2**26)}, "limits.memory_bytes"),
         ({"limits": Limits(cpus=1)}, "limits.cpus"),
         ({"limits": Limits(pids=16)}, "limits.pids"),

@@ -19,6 +19,8 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - they regist
     transfer_checks,
     isolation_checks,
     spec_checks,
+    gpu_checks,
+    limit_checks,
     owner_checks,
     image_checks,
 )

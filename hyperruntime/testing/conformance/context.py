@@ -29,7 +29,7 @@ class Context:
         runtime: it, opened.
         info: what the driver declares.
         image: reference of an image with ``/bin/sh``, ``tar`` and the usual small programs.
-        directory: of this suite on the host, removed with it.
+        directory: of this suite on the host, removed with its process.
     """
 
     def __init__(self, driver: Driver, runtime: Runtime, image: str, directory: Path) -> None:
@@ -142,11 +142,10 @@ def open_context(driver: Driver, image: str | None = None) -> Iterator[Context]:
         ImageNotFoundError: the image is not here.
     """
     driver.probe()
-    with (
-        Runtime(driver, run_id=RUN_ID) as runtime,
-        tempfile.TemporaryDirectory(prefix="hyperruntime-conformance-", ignore_cleanup_errors=True) as directory,
-    ):
-        context = Context(driver, runtime, runtime.images.ensure(image or "base"), Path(directory))
+    with Runtime(driver, run_id=RUN_ID) as runtime:
+        # Below the runtime's own, which goes with this process, however it ends.
+        directory = Path(tempfile.mkdtemp(prefix="conformance-", dir=runtime._owner.private_dir))  # noqa: SLF001
+        context = Context(driver, runtime, runtime.images.ensure(image or "base"), directory)
         try:
             yield context
         finally:

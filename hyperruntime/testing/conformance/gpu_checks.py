@@ -1,0 +1,66 @@
+"""Checks of devices: what a CDI spec describes arrives in the container that asked for it, and in no other."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hyperruntime.devices import ENVIRONMENT_VARIABLE
+from hyperruntime.errors import DeviceNotFoundError, UnsupportedOptionError
+from hyperruntime.testing.conformance.check import check, expect, expect_equal
+from hyperruntime.testing.conformance.context import Context, shell
+
+DEVICE = "hyperruntime.example/gpu=conformance"
+NODE, VARIABLE, LIBRARY = "/dev/hyperruntime0", "HYPERRUNTIME_CONFORMANCE", "/opt/hyperruntime-conformance/library"
+LOOK = f'test -c {NODE} && echo x >{NODE} && echo node; echo "variable ${VARIABLE}"; cat {LIBRARY}'
+
+
+@check("spec.gpus", needs="gpus")
+def gpus(context: Context) -> None:
+    """A device that was asked for is there with its files and variables, and in no container that did not ask."""
+    with described_device(context):
+        try:
+            container = context.start(gpus=DEVICE)
+        except (DeviceNotFoundError, UnsupportedOptionError) as error:
+            if not context.info.gpus:
+                raise
+            expect("gpus" in str(error) or DEVICE in str(error), f"the error does not name the device: {error}")
+            _expect_own_devices(context)  # it reads no CDI specs, or others than this process does
+            return
+        with container:
+            expect_equal(shell(container, LOOK).stdout, b"node\nvariable a b=c\ntext\n", "what the device brings")
+            expect(shell(container, f"echo x >{LIBRARY}").exit_code != 0, "a read-only file of the device was changed")
+        found = shell(context.container, LOOK).stdout
+        expect_equal(found, b"variable \n", "what is there of a device that was not asked for")
+
+
+@contextmanager
+def described_device(context: Context) -> Iterator[None]:
+    """Describe a device, which is ``/dev/null``, where only this process looks."""
+    place = context.place("devices")
+    (place / "library").write_text("text\n")
+    mount = {"hostPath": str(place / "library"), "containerPath": LIBRARY, "options": ["ro", "bind"]}
+    kind, _, name = DEVICE.partition("=")
+    edits = {"env": [f"{VARIABLE}=a b=c"], "deviceNodes": [{"path": NODE, "hostPath": "/dev/null"}], "mounts": [mount]}
+    spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": name, "containerEdits": edits}]}
+    (place / "spec.json").write_text(json.dumps(spec))
+    before = os.environ.get(ENVIRONMENT_VARIABLE)
+    os.environ[ENVIRONMENT_VARIABLE] = str(place)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ENVIRONMENT_VARIABLE]
+        else:
+            os.environ[ENVIRONMENT_VARIABLE] = before
+
+
+def _expect_own_devices(context: Context) -> None:
+    """Fail where an engine that reads CDI specs itself gives none of what it says there is."""
+    script = "ls -R /dev; env; while read -r a b c d target rest; do echo $target; done </proc/self/mountinfo"
+    with context.start(gpus="all") as container:
+        found = set(shell(container, script).stdout.splitlines())
+    added = found - set(shell(context.container, script).stdout.splitlines())
+    expect(bool(added), "nothing is there that is not there without gpus='all'")

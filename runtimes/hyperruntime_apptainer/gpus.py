@@ -1,0 +1,185 @@
+"""What Apptainer, which knows no CDI, is given for GPUs: what their CDI spec says, done by ourselves; else ``--nv``.
+
+The hooks that NVIDIA's specs have refresh the cache of the dynamic linker and make links. Here a directory of links
+to the driver's libraries is mounted and named to the linker, and what a link stands for is mounted in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.cdi import Edits
+from hyperruntime.devices import load_devices, merge_edits
+from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
+from hyperruntime.gpus import NVIDIA_KIND, gpu_devices
+from hyperruntime.nvidia import PROGRAM, list_gpus
+from hyperruntime.process import find_program
+from hyperruntime.spec import Mount
+from hyperruntime_apptainer.args import NAME, NO_GPUS, Gpus
+from hyperruntime_apptainer.hooks import Wishes, parse_hooks
+from hyperruntime_apptainer.soname import read_soname
+
+_LIBRARY = re.compile(r"\.so(\.[0-9A-Za-z.]+)?$")
+_PATH_VARIABLE = "LD_LIBRARY_PATH"
+_NV_LIBRARIES = "/.singularity.d/libs"
+_STALE = "is the CDI spec out of date?"
+
+
+def find_gpus(gpus: str | Sequence[str] | None) -> Gpus:
+    """Return what the GPUs of a spec take; ``auto`` has been settled before.
+
+    Raises:
+        DeviceNotFoundError: nothing describes one of them.
+        DeviceError: their description names what is not there.
+        UnsupportedOptionError: their description asks for what cannot be done here.
+    """
+    if gpus is None:
+        return NO_GPUS
+    registry = load_devices()
+    try:
+        edits = merge_edits(gpu_devices(gpus, registry))
+    except DeviceNotFoundError:
+        names = (gpus,) if isinstance(gpus, str) else tuple(gpus)
+        unknown = not registry.names(NVIDIA_KIND) and not any("=" in name for name in names)
+        if unknown and find_program(PROGRAM) is not None:
+            return _by_nv(names)
+        raise
+    return apply_edits(edits)
+
+
+def apply_edits(edits: Edits) -> Gpus:
+    """Return what a CDI spec's edits take.
+
+    Raises:
+        DeviceError: they name what is not there.
+        UnsupportedOptionError: they ask for what cannot be done here.
+    """
+    _check(edits)
+    wishes = parse_hooks(edits.hooks)
+    brought = _Brought(edits, wishes.folders)
+    for link, target in _in_order(wishes):
+        brought.add_link(link, target)
+    env = {name: value for name, value in edits.env.items() if name != _PATH_VARIABLE}
+    return Gpus(
+        nodes=tuple(brought.nodes.values()),
+        mounts=tuple(brought.mounts.values()),
+        libraries=brought.libraries,
+        library_path=edits.env.get(_PATH_VARIABLE, ""),
+        driver_major=wishes.driver_major,
+        env=env,
+    )
+
+
+def _by_nv(names: Sequence[str]) -> Gpus:
+    """Return Apptainer's own way, which gives all GPUs or none.
+
+    Raises:
+        DeviceError: ``nvidia-smi`` fails.
+        UnsupportedOptionError: not all were asked for.
+    """
+    there = list_gpus()
+    unasked = [gpu.index for gpu in there if gpu.index not in names and gpu.uuid not in names]
+    if "all" not in names and (unasked or len(names) > len(there)):
+        why = f"without a CDI spec `--nv` gives all {len(there)} GPUs of this machine or none; ask for 'all', or make a"
+        step = "`nvidia-ctk cdi generate --output=DIRECTORY/nvidia.yaml` and set HYPERRUNTIME_CDI_DIRS=DIRECTORY"
+        raise UnsupportedOptionError(NAME, "gpus", f"{why} spec with {step}")
+    return Gpus(nv=True, library_path=_NV_LIBRARIES)
+
+
+def _check(edits: Edits) -> None:
+    """Refuse what is missing, or what an ordinary user cannot have."""
+    for node in edits.device_nodes:
+        if not os.path.exists(node.host_path):
+            raise DeviceError(f"the device {node.host_path} of {node.path} is not there; {_STALE}")
+        if not os.access(node.host_path, os.R_OK | os.W_OK):
+            raise DeviceError(f"the device {node.host_path} may not be used by this user; ask for the group it is of")
+        if "w" not in node.permissions:
+            why = f"{node.path} is to be read-only, which takes a device cgroup; use Podman or Docker"
+            raise UnsupportedOptionError(NAME, "gpus", why)
+    for mount in edits.mounts:
+        if not os.path.exists(mount.host_path):
+            raise DeviceError(f"{mount.host_path}, which the devices need, is not there; {_STALE}")
+    for group in edits.groups:
+        if group not in os.getgroups():
+            why = f"the devices need the group {group}, and this user is not in it; ask for that"
+            raise UnsupportedOptionError(NAME, "gpus", why)
+
+
+class _Brought:
+    """What comes into the container, by its path there."""
+
+    def __init__(self, edits: Edits, folders: Iterable[str]) -> None:
+        self.nodes = {node.path: node for node in edits.device_nodes}
+        self.mounts = {
+            mount.container_path: Mount(source=mount.host_path, target=mount.container_path, read_only=mount.read_only)
+            for mount in edits.mounts
+        }
+        self.libraries: dict[str, str] = {}
+        self._folders = frozenset(folders)
+        self._known: dict[str, str] = {}  # a path in the container, and the library that it stands for
+        for folder in self._folders:
+            for path, host in sorted(self._libraries_in(folder)):
+                self._add_library(folder, path, host)
+
+    def add_link(self, link: str, target: str) -> None:
+        """Put at a path what another path stands for.
+
+        Raises:
+            UnsupportedOptionError: nothing of the spec is at that other path.
+        """
+        if link in self.mounts or link in self.nodes or link in self._known:
+            return
+        path = self._known.get(target, target)
+        if path in self.nodes:
+            self.nodes[link] = attrs.evolve(self.nodes[path], path=link)
+            return
+        host = self._host_path(path)
+        if host is None:
+            why = f"the devices' spec links {link} to {target}, which it does not bring; make the spec anew"
+            raise UnsupportedOptionError(NAME, "gpus", why)
+        self.mounts[link] = Mount(source=host, target=link)
+        self._known[link] = path
+        if posixpath.dirname(link) in self._folders and _LIBRARY.search(link):
+            self.libraries.setdefault(posixpath.basename(link), path)
+
+    def _add_library(self, folder: str, path: str, host: str) -> None:
+        for name in dict.fromkeys((posixpath.basename(path), read_soname(host))):
+            if name is not None:
+                self.libraries.setdefault(name, path)
+                self._known.setdefault(posixpath.join(folder, name), path)
+
+    def _libraries_in(self, folder: str) -> Iterable[tuple[str, str]]:
+        """Yield the libraries of a directory, each by its paths in the container and on the host."""
+        for mount in self.mounts.values():
+            if posixpath.dirname(mount.target) == folder and _LIBRARY.search(mount.target):
+                yield mount.target, mount.source
+        host = self._host_path(folder)
+        if host is not None and os.path.isdir(host):
+            for path in Path(host).iterdir():
+                if path.is_file() and _LIBRARY.search(path.name):
+                    yield posixpath.join(folder, path.name), str(path)
+
+    def _host_path(self, path: str) -> str | None:
+        """Return where on the host something that is mounted, or is in a directory that is mounted, lies."""
+        for target, mount in self.mounts.items():
+            if path == target:
+                return mount.source
+            if path.startswith(f"{target.rstrip('/')}/"):
+                host = posixpath.join(mount.source, posixpath.relpath(path, target))
+                return host if os.path.exists(host) else None
+        return None
+
+
+def _in_order(wishes: Wishes) -> list[tuple[str, str]]:
+    """Return the links so that one to a link comes after it."""
+    left, ordered = dict(wishes.links), []
+    while left:
+        ready = [link for link, target in left.items() if target not in left] or list(left)
+        ordered += [(link, left.pop(link)) for link in ready]
+    return ordered

@@ -1,0 +1,26 @@
+"""Fixtures of the tests of GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.fake_gpus import Describe, fake_spec
+
+
+@pytest.fixture
+def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Describe:
+    """Write a CDI spec where only this test finds it; return the file of the driver library."""
+    place, library = tmp_path / "cdi", tmp_path / "lib fake.so"
+    place.mkdir()
+    library.write_text("fake driver 1.0\n")
+    monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", str(place))
+
+    def write(kind: str = "nvidia.com/gpu", **change: Any) -> Path:
+        (place / "fake.json").write_text(json.dumps(fake_spec(kind, library, **change)))
+        return library
+
+    return write

@@ -1,0 +1,61 @@
+"""Podman resolves the names of devices itself where it can."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import DeviceNotFoundError, UnsupportedOptionError
+from hyperruntime.process import run_process
+from tests.contract.fake_gpus import Describe, devices_in, fake_spec
+
+pytestmark = pytest.mark.engine
+
+STANDARD = Path("/var/run/cdi")
+
+
+def test_nvidias_own_hooks_are_refused_where_podman_cannot_run_them(
+    runtime: hr.Runtime, base_image: str, describe: Describe
+) -> None:
+    describe(hooks=[{"hookName": "createContainer", "path": "/bin/true", "args": ["nvidia-ctk", "update-ldcache"]}])
+    with pytest.raises(UnsupportedOptionError, match="nvidia-ctk update-ldcache"):
+        runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
+
+
+@pytest.fixture
+def kind(describe: Describe, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The kind of GPUs that are described where every engine looks if we may write there, else where only we do."""
+    name = f"hyperruntime-test-{uuid.uuid4().hex[:8]}"
+    kind = f"{name}.example/gpu"
+    library = describe(kind)
+    if os.geteuid() != 0:
+        yield kind
+        return
+    monkeypatch.delenv("HYPERRUNTIME_CDI_DIRS")
+    made = not STANDARD.exists()
+    STANDARD.mkdir(exist_ok=True)
+    path = STANDARD / f"{name}.json"
+    hook = {"hookName": "createRuntime", "path": "/bin/true", "args": ["true"]}
+    path.write_text(json.dumps(fake_spec(kind, library, hooks=[hook])))
+    try:
+        yield kind
+    finally:
+        path.unlink()
+        if made:
+            STANDARD.rmdir()
+
+
+def test_podman_resolves_names_itself_where_it_can(runtime: hr.Runtime, base_image: str, kind: str) -> None:
+    with runtime.container(hr.ContainerSpec(image=base_image, gpus=f"{kind}=1")) as container:
+        asked = run_process(["podman", "inspect", "--format", "{{json .Config.CreateCommand}}", container.name])
+        assert (f"{kind}=1" in json.loads(asked.stdout)) is (os.geteuid() == 0)
+        assert devices_in(container) == ["fakegpu1"]
+        assert container.exec(["sh", "-c", "echo $FAKE_GPUS"]).stdout == b"yes\n"
+    with pytest.raises(DeviceNotFoundError, match=f"did you mean '{kind}=[01]'"):
+        runtime.container(hr.ContainerSpec(image=base_image, gpus=f"{kind}=2"))

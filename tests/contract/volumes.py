@@ -1,0 +1,31 @@
+"""What holds on the engines that have volumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+import hyperruntime as hr
+from hyperruntime.owner import LABEL, OwnerIdentity
+from hyperruntime.process import run_process
+
+
+def expect_volumes_to_go(
+    runtime: hr.Runtime, engine_command: Any, image: str, run_labelled: Callable[..., str]
+) -> None:
+    """Pruning and the owner's guard take the volumes of what they remove, and only those."""
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1)
+    guarded = attrs.evolve(dead, token="guarded", pid=os.getpid())
+    kept = run_labelled(image, {}, "--volume", "/data")
+    names = [run_labelled(image, owner.to_labels(), "--volume", "/data") for owner in (dead, guarded)]
+    volumes = engine_command.volumes(*names)
+    assert len(volumes) == 2
+    runtime.prune()
+    run_process(runtime._driver.cleanup_args(f"{LABEL}=guarded"))
+    assert not set(names) & set(engine_command.containers())
+    left = engine_command.all_volumes()
+    assert not volumes & left
+    assert engine_command.volumes(kept) <= left

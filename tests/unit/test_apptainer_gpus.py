@@ -1,0 +1,171 @@
+"""What a CDI spec says of GPUs becomes what Apptainer is told, or is refused by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.cdi import DeviceMount, DeviceNode, Edits, Hook
+from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
+from hyperruntime_apptainer.args import Gpus, Places, device_args, gpu_args
+from hyperruntime_apptainer.gpus import apply_edits, find_gpus
+from hyperruntime_apptainer.hooks import Wishes, parse_hooks
+from hyperruntime_apptainer.soname import read_soname
+
+PLACES = Places(image="/i", files="/scratch/c", record="/r")
+FOLDER = "/usr/lib/driver"
+
+
+def hook(*words: str) -> Hook:
+    return Hook(name="createContainer", path="/usr/bin/nvidia-ctk", args=("nvidia-ctk", "hook", *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("create-symlinks", "--link", "a.so.1::/l/a.so"), Wishes(links=(("/l/a.so", "/l/a.so.1"),))),
+        (("create-symlinks", "--link=../b::/m/a", "--link", "/x::/y"), Wishes(links=(("/m/a", "/b"), ("/y", "/x")))),
+        (("update-ldcache", "--folder", "/a/", "--folder=/b", "--ldconfig-path", "/s"), Wishes(folders=("/a", "/b"))),
+        (("enable-cuda-compat", "--host-driver-version=535.104.5"), Wishes(driver_major="535")),
+        (("enable-cuda-compat", "--host-driver-version=[[ x"), Wishes()),
+        (("chmod", "--mode", "755", "--path", "/dev/dri"), Wishes()),
+        (("disable-device-node-modification",), Wishes()),
+    ],
+)  # fmt: skip
+def test_nvidias_hooks_are_understood(words: tuple[str, ...], expected: Wishes) -> None:
+    assert parse_hooks([hook(*words)]) == expected
+
+
+@pytest.mark.parametrize("args", [("site-setup", "x"), (), ("nvidia-ctk", "hook", "create-symlinks", "--link", "odd")])
+def test_what_a_hook_wants_that_is_not_understood_is_refused_with_its_words(args: tuple[str, ...]) -> None:
+    with pytest.raises(UnsupportedOptionError, match=" ".join(args) or "/opt/setup") as caught:
+        parse_hooks([Hook(name="poststop", path="/opt/setup", args=args)])
+    assert caught.value.field == "gpus"
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A library whose file name is not the name by which programs ask for it."""
+    path = tmp_path / "libfake.so.535"
+    shutil.copy(next(Path("/usr/lib").glob("*/libz.so.1")), path)
+    return path
+
+
+def edits_of(library: Path, *hooks: Hook) -> Edits:
+    mount = DeviceMount(host_path=str(library), container_path=f"{FOLDER}/{library.name}", options=("ro",))
+    return Edits(mounts=(mount,), hooks=hooks, env={"LD_LIBRARY_PATH": "/more", "A": "1"})
+
+
+def test_the_linker_is_told_of_each_library_by_every_name(library: Path) -> None:
+    links = hook("create-symlinks", "--link", f"one.so::{FOLDER}/two.so", "--link", f"libz.so.1::{FOLDER}/one.so")
+    found = apply_edits(edits_of(library, hook("update-ldcache", "--folder", FOLDER), links))
+    place = f"{FOLDER}/libfake.so.535"
+    assert found.libraries == dict.fromkeys(("libfake.so.535", "libz.so.1", "one.so", "two.so"), place)
+    assert {mount.target: mount.source for mount in found.mounts} == dict.fromkeys(
+        (place, f"{FOLDER}/one.so", f"{FOLDER}/two.so"), str(library)
+    )
+    assert all(mount.read_only for mount in found.mounts)
+    assert (found.env, found.library_path) == ({"A": "1"}, "/more")
+    assert gpu_args(found, PLACES)[-1] == "type=bind,src=/scratch/c/libraries,dst=/opt/hyperruntime-gpu,ro"
+
+
+def test_a_directory_of_libraries_counts_like_its_libraries(library: Path) -> None:
+    mount = DeviceMount(host_path=str(library.parent), container_path="/opt/driver")
+    (library.parent / "readme").touch()
+    found = apply_edits(Edits(mounts=(mount,), hooks=(hook("update-ldcache", "--folder", "/opt/driver"),)))
+    assert found.libraries == dict.fromkeys(("libfake.so.535", "libz.so.1"), "/opt/driver/libfake.so.535")
+
+
+def test_without_the_hook_the_linker_is_told_nothing(library: Path) -> None:
+    assert apply_edits(edits_of(library)).libraries == {}
+
+
+def test_links_in_a_circle_are_refused(library: Path) -> None:
+    circle = hook("create-symlinks", "--link", "b::/x/a", "--link", "a::/x/b")
+    with pytest.raises(UnsupportedOptionError, match="which it does not bring"):
+        apply_edits(edits_of(library, circle))
+
+
+def test_a_link_to_a_device_is_a_device() -> None:
+    node = DeviceNode(path="/dev/dri/card0", host_path="/dev/null")
+    link = hook("create-symlinks", "--link", "../card0::/dev/dri/by-path/pci-1")
+    found = apply_edits(Edits(device_nodes=(node,), hooks=(link,)))
+    assert [(node.path, node.host_path) for node in found.nodes] == [
+        ("/dev/dri/card0", "/dev/null"),
+        ("/dev/dri/by-path/pci-1", "/dev/null"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edits", "error", "words"),
+    [
+        (Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/gone"),)), DeviceError, "/dev/gone"),
+        (Edits(mounts=(DeviceMount(host_path="/gone.so", container_path="/x"),)), DeviceError, "/gone.so"),
+        (
+            Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/null", permissions="r"),)),
+            UnsupportedOptionError,
+            "read-only",
+        ),
+        (Edits(groups=(2**31 - 9,)), UnsupportedOptionError, "group"),
+    ],
+)
+def test_what_cannot_be_had_is_an_error(edits: Edits, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        apply_edits(edits)
+
+
+def test_a_device_called_otherwise_outside_needs_a_dev_of_its_own() -> None:
+    same = DeviceNode(path="/dev/nvidia0", host_path="/dev/nvidia0")
+    other = DeviceNode(path="/dev/a", host_path="/dev/b")
+    assert device_args(Gpus(nodes=(same,)), PLACES) == []
+    args = device_args(Gpus(nodes=(same, other)), PLACES)
+    assert args[3:] == ["devices", "/scratch/c/dev", "/dev/nvidia0", "/dev/nvidia0", "/dev/b", "/dev/a", "--"]
+    assert gpu_args(Gpus(nodes=(other,)), PLACES) == ["--mount", "type=bind,src=/dev/a,dst=/dev/a"]
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ``nvidia-smi`` that tells of two GPUs, on a machine without CDI specs."""
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    rows = [f"{number}, GPU-fake{number}, 1, 1000, 0, 1.0, Fake" for number in range(2)]
+    program.write_text("#!/bin/sh\ncat <<'EOF'\n" + "\n".join(rows) + "\nEOF\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("smi")
+@pytest.mark.parametrize("gpus", ["all", ("0", "1"), ("GPU-fake1", "0")])
+def test_without_a_cdi_spec_all_gpus_come_by_apptainers_own_way(gpus: str | tuple[str, ...]) -> None:
+    found = find_gpus(gpus)
+    assert gpu_args(found, PLACES) == ["--nv"]
+    assert found.library_path
+
+
+@pytest.mark.usefixtures("smi")
+@pytest.mark.parametrize("gpus", [("0",), ("1", "2"), ("0", "1", "2")])
+def test_that_way_gives_all_or_none(gpus: tuple[str, ...]) -> None:
+    with pytest.raises(UnsupportedOptionError, match="nvidia-ctk cdi generate"):
+        find_gpus(gpus)
+
+
+@pytest.mark.usefixtures("smi")
+def test_a_device_of_another_kind_is_not_got_by_it() -> None:
+    with pytest.raises(DeviceNotFoundError):
+        find_gpus(("example.com/gpu=0",))
+
+
+def test_no_gpus_change_nothing() -> None:
+    assert gpu_args(find_gpus(None), PLACES) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200, b"text"])
+def test_what_is_no_library_has_no_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.so"
+    path.write_bytes(content)
+    assert read_soname(path) is None
+    assert read_soname(tmp_path / "gone") is None
