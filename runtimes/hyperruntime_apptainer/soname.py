@@ -22,7 +22,7 @@ def read_soname(path: str | os.PathLike[str]) -> str | None:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _soname(data)
-    except (OSError, ValueError, struct.error):
+    except (OSError, ValueError, OverflowError, struct.error):  # whatever a file that is no library holds
         return None
 
 
