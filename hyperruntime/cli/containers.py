@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.engines import engine_names, view_engine
+from hyperruntime.cli.engines import view_engines
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.errors import EngineUnavailableError, PruneError
 from hyperruntime.owner import LABEL
@@ -78,7 +78,7 @@ def _runtimes(state: State) -> Iterator[Runtime]:
         with open_runtime(state.runtime) as runtime:
             yield runtime
         return
-    names = [name for name in engine_names() if view_engine(name).usable]
+    names = [view.name for view in view_engines() if view.usable]
     if not names:
         raise EngineUnavailableError("auto", "no runtime works here", "see `hyperrun doctor`")
     for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,6 +62,13 @@ def view_engine(name: str) -> EngineView:
         return EngineView(name=name, source=source, why=error.why, next_step=error.next_step)
     except HyperRuntimeError as error:
         return EngineView(name=name, source=source, why=str(error))
+
+
+def view_engines() -> list[EngineView]:
+    """Return all, in the order of ``auto``; they are looked at side by side, for each look starts a container."""
+    names = engine_names()
+    with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
+        return list(threads.map(view_engine, names))
 
 
 def diagnose_engine(name: str) -> list[Finding]:

@@ -8,7 +8,7 @@ import attrs
 import click
 
 from hyperruntime.cli.command import Command, example
-from hyperruntime.cli.engines import EngineView, engine_names, view_engine
+from hyperruntime.cli.engines import EngineView, view_engines
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.devices import load_devices
 from hyperruntime.driver import EngineInfo
@@ -22,7 +22,7 @@ _COLUMNS = ("runtime", "usable", "version", "mode", "oci runtime", "storage", "n
 @json_option
 def runtimes(as_json: bool) -> None:
     """List the container engines and what each can do on this machine, in the order in which auto tries them."""
-    views = [view_engine(name) for name in engine_names()]
+    views = view_engines()
     if as_json:
         print_json([_to_json(view) for view in views])
         return
