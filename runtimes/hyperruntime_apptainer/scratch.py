@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
@@ -50,3 +52,21 @@ def file_system(path: str) -> str:
     except OSError:
         return ""
     return kind
+
+
+def claim(directory: Path) -> bool:
+    """Make a directory of this user's alone; tell whether it is that."""
+    try:
+        directory.mkdir(mode=0o700)
+    except OSError:
+        pass  # whose it is decides
+    return is_private(directory)
+
+
+def is_private(directory: Path) -> bool:
+    """Tell whether a directory is this user's, and nobody else can write it; a link to one is not."""
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022

@@ -10,20 +10,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
 from hyperruntime.errors import ImageError, StorageError
 from hyperruntime.process import run_process
 from hyperruntime_apptainer.records import remove_tree
-from hyperruntime_apptainer.scratch import NETWORK_FILE_SYSTEMS, file_system, scratch_directory
+from hyperruntime_apptainer.scratch import NETWORK_FILE_SYSTEMS, claim, file_system, is_private, scratch_directory
 
 VARIABLE = "HYPERRUNTIME_APPTAINER_IMAGES"
 MOUNT_POINTS = ("dev", "etc", "proc", "run", "sys", "tmp", "var/tmp")
@@ -62,7 +62,10 @@ class Store:
         names = self._references()
         found = []
         for meta in sorted(self.root.glob("images/*/meta.json")):
-            facts = json.loads(meta.read_text())
+            try:
+                facts = json.loads(meta.read_text())
+            except FileNotFoundError:
+                continue  # another process is removing it
             references = tuple(sorted(name for name, image in names.items() if image == meta.parent.name))
             found.append(
                 Entry(
@@ -113,28 +116,37 @@ class Store:
             space = os.statvfs(place.parent)
             if space.f_bavail * space.f_frsize < sif.stat().st_size * _UNPACKED_FACTOR:
                 return sif
-            with tempfile.TemporaryDirectory(prefix=".new-", dir=place.parent, ignore_cleanup_errors=True) as work:
-                unpack(sif, Path(work, "rootfs"))
-                os.rename(Path(work, "rootfs"), place)
+            work = place.parent / f".new-{digest}"  # under the lock: what lies there a killed process left
+            remove_tree(str(work))
+            try:
+                unpack(sif, work)
+                os.rename(work, place)
+            finally:
+                remove_tree(str(work))
         return place
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Yield a directory on the store's disk that is removed afterwards, whatever is in it.
 
+        What a killed process left is removed first: its lock is free.
+
         Raises:
             StorageError: the store cannot be written.
         """
-        try:
-            os.makedirs(self.root, mode=0o700, exist_ok=True)
-            directory = tempfile.mkdtemp(prefix=".new-", dir=self.root)
-        except OSError as error:
-            why = f"the image store {self.root} cannot be written: {error}"
-            raise StorageError(f"{why}; set {VARIABLE} to a directory of yours") from error
-        try:
-            yield Path(directory)
-        finally:
-            remove_tree(directory)
+        for left in self.root.glob(".new-*"):
+            self._remove_if_left(left)
+        directory = self.root / f".new-{uuid.uuid4().hex[:16]}"
+        with self._held(directory):
+            try:
+                directory.mkdir(mode=0o700)
+            except OSError as error:
+                why = f"the image store {self.root} cannot be written: {error}"
+                raise StorageError(f"{why}; set {VARIABLE} to a directory of yours") from error
+            try:
+                yield directory
+            finally:
+                remove_tree(str(directory))
 
     def lock(self, name: str) -> FileLock:
         """Return a lock that other processes of this user see."""
@@ -144,6 +156,26 @@ class Store:
         except OSError as error:
             raise StorageError(f"{directory} cannot be made: {error}; set {VARIABLE}") from error
         return FileLock(directory / re.sub(r"[^A-Za-z0-9._-]", "_", name))
+
+    @contextmanager
+    def _held(self, directory: Path) -> Iterator[None]:
+        """Hold the lock of a scratch directory, which says that its maker lives.
+
+        Raises:
+            Timeout: its maker lives.
+        """
+        with (lock := self.lock(directory.name)).acquire(timeout=0):
+            try:
+                yield
+            finally:
+                os.unlink(lock.lock_file)
+
+    def _remove_if_left(self, directory: Path) -> None:
+        try:
+            with self._held(directory):
+                remove_tree(str(directory))
+        except (Timeout, FileNotFoundError):
+            pass  # in use, or another process was faster
 
     def _publish(self, directory: Path, digest: str, workdir: str) -> None:
         image = directory / "image"
@@ -155,14 +187,19 @@ class Store:
         if rootfs.is_dir() and place.parent.parent == self.root and not place.exists():
             os.makedirs(place.parent, mode=0o700, exist_ok=True)
             os.rename(rootfs, place)
+        remove_tree(str(self.root / "images" / digest))  # what a killed removal left
         os.rename(image, self.root / "images" / digest)
 
     def _unpacked_places(self) -> tuple[Path, ...]:
-        """Return where unpacked copies are kept, first choice first: on a local disk."""
+        """Return where unpacked copies are kept, first choice first: on a local disk.
+
+        A scratch disk is everybody's: a directory there that another user made, or can write, is no place of ours.
+        """
         own = self.root / "unpacked"
         on_scratch = Path(scratch_directory(), f"hyperruntime-{os.getuid()}-images")
-        network = file_system(str(self.root)) in NETWORK_FILE_SYSTEMS
-        return (on_scratch, own) if network else (own, on_scratch)
+        if file_system(str(self.root)) in NETWORK_FILE_SYSTEMS:
+            return (on_scratch, own) if claim(on_scratch) else (own,)
+        return (own, on_scratch) if is_private(on_scratch) else (own,)
 
     def _references(self) -> dict[str, str]:
         try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import signal
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
+from hyperruntime.process import run_process
 from hyperruntime_apptainer.archive import read_archive, write_archive, write_single
 from hyperruntime_apptainer.build import bases, local_bases
 from hyperruntime_apptainer.images import ApptainerImages, is_path
@@ -76,6 +80,43 @@ def test_an_image_that_could_not_be_made_is_not_there(store: Store) -> None:
     assert left_behind(store) == []
     store.make(DIGEST, "localhost/x", fill)
     assert store.find("localhost/x") is not None
+
+
+def test_what_a_killed_maker_left_goes_when_the_next_image_is_made(store: Store) -> None:
+    code = "import os, sys; from pathlib import Path; from hyperruntime_apptainer.store import Store\n"
+    code += "Store(Path(sys.argv[1])).make('b' * 64, 'localhost/x', lambda directory: os.kill(os.getpid(), 9))"
+    assert run_process([sys.executable, "-c", code, str(store.root)]).exit_code == -signal.SIGKILL
+    assert len(left_behind(store)) == 1
+    with store.scratch() as in_use:
+        store.make(DIGEST, "localhost/x", fill)
+        assert left_behind(store) == [in_use.name]
+    assert left_behind(store) == []
+
+
+def test_what_a_killed_removal_left_is_no_obstacle(store: Store) -> None:
+    store.make(DIGEST, "localhost/x", fill)
+    (store.root / "images" / DIGEST / "meta.json").unlink()
+    assert store.find("localhost/x") is None
+    store.make(DIGEST, "localhost/x", fill)
+    assert store.find("localhost/x") is not None
+
+
+@pytest.mark.parametrize("planted", ["a link", "open to others", "our own"])
+def test_no_image_is_run_from_where_another_user_could_have_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("hyperruntime_apptainer.store.file_system", lambda path: "nfs")
+    place = tmp_path / f"hyperruntime-{os.getuid()}-images"
+    real = tmp_path / "elsewhere" if planted == "a link" else place
+    (real / DIGEST).mkdir(parents=True)
+    real.chmod(0o777 if planted == "open to others" else 0o700)
+    if planted == "a link":
+        place.symlink_to(real)
+    store = Store(tmp_path / "images")
+    (store.root / "unpacked" / DIGEST).mkdir(parents=True)
+    expected = place if planted == "our own" else store.root / "unpacked"
+    assert store.unpacked(DIGEST, tmp_path / "image.sif") == expected / DIGEST
 
 
 def test_a_reference_moves_to_the_image_that_got_it_last(store: Store) -> None:
