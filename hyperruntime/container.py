@@ -33,7 +33,7 @@ from hyperruntime.feed import CallerError, Feed
 from hyperruntime.gpus import GpuGrant
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner, release_on_fork
-from hyperruntime.script import make_request, shell_keeps
+from hyperruntime.script import export_script, make_request, shell_keeps
 from hyperruntime.session import LaneNumbers, Session
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
 from hyperruntime.tarball import ExtractLimits, ExtractReport
@@ -77,10 +77,10 @@ class Container:
         self._watch: Watch | None = None
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
-        self._exchange = _make_exchange(self._dir)
-        started = time.monotonic()
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
+        self._exchange = _make_exchange(self._dir, export_script(early_env))
+        started = time.monotonic()
         try:
             limits, watched = split_limits(spec, driver.probe())
             launch = Launch(
@@ -363,15 +363,19 @@ class Container:
             return self._threads
 
 
-def _make_exchange(private_dir: str) -> str:
-    """Make the directory that is mounted into the container, with the two shell programs in it."""
+def _make_exchange(private_dir: str, exports: bytes) -> str:
+    """Make the directory that is mounted into the container, with the two shell programs in it.
+
+    The environment comes with the first of them: a command line is read by all users of the machine.
+    """
     exchange = os.path.join(private_dir, "x")
     try:
         os.makedirs(exchange, mode=0o755)
         os.chmod(exchange, 0o755)
         for name in ("supervisor.sh", "lane.sh"):
             path = Path(exchange, name)
-            path.write_bytes(resources.files("hyperruntime").joinpath("shell", name).read_bytes())
+            program = resources.files("hyperruntime").joinpath("shell", name).read_bytes()
+            path.write_bytes(exports + program if name == "supervisor.sh" else program)
             path.chmod(0o644)
     except OSError as error:
         raise StorageError(f"the exchange directory cannot be made: {error}; free space or set TMPDIR") from error

@@ -140,7 +140,8 @@ class Launch:
     """All a driver needs to start a container.
 
     Attributes:
-        spec: what the user asked for.
+        spec: what the user asked for. Core sets its ``env`` in the attached shells; where an engine is called by a
+            command line, which every user of the machine can read, it must not be among the arguments.
         name: a unique name for it.
         labels: owner labels and the user's.
         exchange: mounted read-only at its target in every container.

@@ -18,6 +18,10 @@ _SPECIAL = frozenset(
     " BASHOPTS BASH BASHPID DIRSTACK FUNCNAME FUNCNEST HISTCMD PIPESTATUS POSIXLY_CORRECT SHLVL PS1 PS2 PS4 ENV PWD"
     " OLDPWD CDPATH GLOBIGNORE EXECIGNORE TMOUT".split()
 )
+# An engine that gives libraries of the host to a container adds them to what was asked for.
+_LIBRARIES = b'[ -z "$_hr_library_path" ] || export LD_LIBRARY_PATH="$_hr_library_path"; unset _hr_library_path\n'
+_MAX_VARIABLE_BYTES = 128 * 1024  # source: execve(2), MAX_ARG_STRLEN
+_MAX_ENV_BYTES = 1024**2  # half of what Linux allows by default for arguments and environment together
 MAX_TAG_BASE_KIB = 2**52
 
 
@@ -69,6 +73,20 @@ def make_request(
 def shell_keeps(name: str) -> bool:
     """Tell whether a variable of this name passes through a shell unchanged; others go through env(1)."""
     return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith(("BASH_", "_hr_"))
+
+
+def export_script(env: Mapping[str, str]) -> bytes:
+    """Return the shell text that sets variables, all of names that a shell keeps, for whatever it starts.
+
+    Raises:
+        SpecError: no program could be started with so much text.
+    """
+    sizes = [len(os.fsencode(f"{name}={value}")) for name, value in env.items()]
+    if max(sizes, default=0) >= _MAX_VARIABLE_BYTES or sum(sizes) > _MAX_ENV_BYTES:
+        allowed = "less text, at most 128 KiB each and 1 MiB in all: it is more than a command line holds"
+        raise SpecError("env", "...", allowed)
+    lines = [b"export %s=%s\n" % (name.encode(), _quote_text(value)) for name, value in env.items()]
+    return b"".join((*lines, _LIBRARIES))
 
 
 def lane_script(request: ExecRequest, sequence: int, tag_kib: int, *, announce: bool = False) -> bytes:

@@ -278,10 +278,10 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
 
 
 def prelude_args(spec: ContainerSpec, places: Places, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the command that enters the working directory, sets the environment and becomes the attached shell."""
-    pairs = [word for pair in spec.env.items() for word in pair]
+    """Return the command that enters the working directory, finds the GPUs' libraries and becomes the attached shell."""
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
-    return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, libraries, gpus.driver_major, *pairs]
+    asked = spec.env.get("LD_LIBRARY_PATH", "")
+    return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, libraries, gpus.driver_major, asked]
 
 
 def mount_option(mount: Mount) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class ApptainerContainer:
                 self.shell.close_output()
                 raise
         except BaseException:
-            records.remove_tree(places.files)
+            records.discard(places.files, places.record)
             raise
 
     def open_shell(self, user: str) -> ProcessShell:
@@ -123,15 +123,19 @@ class ApptainerContainer:
 
 def _make_places(launch: Launch, source: Source, gpus: Gpus) -> Places:
     scratch = scratch_directory()
+    files = f"{scratch}/{launch.name}-{secrets.token_hex(4)}"
+    places = Places(image=source.path, files=files, record=records.path_of(launch.name), workdir=source.workdir)
+    # Before there is anything: until the keeper runs, only this leads to what a killed owner left.
+    records.write(launch.name, launch.spec.image, source.path, launch.labels, os.getpid(), files)
     try:
-        files = tempfile.mkdtemp(prefix=f"{launch.name}-", dir=scratch)
-        places = Places(image=source.path, files=files, record=records.path_of(launch.name), workdir=source.workdir)
+        os.mkdir(files, 0o700)
         for directory in (places.layer, places.sys, places.tmp, places.devices, places.libraries):
             os.mkdir(directory)
         for name, path in gpus.libraries.items():
             os.symlink(path, f"{places.libraries}/{name}")
         Path(places.config).write_text(config_text(launch.spec))
     except OSError as error:
+        records.discard(files, places.record)
         raise StorageError(f"{scratch} cannot be written: {error}; free space, or set APPTAINER_TMPDIR") from error
     return places
 
@@ -141,8 +145,8 @@ def _start(args: list[str]) -> HostProcess:
         return spawn(args, stdin=PIPE, cwd="/", env=environment(os.environ))
     except OSError as error:
         if error.errno == errno.E2BIG:
-            allowed = "less text: environment, labels and mounts together are more than a command line holds"
-            raise SpecError("env", "...", allowed) from error
+            allowed = "less text: labels and mounts together are more than a command line holds"
+            raise SpecError("labels", "...", allowed) from error
         raise EngineUnavailableError(NAME, f"no process can be made: {error}", "see `hyperrun doctor`") from error
 
 

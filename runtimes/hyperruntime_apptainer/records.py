@@ -80,7 +80,7 @@ def path_of(name: str) -> str:
 
 
 def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: int, files: str) -> Record:
-    """Write the record of a container whose keeper has just started.
+    """Write the record of a container: its owner's pid stands for its keeper's until that has started.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -156,7 +156,7 @@ def end(record: Record) -> None:
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in processes)
             raise EngineError(f"container {record.name} does not end; its processes are {pids}")
-    remove_tree(record.files, path_of(record.name))
+    discard(record.files, path_of(record.name))
 
 
 def processes_of(files: str) -> list[psutil.Process]:
@@ -170,6 +170,13 @@ def processes_of(files: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return [process for process in found.values() if _is_ours(process)]
+
+
+def discard(files: str, record: str) -> None:
+    """Remove a container's files, then its record: a record leads to what could not be removed."""
+    remove_tree(files)
+    if not os.path.lexists(files):
+        Path(record).unlink(missing_ok=True)
 
 
 def remove_tree(*paths: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 REMOVE_TREE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; }'
-# Its streams are closed before it cleans up: whoever reads them learns at once that the container has ended.
+# Its streams are closed before it cleans up: whoever reads them learns at once that the container has ended. The record
+# goes last, for whoever kills the keeper at this finds the files by it.
 KEEPER = f"""
 files=$1 record=$2
 shift 2
 "$@"
 code=$?
 exec <&- >&- 2>&-
-set -- "$files" "$record"
-{REMOVE_TREE}
+set -- "$files"
+{{ {REMOVE_TREE}; }} && rm -f -- "$record"
 exit $code
 """
 PREPARE = """
@@ -56,11 +57,7 @@ unset APPTAINER_CONTAINER SINGULARITY_CONTAINER
 [ "$LANG" = C ] && unset LANG
 cd -- "$1" 2>/dev/null || {{ echo "{WORKDIR_MARK}" >&2; exit 125; }}
 libraries=$2 driver=$3
-shift 3
-while [ $# -gt 0 ]; do
-    export "$1=$2"
-    shift 2
-done
+[ -z "$4" ] || export LD_LIBRARY_PATH="$4"
 [ -z "$libraries" ] || export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}$libraries"
 for library in ${{driver:+/usr/local/cuda/compat/libcuda.so.*.*}}; do
     version=${{library##*/libcuda.so.}}
@@ -68,6 +65,7 @@ for library in ${{driver:+/usr/local/cuda/compat/libcuda.so.*.*}}; do
     export LD_LIBRARY_PATH="/usr/local/cuda/compat${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
     break
 done
+[ -z "$4" ] || export _hr_library_path="$LD_LIBRARY_PATH"
 unset libraries driver library version
 exec /bin/sh
 """

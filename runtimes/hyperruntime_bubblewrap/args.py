@@ -38,8 +38,7 @@ def run_args(launch: Launch) -> list[str]:
     for mount in (launch.exchange, *spec.mounts):
         args += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
     args += ["--share-net"] * (spec.network == "host") + ["--remount-ro", "/"] * spec.read_only_rootfs
-    env = {"PATH": PATH, "HOME": "/root", **spec.env}
-    args += [word for pair in env.items() for word in ("--setenv", *pair)]
+    args += ["--setenv", "PATH", PATH, "--setenv", "HOME", "/root"]
     args += [] if limits.pids is None else ["/usr/bin/prlimit", f"--nproc={limits.pids}:{limits.pids}"]
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
     return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, *args, "/bin/sh"]

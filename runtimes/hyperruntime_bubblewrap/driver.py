@@ -62,7 +62,7 @@ class BubblewrapContainer:
         try:
             self.shell = process.ProcessShell(process.spawn(run_args(launch), cwd="/", env={"PATH": os.defpath}))
         except OSError as error:
-            raise SpecError("env", "...", "less text: with the mounts it is more than a command line holds") from error
+            raise SpecError("labels", "...", "less text: with mounts it is more than a command line holds") from error
 
     def observe(self) -> None:
         """Note nothing: there are no counters to look at."""

@@ -101,7 +101,7 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
     for flag, value in (("--workdir", spec.workdir), ("--user", spec.user)):
         if value is not None:
             args += [flag, value]
-    args += _pairs("--env", spec.env) + _pairs("--label", launch.labels)
+    args += _pairs("--label", launch.labels)
     return [*args, spec.image]
 
 

@@ -64,8 +64,8 @@ def program_needed() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno == errno.E2BIG:
-            allowed = "less text: environment, labels and mounts together are more than a command line holds"
-            raise SpecError("env", "...", allowed) from error
+            allowed = "less text: labels and mounts together are more than a command line holds"
+            raise SpecError("labels", "...", allowed) from error
         raise EngineUnavailableError(NAME, f"`podman` cannot be started: {error}", "see `hyperrun doctor`") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,20 @@ def test_more_environment_than_a_command_line_holds_is_refused(runtime: hr.Runti
     env = {f"A{number}": "x" * 100_000 for number in range(40)}
     with pytest.raises(SpecError, match="more than a command line holds"):
         runtime.container(hr.ContainerSpec(image=base_image, env=env))
+
+
+def test_one_variable_longer_than_a_command_can_have_is_refused(runtime: hr.Runtime, base_image: str) -> None:
+    with pytest.raises(SpecError, match="128 KiB"):
+        runtime.container(hr.ContainerSpec(image=base_image, env={"A": "x" * 128 * 1024}))
+
+
+def test_the_environment_is_on_no_command_line_of_this_machine(runtime: hr.Runtime, base_image: str) -> None:
+    secret = f"key-{uuid.uuid4().hex}"
+    with runtime.container(hr.ContainerSpec(image=base_image, env={"API_KEY": secret})) as container:
+        seen = container.exec(["sh", "-c", "echo $API_KEY; cat /proc/[0-9]*/cmdline"]).check().stdout
+        lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    assert seen.startswith(secret.encode())
+    assert secret.encode() not in seen.removeprefix(secret.encode()) + b"".join(lines)
 
 
 def test_an_image_without_a_shell_is_refused_clearly(runtime: hr.Runtime, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from hyperruntime.errors import EngineError
 from hyperruntime.process import DEVNULL, HostProcess, kill_group, process_start_ticks, run_process, spawn, wait_until
 from hyperruntime_apptainer import ApptainerDriver, records
+from hyperruntime_apptainer.texts import KEEPER
 
 LABELS = {"io.hyperruntime.owner": "token", "mine": "1"}
 
@@ -106,3 +109,36 @@ def test_a_damaged_record_hides_no_other(keeper: HostProcess, files: Path, text:
     write(keeper, files)
     Path(records.path_of("damaged")).write_text(text)
     assert [listed.id for listed in ApptainerDriver().containers()] == ["c"]
+
+
+def test_what_an_owner_left_who_was_killed_before_the_keeper_ran_is_found(tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys
+        from hyperruntime.driver import Launch
+        from hyperruntime.spec import ContainerSpec, Limits, Mount
+        from hyperruntime_apptainer import container
+        container._start = lambda args: os.kill(os.getpid(), 9)
+        spec, exchange = ContainerSpec(image="i", limits=Limits(pids=None)), Mount(source="/usr", target="/x")
+        launch = Launch(spec=spec, name="c", labels={"mine": "1"}, exchange=exchange, private_dir="")
+        container.ApptainerContainer(launch, container.Settings(), container.Source(path="/source"), lambda: None)
+    """
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    env = {**os.environ, "APPTAINER_TMPDIR": str(scratch)}
+    assert run_process([sys.executable, "-c", code], env=env).exit_code == -signal.SIGKILL
+    assert len(list(scratch.iterdir())) == 1
+    records.remove_labelled("mine=1")
+    assert list(scratch.iterdir()) == []
+    assert list(records.read_all()) == []
+
+
+def test_the_record_of_files_that_could_not_be_removed_stays(files: Path, tmp_path: Path) -> None:
+    record, programs = tmp_path / "record", tmp_path / "programs"
+    record.write_text("{}")
+    programs.mkdir()
+    (programs / "rm").write_text('#!/bin/sh\nfor path; do [ -d "$path" ] || /bin/rm -f -- "$path"; done; exit 1\n')
+    (programs / "rm").chmod(0o755)
+    args = ["/bin/sh", "-c", KEEPER, "keeper", str(files), str(record), "true"]
+    run_process(args, env={"PATH": f"{programs}:{os.environ['PATH']}"})
+    assert files.exists()
+    assert record.exists()

@@ -67,7 +67,6 @@ def test_the_keeper_tells_which_container_it_keeps() -> None:
     [
         ({"network": "host"}, ["--share-net"]),
         ({"workdir": "/w"}, ["--chdir", "/w"]),
-        ({"env": {"A": "1 2"}}, ["--setenv", "A", "1 2"]),
         ({"read_only_rootfs": True}, ["--remount-ro", "/"]),
         ({"mounts": (Mount(source="/m", target="/n"),)}, ["--ro-bind", "/m", "/n"]),
         ({"mounts": (Mount(source="/m", target="/n", read_only=False),)}, ["--bind", "/m", "/n"]),
