@@ -1,8 +1,9 @@
-"""Turn a spec into the argv of ``bwrap``: pure, no I/O. Source: bwrap(1) of 0.8."""
+"""Turn a spec into the argv of ``bwrap``; all it looks at is which directories there are. Source: bwrap(1) of 0.8."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from hyperruntime.driver import Launch
@@ -11,11 +12,11 @@ from hyperruntime.spec import ContainerSpec
 
 NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
-# All that is seen of the host: /usr, what Linux keeps beside it, and of /etc what programs need. The rest is not there.
+# All that is seen of the host: /usr, but for this machine's settings in it (keys!), and of /etc what programs need.
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
 ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 HOSTS_ETC = (*ETC, "os-release", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo")
-OWN_ETC = Path(__file__).parent / "etc"
+HIDDEN, OWN_ETC = ("/usr/local/etc", "/usr/etc"), Path(__file__).parent / "etc"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # bwrap dies with the *thread* that started it, so a shell starts it, whose arguments are the container's record.
 KEEPER = 'shift 2; "$@"; exit $?'
@@ -25,12 +26,13 @@ def run_args(launch: Launch) -> list[str]:
     """Return the argv that starts a container with a shell attached."""
     spec, limits = launch.spec, launch.spec.limits
     args = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--uid", "0", "--gid", "0", "--clearenv"]
-    args += ["--hostname", launch.name, "--chdir", spec.workdir or "/", "--cap-drop", "ALL"]
+    args += ["--hostname", launch.name, "--chdir", spec.workdir or "/", "--cap-drop", "ALL", "--setenv", "PATH", PATH]
     args += [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
     args += ["--ro-bind", "/usr", "/usr", *(word for n in LINKS for word in ("--symlink", f"usr/{n}", f"/{n}"))]
+    args += [w for p in HIDDEN if os.path.isdir(p) and not os.path.islink(p) for w in ("--tmpfs", p, "--remount-ro", p)]
     args += ["--proc", "/proc", "--dev", "/dev", "--dir", "/root", "--dir", "/run", "--perms", "1777"]
     args += [] if limits.tmpfs_bytes is None else ["--size", str(limits.tmpfs_bytes)]
-    args += ["--tmpfs", "/tmp", "--perms", "1777", "--dir", "/var/tmp"]  # noqa: S108 - paths in the container
+    args += ["--tmpfs", "/tmp", "--perms", "1777", "--dir", "/var/tmp", "--setenv", "HOME", "/root"]  # noqa: S108
     for name in ("passwd", "group", "hosts"):
         args += ["--ro-bind", str(OWN_ETC / name), f"/etc/{name}"]
     for name in (*HOSTS_ETC, "resolv.conf", "hosts") if spec.network == "host" else HOSTS_ETC:
@@ -38,7 +40,6 @@ def run_args(launch: Launch) -> list[str]:
     for mount in (launch.exchange, *spec.mounts):
         args += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
     args += ["--share-net"] * (spec.network == "host") + ["--remount-ro", "/"] * spec.read_only_rootfs
-    args += ["--setenv", "PATH", PATH, "--setenv", "HOME", "/root"]
     args += [] if limits.pids is None else ["/usr/bin/prlimit", f"--nproc={limits.pids}:{limits.pids}"]
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
     return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, *args, "/bin/sh"]

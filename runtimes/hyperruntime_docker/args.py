@@ -82,7 +82,7 @@ def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
         "Image": spec.image,
         "Entrypoint": command[:1],
         "Cmd": command[1:],
-        "Env": env_list(spec.env),
+        "Env": env_list({**spec.env, **no_gpu_env(spec, settings)}),
         "Labels": {**launch.labels, UID_LABEL: str(os.getuid())},
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host_config(launch, settings),
@@ -139,6 +139,16 @@ def shell_args(workdir: str | None) -> list[str]:
         return ["/bin/sh"]
     script = f'cd -- "$1" 2>/dev/null || {{ echo "{NO_WORKDIR}" >&2; exit 1; }}; exec /bin/sh'
     return ["/bin/sh", "-c", script, "sh", workdir]
+
+
+def no_gpu_env(spec: ContainerSpec, settings: Settings) -> dict[str, str]:
+    """Return what keeps GPUs out that nobody asked for.
+
+    Where NVIDIA's runtime is the daemon's default one it gives all GPUs to any image whose environment names them, as
+    NVIDIA's own do. Source: NVIDIA Container Toolkit, "Environment variables"; by DeviceRequest the daemon sets it.
+    """
+    by_request = spec.gpus is not None and not cdi_names(gpu_names(spec.gpus), settings)
+    return {"NVIDIA_VISIBLE_DEVICES": "void"} if settings.nvidia and not by_request else {}
 
 
 def env_list(env: Mapping[str, str]) -> list[str]:

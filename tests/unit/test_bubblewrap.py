@@ -46,6 +46,17 @@ def test_of_the_host_only_its_programs_and_named_files_are_seen() -> None:
     assert binds(args, "--bind") == []
 
 
+def test_what_is_set_for_this_machine_below_usr_is_not_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    names = ("there", "link", "missing")
+    monkeypatch.setattr("hyperruntime_bubblewrap.args.HIDDEN", tuple(str(tmp_path / name) for name in names))
+    text = " ".join(args_of())
+    hidden = f"--tmpfs {tmp_path}/there --remount-ro {tmp_path}/there"
+    assert text.index("--ro-bind /usr /usr") < text.index(hidden)
+    assert text.count(str(tmp_path)) == 2
+
+
 def test_everything_is_unshared_and_nothing_handed_on() -> None:
     args = args_of()
     wanted = {"--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop"}

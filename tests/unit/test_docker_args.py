@@ -137,3 +137,18 @@ def test_what_this_daemon_cannot_do_is_refused_by_name(changes: Any, settings: S
 
 def test_containers_have_the_same_capabilities_on_every_engine() -> None:
     assert CAPABILITIES == PODMAN_CAPABILITIES
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "env"),
+    [
+        (None, ABLE, ["A=1"]),
+        (None, NVIDIA, ["A=1", "NVIDIA_VISIBLE_DEVICES=void"]),
+        ("all", NVIDIA, ["A=1"]),
+        (("nvidia.com/gpu=0",), BOTH, ["A=1", "NVIDIA_VISIBLE_DEVICES=void"]),
+    ],
+)
+def test_an_image_gets_no_gpu_by_its_environment(gpus: Any, settings: Settings, env: list[str]) -> None:
+    asked = hr.ContainerSpec(image="i", env={"A": "1"}, gpus=gpus, limits=hr.Limits(pids=None))
+    launch = Launch(spec=asked, name="n", labels={}, exchange=hr.Mount(source="/x", target="/y"), private_dir="")
+    assert container_config(launch, settings)["Env"] == env
