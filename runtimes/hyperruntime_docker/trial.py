@@ -8,16 +8,18 @@ import select
 import tarfile
 import tempfile
 import uuid
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import owned_directory
+from hyperruntime.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.spec import Mount
-from hyperruntime_docker.args import NAME, probe_config
+from hyperruntime_docker.args import NAME, UID_LABEL, probe_config
 from hyperruntime_docker.client import REMOTE_HINT, Engine, translated
 from hyperruntime_docker.container import STREAMS, remove
 from hyperruntime_docker.shell import read_text, take_over
@@ -25,7 +27,9 @@ from hyperruntime_docker.shell import read_text, take_over
 log = get_logger(__name__)
 
 _EXCHANGE = "/run/hyperruntime"
+_REPOSITORY = "localhost/hyperruntime-probe"
 _RUN_TIMEOUT_S = 10.0
+# Opened for both, or it would wait for ever for a reader that was killed.
 _SCRIPT = rf"""
 show() {{ for f in "$@"; do [ -r "$f" ] && {{ read -r v <"$f"; echo "$n $v"; return; }}; done; echo "$n none"; }}
 c=/sys/fs/cgroup
@@ -33,7 +37,7 @@ n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
 n=pids show $c/pids.max $c/pids/pids.max
 n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 echo works
-echo heard >{_EXCHANGE}/fifo
+echo heard 1<>{_EXCHANGE}/fifo
 """
 # A daemon without a bridge starts the container all the same, and leaves it with `lo` alone.
 _NETWORK_SCRIPT = {"host": "echo works", "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works"}
@@ -45,7 +49,7 @@ class Trial:
     def __init__(self, engine: Engine) -> None:
         """Make nothing yet."""
         self._engine, self._tag = engine, uuid.uuid4().hex[:12]
-        self._image = f"localhost/hyperruntime-probe:{self._tag}"
+        self._image, self._labels = f"{_REPOSITORY}:{self._tag}", OwnerIdentity.current().to_labels()
         self._stack = ExitStack()
         self._exchange = ""
         self._userland: list[Mount] = []
@@ -63,10 +67,11 @@ class Trial:
         os.chmod(self._fifo, 0o622)
         rootfs, userland = skeleton()
         self._userland = [Mount(source=path, target=path) for path in userland]
-        repository, _, tag = self._image.rpartition(":")
+        changes = [f"LABEL {name}={value}" for name, value in self._labels.items()]
         try:
             with translated("an empty image cannot be imported"):
-                self._engine.api().import_image_from_data(rootfs, repository=repository, tag=tag)
+                api = self._engine.api()
+                api.import_image_from_data(rootfs, repository=_REPOSITORY, tag=self._tag, changes=changes)
         except BaseException:
             self._stack.close()
             raise
@@ -75,11 +80,12 @@ class Trial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove both."""
+        """Remove both, and what killed probes left."""
         self._stack.close()
         try:
             with translated("the probe's image cannot be removed"):
                 self._engine.api().remove_image(self._image, force=True)
+                remove_left(self._engine)
         except (EngineError, EngineUnavailableError) as failure:
             log.debug("probe image not removed", error=str(failure))
 
@@ -129,6 +135,7 @@ class Trial:
         """Return what a container printed in its first seconds."""
         api, name = self._engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
         config = probe_config(self._image, mounts, script, network, limited=limited)
+        config["Labels"] = {**self._labels, UID_LABEL: str(os.getuid())}
         try:
             with translated("a trial container does not start"):
                 api.create_container_from_config(config, name=name)
@@ -138,6 +145,22 @@ class Trial:
                     return read_text(connection, early, _RUN_TIMEOUT_S)
         finally:
             remove(self._engine, name)
+
+
+def remove_left(engine: Engine) -> None:
+    """Remove the containers that killed probes made and never started, and their empty images."""
+    api, ours = engine.api(), {"label": LABEL}
+    for entry in api.containers(all=True, filters=ours):
+        if str(entry.get("Image")).startswith(f"{_REPOSITORY}:") and _is_left(entry):
+            remove(engine, str(entry["Id"]))
+    for entry in api.images(name=_REPOSITORY, filters=ours):
+        if _is_left(entry):
+            api.remove_image(entry["Id"], force=True)
+
+
+def _is_left(entry: Mapping[str, Any]) -> bool:
+    owner = OwnerIdentity.from_labels(entry.get("Labels") or {})
+    return owner is not None and owner.state() == "dead"
 
 
 def skeleton() -> tuple[bytes, list[str]]:

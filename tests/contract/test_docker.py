@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tarfile
@@ -31,6 +32,7 @@ from hyperruntime_docker.args import UID_LABEL
 from hyperruntime_docker.client import Engine
 from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
+from hyperruntime_docker.trial import Trial
 
 pytestmark = pytest.mark.docker
 
@@ -214,6 +216,29 @@ def copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
     except OSError:
         pass
+
+
+@pytest.mark.parametrize("moment", ["read_text", "take_over"])
+def test_a_probe_that_is_killed_leaves_nothing_for_long(opened: hr.Runtime, moment: str) -> None:
+    code = f"""if True:
+        import os
+        from hyperruntime_docker import trial
+        trial.{moment} = lambda *args: os.kill(os.getpid(), 9)
+        with trial.Trial(trial.Engine()) as killed:
+            print(killed._image, flush=True)
+            killed.limits()
+    """
+    result = run_process([sys.executable, "-c", code])
+    assert result.exit_code == -signal.SIGKILL
+    image = result.stdout.decode().strip()
+    args = ("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
+    if moment == "read_text":  # it was started
+        assert wait_until(lambda: not docker(*args), 10, 0.1)
+    assert docker("images", "--quiet", image)
+    with Trial(Engine()):
+        pass
+    assert not docker("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
+    assert not docker("images", "--quiet", image)
 
 
 def test_containers_of_another_user_of_the_daemon_are_not_ours(opened: hr.Runtime) -> None:
