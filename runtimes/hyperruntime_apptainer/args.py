@@ -278,7 +278,7 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
 
 
 def prelude_args(spec: ContainerSpec, places: Places, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the command that enters the working directory, finds the GPUs' libraries and becomes the attached shell."""
+    """Return the command that enters the working directory, finds GPUs' libraries and becomes the shell."""
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
     asked = spec.env.get("LD_LIBRARY_PATH", "")
     return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, libraries, gpus.driver_major, asked]

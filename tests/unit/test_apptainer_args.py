@@ -57,7 +57,7 @@ def test_the_whole_of_a_default_container() -> None:
         *("--mount", "type=bind,src=/x,dst=/run/hyperruntime,ro"),
     ]
     assert args[args.index("/store/rootfs") + 1 :][:2] == ["/bin/sh", "-c"]
-    assert args[-4:] == ["sh", "/image", "", ""]
+    assert args[-5:] == ["sh", "/image", "", "", ""]
 
 
 @pytest.mark.parametrize(
