@@ -70,11 +70,18 @@ def connect(timeout_s: int) -> Any:  # noqa: ANN401 - the SDK is untyped
 
 
 def endpoint() -> str:
-    """Return the URL of the daemon that will be used."""
+    """Return the URL of the daemon that will be used.
+
+    Raises:
+        EngineUnavailableError: the context that is asked for does not exist; the SDK would take the default one.
+    """
     if host := os.environ.get("DOCKER_HOST"):
         return host
     from docker.context import ContextAPI
 
+    if ContextAPI.get_context(name := os.environ.get("DOCKER_CONTEXT")) is None:
+        why = f"there is no context {name!r}" if name else "its current context does not exist"
+        raise EngineUnavailableError(NAME, why, "see `docker context ls`, and `docker context use` or DOCKER_CONTEXT")
     return str(ContextAPI.kwargs_from_context().get("base_url") or f"unix://{DEFAULT_SOCKET}")
 
 
@@ -84,7 +91,7 @@ def endpoint_or_default() -> str:
 
     try:
         return endpoint()
-    except DockerException:
+    except (DockerException, EngineUnavailableError):
         return f"unix://{DEFAULT_SOCKET}"
 
 

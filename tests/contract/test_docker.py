@@ -108,6 +108,21 @@ def test_the_current_context_is_honoured(monkeypatch: pytest.MonkeyPatch, tmp_pa
         hr.open_runtime("docker")
 
 
+@pytest.mark.parametrize("how", ["by variable", "as the current one"])
+def test_a_context_that_does_not_exist_is_named_and_no_other_daemon_used(
+    opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    if how == "by variable":
+        monkeypatch.setenv("DOCKER_CONTEXT", "nope")
+    else:
+        (tmp_path / "config.json").write_text(json.dumps({"currentContext": "nope"}))
+    with pytest.raises(EngineUnavailableError, match="context"):
+        DockerDriver().probe()
+    assert any(found.ok is False for found in DockerDriver().diagnose())
+
+
 def test_a_daemon_that_does_not_see_our_files_is_refused(opened: hr.Runtime, tmp_path: Path) -> None:
     """As on another machine: here its view of TMPDIR is cut off by a mount namespace."""
     program = "import hyperruntime as hr; hr.open_runtime('docker')"
