@@ -24,6 +24,7 @@ from hyperruntime.errors import (
 RUNTIMES = "hyperruntime.runtimes"
 DOMAINS = "hyperruntime.domains"
 EXECUTORS = "hyperruntime.executors"
+OURS = "hyperruntime"  # the distribution
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
 
@@ -84,9 +85,10 @@ def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a
 
 
 def auto_order() -> list[str]:
-    """Return the drivers' names in the order in which ``auto`` tries them."""
+    """Return the drivers' names in the order in which ``auto`` tries them: other packages' before our last resort."""
     known = plugins(RUNTIMES)
-    return [n for n in AUTO_ORDER if n in known] + sorted(n for n in known if n not in AUTO_ORDER)
+    rest = sorted((known[name].source == OURS, name) for name in known if name not in AUTO_ORDER)
+    return [*(name for name in AUTO_ORDER if name in known), *(name for _, name in rest)]
 
 
 def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception]) -> Any:  # noqa: ANN401

@@ -111,7 +111,8 @@ def test_plugins_come_last_in_the_order_of_auto(environment: Environment) -> Non
     names = list(environment.runtimes())
     ours = [name for name in AUTO_ORDER if name in names]
     assert names[: len(ours)] == ours
-    assert {"throwaway", *BROKEN} <= set(names[len(ours) :])
+    assert {"throwaway", *BROKEN} <= set(names[len(ours) : -1])
+    assert names[-1] == "bubblewrap"
 
 
 def test_broken_drivers_are_reported_and_all_else_works(environment: Environment) -> None:
