@@ -44,7 +44,9 @@ def measure(name: str, only: str | None) -> dict[str, Any]:
     rows: list[Row] = []
     with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
-        parts = [execs.exec_rows, execs.life_rows, execs.stream_rows] if only != "generations" else []
+        parts = (
+            [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows] if only != "generations" else []
+        )
         parts += [generations.overhead_rows] if only != "execs" else []
         parts += [generations.resume_rows] if only != "execs" and name == "podman" else []
         for part in parts:

@@ -16,6 +16,12 @@ from tests.bench.measure import Row, from_threads, in_turn, memory_growth, secon
 from tests.bench.rivals import Rival, fresh_args, rivals, run_quiet
 
 GIB = 1 << 30
+HIDING = [
+    "sleep 60 & sleep 60",
+    "trap '' TERM HUP INT; while :; do sleep 60; done",
+    "setsid env -i sh -c 'trap \"\" TERM; sleep 60 & sleep 60' </dev/null >/dev/null 2>&1 & sleep 60",
+    "f() { sleep 60 & [ $1 -gt 0 ] && f $(($1 - 1)); }; f 40; wait",
+]
 
 
 def exec_rows(runtime: Runtime, image: str) -> list[Row]:
@@ -61,6 +67,26 @@ def rival_row(rival: Rival, ours_s: float, theirs_s: float) -> Row:
         wanted="" if rival.wanted is None else f"{rival.wanted}x faster",
         holds=None if rival.wanted is None else ratio >= rival.wanted,
     )
+
+
+def deadline_rows(runtime: Runtime, image: str) -> list[Row]:
+    """How long after its deadline the call returns, for commands that hide."""
+    late: list[float] = []
+    with runtime.container(hr.ContainerSpec(image=image)) as container:
+        for script in HIDING * 5:
+            took = seconds(lambda script=script: container.exec(["sh", "-c", script], timeout_s=0.3))  # type: ignore[misc]
+            late.append(took - 0.3)
+    worst = max(late)
+    return [
+        Row(
+            what="return after a deadline, worst of 20 commands that hide",
+            value=worst * 1e3,
+            unit="ms",
+            compared_to=f"median: {statistics.median(late) * 1e3:.0f} ms",
+            wanted="within 2000 ms",
+            holds=worst <= 2,
+        )
+    ]
 
 
 def check(container: hr.Container) -> None:

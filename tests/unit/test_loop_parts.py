@@ -103,16 +103,16 @@ def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path)
     )
     started = time.monotonic()
     lines = harness(tmp_path, body, task_timeout_s=1)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert lines[0]["error"] == "the task took more than 1 s"
     assert lines[1]["prediction"] == 1
 
 
 def test_the_harness_does_not_wait_for_what_a_task_left_behind(tmp_path: Path) -> None:
-    body = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(5)\n    os._exit(0)\nreturn 1, []"
+    body = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\n    os._exit(0)\nreturn 1, []"
     started = time.monotonic()
     assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 def test_a_task_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
