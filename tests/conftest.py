@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the engine's tests run against any driver."""
     default = os.environ.get("HYPERRUNTIME_TEST_RUNTIME", "podman")
     parser.addoption("--runtime", metavar="NAME", default=default, help="driver that the engine tests use")
+    parser.addoption("--one-shell", action="store_true", help="leave out the images of other shells than dash")
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +49,25 @@ ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the contract tests of another engine than the one under test: modules ``test_ENGINE...``."""
+    """Leave out the contract tests of another engine than the one under test: modules ``test_ENGINE...``.
+
+    With ``--one-shell`` also what is done with other shells: they were looked at on another engine.
+    """
     chosen = config.getoption("--runtime")
     others = tuple(f"test_{engine}" for engine in ENGINES if engine != chosen)
-    foreign = [item for item in items if item.path.parent.name == "contract" and item.path.stem.startswith(others)]
+    contract = [item for item in items if item.path.parent.name == "contract"]
+    foreign = [item for item in contract if item.path.stem.startswith(others)]
+    if config.getoption("--one-shell"):
+        foreign += [item for item in contract if item not in foreign and _parameters(item) & set(SHELLS[1:])]
     if foreign:
         config.hook.pytest_deselected(items=foreign)
         items[:] = [item for item in items if item not in foreign]
+
+
+def _parameters(item: pytest.Item) -> set[object]:
+    """Return the texts that a test is parametrized with."""
+    spec = getattr(item, "callspec", None)
+    return {value for value in spec.params.values() if isinstance(value, str)} if spec is not None else set()
 
 
 @attrs.frozen
