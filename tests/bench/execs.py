@@ -110,6 +110,7 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
         starts.append(time.perf_counter() - begin)
         removals.append(seconds(container.close))
         theirs.append(seconds(lambda: run_quiet(*args)))
+    promised = runtime.name != "bubblewrap"  # a bare bwrap is a process, not a container: it has no exec
     start, removal, run = (statistics.median(values) for values in (starts, removals, theirs))
     return [
         Row(
@@ -118,8 +119,8 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
             unit="ms",
             compared_to=f"{name} IMAGE true: {run * 1e3:.0f} ms",
             ratio=start / run,
-            wanted="at most 1.5x",
-            holds=start / run <= 1.5,
+            wanted="at most 1.5x" if promised else "",
+            holds=start / run <= 1.5 if promised else None,
         ),
         Row(what="removal", value=removal * 1e3, unit="ms", wanted="under 500 ms", holds=removal < 0.5),
     ]
