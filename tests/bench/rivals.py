@@ -95,7 +95,7 @@ def _docker_rivals(runtime: Runtime, container: hr.Container, image: str) -> Ite
 @contextmanager
 def _apptainer_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
     name = f"bench{uuid.uuid4().hex[:8]}"
-    run_quiet("apptainer", "instance", "start", *_APPTAINER, _file_of(runtime, image), name)
+    run_quiet("apptainer", "instance", "start", "--userns", "--containall", _file_of(runtime, image), name)
     try:
         yield [
             Rival(
@@ -136,7 +136,7 @@ def _ulimits(runtime: Runtime) -> list[str]:
 
 def _file_of(runtime: Runtime, image: str) -> str:
     """Return the file or directory that an Apptainer image is."""
-    return str(runtime._driver.images.path_of(image))  # type: ignore[attr-defined]
+    return str(runtime._driver.images.source(image).path)  # type: ignore[attr-defined]
 
 
 def _settings(runtime: Runtime) -> Any:
