@@ -135,8 +135,9 @@ def _ulimits(runtime: Runtime) -> list[str]:
 
 
 def _file_of(runtime: Runtime, image: str) -> str:
-    """Return the file or directory that an Apptainer image is."""
-    return str(runtime._driver.images.source(image).path)  # type: ignore[attr-defined]
+    """Return the SIF that an Apptainer image is; an instance does not start from every unpacked one."""
+    store = runtime._driver.images._store  # type: ignore[attr-defined]
+    return str(store.find(image).sif)
 
 
 def _settings(runtime: Runtime) -> Any:
