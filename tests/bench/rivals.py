@@ -59,7 +59,7 @@ def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
     if runtime.name == "docker":
         return "docker run --rm", ["docker", "run", "--rm", "--network", "none", image, "true"]
     if runtime.name == "apptainer":
-        return "apptainer exec", ["apptainer", "exec", *_APPTAINER, _file_of(runtime, image), "true"]
+        return "apptainer exec", ["apptainer", "exec", *_APPTAINER, _unpacked(runtime, image), "true"]
     return "bwrap", list(_BWRAP)
 
 
@@ -95,7 +95,7 @@ def _docker_rivals(runtime: Runtime, container: hr.Container, image: str) -> Ite
 @contextmanager
 def _apptainer_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
     name = f"bench{uuid.uuid4().hex[:8]}"
-    run_quiet("apptainer", "instance", "start", "--userns", "--containall", _file_of(runtime, image), name)
+    run_quiet("apptainer", "instance", "start", "--userns", "--containall", _sif(runtime, image), name)
     try:
         yield [
             Rival(
@@ -134,8 +134,13 @@ def _ulimits(runtime: Runtime) -> list[str]:
     return ["--ulimit", f"nofile={found.nofile}:{found.nofile}", "--ulimit", f"nproc={found.nproc}:{found.nproc}"]
 
 
-def _file_of(runtime: Runtime, image: str) -> str:
-    """Return the SIF that an Apptainer image is; an instance does not start from every unpacked one."""
+def _unpacked(runtime: Runtime, image: str) -> str:
+    """Return the directory that our own containers of an Apptainer image are made from."""
+    return str(runtime._driver.images.source(image).path)  # type: ignore[attr-defined]
+
+
+def _sif(runtime: Runtime, image: str) -> str:
+    """Return the SIF of an Apptainer image: an instance did not start from the base image's directory."""
     store = runtime._driver.images._store  # type: ignore[attr-defined]
     return str(store.find(image).sif)
 
