@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -18,6 +18,9 @@ from hyperruntime.units import MIB
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SEED_BITS = 32
 ALL_SAMPLES = -1
+BASELINES = ("no_selfimprove", "no_archive", "dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove")
+OPTIMIZE_OPTIONS = ("only_agent", "both_agent_ensemble", "only_ensemble")
+VALID_PARENT_RULES = ("strict", "hyperagents")
 
 
 def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - what a caller hands in
@@ -34,6 +37,23 @@ def _count(least: int, allowed: str) -> Any:  # noqa: ANN401 - an attrs validato
             raise SpecError(attribute.name, value, allowed)
 
     return check
+
+
+def _one_of(allowed: Sequence[str]) -> Any:  # noqa: ANN401 - an attrs validator
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value not in allowed:
+            raise SpecError(attribute.name, value, unknown_name(attribute.name, str(value), allowed))
+
+    return check
+
+
+def _amount(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise SpecError(attribute.name, value, "a number above zero")
+
+
+_OPTIONAL_COUNT = attrs.validators.optional(_count(1, "a count, 1 or more"))
+_OPTIONAL_AMOUNT = attrs.validators.optional(_amount)
 
 
 def _seconds(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -56,7 +76,21 @@ class GenerateOptions:
         parent_selection: how parents are chosen; see ``selection``.
         executor: entry point of ``hyperruntime.executors`` that runs generations.
         eval_samples: tasks per split for each domain, ``-1`` for all; None is all for each.
+        eval_workers: how many tasks of a split an agent repository's own harness answers at once.
+        eval_test: whether generations are evaluated on the split ``test`` too; parents are never chosen by it.
         skip_staged_eval: whether each generation is evaluated in full at once.
+        edit_select_parent: whether parents are chosen by the agents' own program, which may evolve, in a container.
+        valid_parent: ``strict``: who has a score may be a parent, whatever its children do; ``hyperagents``: who was
+            evaluated may, until a child's meta agent fails.
+        meta_patch_files: diffs that the first generation starts with, of agents of other runs.
+        reset_task_agent: whether these diffs leave ``task_agent.py`` alone.
+        reset_meta_agent: whether these diffs leave ``meta_agent.py`` alone.
+        copy_root_dir: directory that the initial agent is taken from, instead of the agent's own.
+        run_baseline: one of ``BASELINES``, or None.
+        optimize_option: what is evolved: ``only_agent``, ``only_ensemble``, or both.
+        agent_archive_path: a finished run whose ensemble is evolved.
+        model: name of the model that agents ask for; None leaves that to them.
+        gateway: file of the gateway's configuration (TOML), or None.
         image: reference or recipe; None is what the first domain names.
         network: of the containers.
         limits: of each container.
@@ -64,7 +98,16 @@ class GenerateOptions:
         gpus: of each container, as in a spec; asked for only where a domain needs GPUs.
         timeout_meta_s: seconds the meta agent may take.
         timeout_eval_s: seconds the evaluation of one split may take.
+        timeout_report_s: seconds the report on one split may take.
+        timeout_ensemble_s: seconds the ensemble may take for one split.
+        timeout_select_s: seconds the agents' own choice of a parent may take.
         timeout_check_s: seconds the load check may take.
+        budget_requests: requests to models that the run may make; None is no limit, here and below.
+        budget_tokens: tokens, of requests and answers, that the run may use.
+        budget_money: what the run may cost, by the prices that the gateway is told.
+        budget_generation_requests: requests to models that one generation may make.
+        budget_generation_tokens: tokens that one generation may use.
+        budget_generation_money: what one generation may cost.
         max_file_bytes: a larger new or changed file stays out of a generation's diff.
     """
 
@@ -80,7 +123,20 @@ class GenerateOptions:
     parent_selection: str = "score_child_prop"
     executor: str = "local"
     eval_samples: tuple[int, ...] | None = attrs.field(default=None, converter=_counts)
+    eval_workers: int = attrs.field(default=10, validator=_count(1, "a count of tasks at once, 1 or more"))
+    eval_test: bool = False
     skip_staged_eval: bool = False
+    edit_select_parent: bool = False
+    valid_parent: str = attrs.field(default="strict", validator=_one_of(VALID_PARENT_RULES))
+    meta_patch_files: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    reset_task_agent: bool = False
+    reset_meta_agent: bool = False
+    copy_root_dir: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
+    run_baseline: str | None = attrs.field(default=None, validator=attrs.validators.optional(_one_of(BASELINES)))
+    optimize_option: str = attrs.field(default="only_agent", validator=_one_of(OPTIMIZE_OPTIONS))
+    agent_archive_path: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
+    model: str | None = None
+    gateway: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
     image: str | None = None
     network: Network = "none"
     limits: Limits = attrs.field(factory=Limits)
@@ -88,7 +144,16 @@ class GenerateOptions:
     gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus)
     timeout_meta_s: float = attrs.field(default=21600.0, validator=_seconds)
     timeout_eval_s: float = attrs.field(default=18000.0, validator=_seconds)
+    timeout_report_s: float = attrs.field(default=10800.0, validator=_seconds)
+    timeout_ensemble_s: float = attrs.field(default=10800.0, validator=_seconds)
+    timeout_select_s: float = attrs.field(default=3600.0, validator=_seconds)
     timeout_check_s: float = attrs.field(default=300.0, validator=_seconds)
+    budget_requests: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    budget_tokens: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    budget_money: float | None = attrs.field(default=None, validator=_OPTIONAL_AMOUNT)
+    budget_generation_requests: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    budget_generation_tokens: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    budget_generation_money: float | None = attrs.field(default=None, validator=_OPTIONAL_AMOUNT)
     max_file_bytes: int = attrs.field(default=5 * MIB, validator=_count(1, "a positive number of bytes"))
 
     def __attrs_post_init__(self) -> None:

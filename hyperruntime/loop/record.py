@@ -11,7 +11,7 @@ import attrs
 from hyperruntime.loop.selection import GenId
 
 FailureClass = Literal[
-    "agent", "empty-diff", "refused-patch", "does-not-load", "evaluation", "timeout", "infrastructure"
+    "agent", "empty-diff", "refused-patch", "does-not-load", "evaluation", "timeout", "budget", "infrastructure"
 ]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
 SCHEMA = 1
