@@ -1,12 +1,15 @@
-"""The domain seam: what is evolved against. Imports nothing of the project but nothing-at-all values.
+"""The domain seam: what is evolved against. Imports nothing of the project.
 
 A domain runs on the host. Only ``Task.inputs`` ever enters a container; labels, and the code that scores, never do.
+A class with the members of ``Domain`` is enough. One that must see an answer run is a ``TriedDomain`` too, one whose
+tasks go back and forth a ``DialogueDomain``. Why: docs/decisions/0016-domains.md; how: docs/writing-a-domain.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -58,11 +61,70 @@ class Split:
     staged_threshold: float = 0.0
 
 
-class Domain(Protocol):
-    """What a domain package provides; loaded by entry point from ``hyperruntime.domains`` and called with no argument.
+@attrs.frozen(kw_only=True)
+class Trial:
+    """A command to be run on an answer, in a fresh container that is thrown away afterwards; values only.
+
+    Whatever the command prints, and its exit code, is the word of a process that the answer may have written: a domain
+    compares it with what it knows, and keeps what decides on the host.
 
     Attributes:
-        name: the entry point's name.
+        args: argv; runs in a directory that holds ``files``.
+        files: contents by relative path; ``/`` makes folders.
+        input: what the command reads.
+        timeout_s: seconds it may take.
+    """
+
+    args: tuple[str, ...] = attrs.field(converter=tuple)
+    files: Mapping[str, str | bytes] = attrs.field(factory=dict)
+    input: bytes = b""
+    timeout_s: float = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class TrialResult:
+    """How a trial ended; none of it is to be trusted.
+
+    Attributes:
+        exit_code: of the command.
+        stdout: what it printed, head and tail where that was much.
+        stderr: the same of the other stream.
+        timed_out: whether it was ended at its deadline.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+
+
+class Dialogue(Protocol):
+    """One task in progress: it lives on the host, and the agent in a container is told what it needs to go on."""
+
+    def begin(self) -> Mapping[str, Any]:
+        """Return the inputs of the agent's first turn: JSON values."""
+        ...
+
+    def reply(self, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON value
+        """Return the inputs of the next turn, or None when the task is over; never raises on a hostile prediction."""
+        ...
+
+    def outcome(self) -> Any:  # noqa: ANN401 - any JSON value
+        """Return what is scored and kept as the task's prediction; asked once, at the end, however that came."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the task held."""
+        ...
+
+
+class Domain(Protocol):
+    """What a domain package provides; loaded by entry point from ``hyperruntime.domains``.
+
+    It is called with no argument, or, where a user writes ``NAME:ARGUMENT``, with that one text.
+
+    Attributes:
+        name: the entry point's name, or what the argument makes of it; letters, digits, ``-``, ``_`` and ``.``.
         description: one line for ``hyperrun domains``.
         splits: the parts, in the order they are evaluated; parents are selected by the last one named ``val``,
             else by ``train``.
@@ -101,3 +163,40 @@ class Domain(Protocol):
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return an SVG document that shows a prediction, or None where there is nothing to draw."""
         ...
+
+
+@runtime_checkable
+class TriedDomain(Protocol):
+    """A domain whose answers are run before they are judged; ``score`` is then not asked."""
+
+    def trial(self, task: Task, prediction: Any) -> Trial | Score:  # noqa: ANN401
+        """Return what is to be run, or the verdict where nothing is; never raises on a malformed prediction."""
+        ...
+
+    def verdict(self, task: Task, prediction: Any, result: TrialResult) -> Score:  # noqa: ANN401
+        """Return the verdict on what was run; never raises on a hostile result."""
+        ...
+
+
+@runtime_checkable
+class DialogueDomain(Protocol):
+    """A domain whose tasks take more than one turn; ``score`` is asked with the dialogue's outcome."""
+
+    def dialogue(self, task: Task) -> Dialogue:
+        """Return a task that is about to begin."""
+        ...
+
+
+def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
+    """Return the plain report of a split: the mean, the counts, and every task's own figures."""
+    return {
+        "domain": domain,
+        "split": split,
+        "score": math.fsum(min(1.0, score.value) for score in scores) / len(scores) if scores else 0.0,
+        "total": len(scores),
+        "valid": sum(score.valid for score in scores),
+        "tasks": {
+            score.task_id: {"score": score.value, "valid": score.valid, "detail": score.detail, **score.facts}
+            for score in scores
+        },
+    }

@@ -64,14 +64,17 @@ def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name 
         return made()
 
 
-def load_domain(name: str) -> Any:  # noqa: ANN401 - a Domain
-    """Return a domain by name.
+def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
+    """Return a domain by ``NAME`` or ``NAME:ARGUMENT``.
 
     Raises:
         DomainNotFoundError: no installed domain has this name.
-        DriverLoadError: it is installed and cannot be loaded.
+        DriverLoadError: it is installed and cannot be loaded, or takes no argument.
     """
-    return _load(DOMAINS, name, DomainNotFoundError)()
+    name, colon, argument = reference.partition(":")
+    made = _load(DOMAINS, name, DomainNotFoundError)
+    with blaming(DOMAINS, name):
+        return made(argument) if colon else made()
 
 
 def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor

@@ -65,7 +65,8 @@ class GenerateOptions:
     """A run of the generate loop.
 
     Attributes:
-        domains: names of what agents are evaluated on, in this order; the first names image and agent.
+        domains: what agents are evaluated on, ``NAME`` or ``NAME:ARGUMENT``, in this order; the first names image and
+            agent.
         agent: path of a git repository, or name of a shipped template; None is what the first domain names.
         max_generation: number of the last generation; 0 evaluates the initial agent only.
         run_id: the run directory is ``generate_<run_id>``; None is the time, UTC, to the microsecond.
@@ -188,11 +189,11 @@ class GenerateOptions:
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
         return attrs.evolve(self, run_id=self.run_id or now, seed=seed)
 
-    def samples(self, domain: str) -> int | None:
-        """Return how many tasks of a split of this domain are run; None for all."""
+    def samples(self, position: int) -> int | None:
+        """Return how many tasks of a split of the domain in this place are run; None for all."""
         if self.eval_samples is None:
             return None
-        number = self.eval_samples[self.domains.index(domain)]
+        number = self.eval_samples[position]
         return None if number == ALL_SAMPLES else number
 
 

@@ -25,20 +25,21 @@ def evaluate_domains(
         ContainerLostError: the container ended meanwhile.
     """
     staged = not options.skip_staged_eval
-    if staged and not all(_passes(evaluator, domain, evaluated_splits(domain)[0], options) for domain in domains):
+    samples = [options.samples(position) for position in range(len(domains))]
+    asked = tuple(zip(domains, samples, strict=True))
+    if staged and not all(_passes(evaluator, domain, evaluated_splits(domain)[0], count) for domain, count in asked):
         return True
     for number in range(max(len(evaluated_splits(domain)) for domain in domains)):
-        for domain in domains:
+        for domain, count in asked:
             for split in evaluated_splits(domain)[number : number + 1]:
-                if number == 0 or not staged or _passes(evaluator, domain, split, options):
-                    samples = options.samples(domain.name)
-                    evaluator.run_split(domain, split, samples=samples, staged=False)
+                if number == 0 or not staged or _passes(evaluator, domain, split, count):
+                    evaluator.run_split(domain, split, samples=count, staged=False)
                 after_split(domain, split)
     return False
 
 
-def _passes(evaluator: Evaluator, domain: Domain, split: Split, options: GenerateOptions) -> bool:
+def _passes(evaluator: Evaluator, domain: Domain, split: Split, samples: int | None) -> bool:
     if not split.staged_samples:
         return True
-    result = evaluator.run_split(domain, split, samples=options.samples(domain.name), staged=True)
+    result = evaluator.run_split(domain, split, samples=samples, staged=True)
     return result.mean > split.staged_threshold

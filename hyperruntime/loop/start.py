@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from hyperruntime.workspace import RepositoryStore, inspect_repository
 
 log = get_logger(__name__)
 
+_DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 @attrs.frozen(kw_only=True)
 class OpenedRun:
@@ -54,13 +57,29 @@ class OpenedRun:
 
 
 def load_domains(names: Sequence[str]) -> tuple[Domain, ...]:
-    """Return the domains.
+    """Return the domains, by ``NAME`` or ``NAME:ARGUMENT``.
 
     Raises:
         DomainNotFoundError: one is not installed.
         DriverLoadError: one cannot be loaded.
+        SpecError: two of them go by one name, or one by a name that is none.
     """
-    return tuple(registry.load_domain(name) for name in names)
+    domains: tuple[Domain, ...] = tuple(registry.load_domain(name) for name in names)
+    known: set[str] = set()
+    for domain in domains:
+        if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
+            raise SpecError("domains", domain.name, "names of letters, digits, '.', '_' and '-', each once")
+        known.add(domain.name)
+    return domains
+
+
+def _settled_references(names: Sequence[str]) -> tuple[str, ...]:
+    """Return references that mean the same from any directory: an argument that is a path is made absolute."""
+    parts = (name.partition(":") for name in names)
+    return tuple(
+        f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name + colon + argument
+        for name, colon, argument in parts
+    )
 
 
 def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
@@ -137,7 +156,7 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout)
         "root_commit": root,
         "agent": agent,
         "contract": attrs.asdict(contract),
-        "options": options_to_json(options),
+        "options": options_to_json(attrs.evolve(options, domains=_settled_references(options.domains))),
     }
     write_atomic(layout.run, json_document(stored))
     return OpenedRun(

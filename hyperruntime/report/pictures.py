@@ -61,9 +61,9 @@ def _write_lineage(view: RunView, target: Path) -> Picture:
 
 
 def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Iterator[Picture]:
-    for name in view.options.domains:
-        domain: Domain = registry.load_domain(name)
-        split = selected_split(domain)
+    for reference in view.options.domains:
+        domain: Domain = registry.load_domain(reference)
+        name, split = domain.name, selected_split(domain)
         answers = read_predictions(view.run_dir, best.genid, name, split)
         for task in domain.tasks(split):
             svg = domain.picture(task, answers[task.id]) if task.id in answers else None

@@ -41,7 +41,11 @@ HOMES = {
     "openai": ("hyperruntime/loop/model.py",),
     "torch": ("domains/",),
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
+    "minigrid": ("domains/hyperdomain_babyai/",),
+    "hyperdomain_babyai": ("domains/hyperdomain_babyai/",),
     "hyperdomain_circle_packing": ("domains/hyperdomain_circle_packing/",),
+    "hyperdomain_polyglot": ("domains/hyperdomain_polyglot/",),
+    "hyperdomain_table": ("domains/hyperdomain_table/",),
 }
 MODULE_LINES, FUNCTION_LINES = 400, 50
 HEAVY = (

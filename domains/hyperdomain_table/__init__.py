@@ -1,0 +1,96 @@
+"""The domain ``table``: questions with known answers, read from CSV or JSON lines; the agent says a label.
+
+``table:FILE.toml`` is a data set described in full, ``table:FILE.csv`` or ``.jsonl`` one with the columns ``id`` and
+``label``; ``table`` alone is a small sample of our own. Labels are read here, on the host, and never leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hyperdomain_table.definition import Definition, load_definition
+from hyperdomain_table.report import table_report
+from hyperdomain_table.rows import Row, read_rows
+from hyperdomain_table.score import score_label
+from hyperruntime.domain import Domain, Score, Split, Task
+
+__all__ = ["Table"]
+
+
+class Table:
+    """Answer each row of a table with its label.
+
+    Attributes:
+        name: the definition's.
+        description: the definition's.
+        splits: one for each file that the definition names.
+        image: the recipe its containers run.
+        needs_gpu: never.
+        agent: the template, or what the definition says.
+        protected_paths: the contract file, and where a repository would keep harness files.
+        task_timeout_s: seconds one row may take.
+    """
+
+    needs_gpu: bool = False
+    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
+
+    def __init__(self, source: str | None = None) -> None:
+        """Read the definition; the rows are read when they are asked for.
+
+        Args:
+            source: path of a definition or of a table; None is the sample.
+
+        Raises:
+            SpecError: the definition is not of the allowed form, or cannot be read.
+        """
+        self.definition: Definition = load_definition(source)
+        self.name: str = self.definition.name
+        self.description: str = self.definition.description
+        self.splits: tuple[Split, ...] = tuple(file.split for file in self.definition.files)
+        self.image: str = self.definition.image
+        self.agent: str = self.definition.agent
+        self.task_timeout_s: float = self.definition.task_timeout_s
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Row]]:
+        """The rows of each split by id, in the order of its file."""
+        return {file.split.name: read_rows(self.definition, file.path) for file in self.definition.files}
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
+        """All labels that any row has, or the order that the definition gives."""
+        seen = {row.label for rows in self._rows.values() for row in rows.values()}
+        return self.definition.ordered or tuple(sorted(seen))
+
+    def _label(self, task: Task) -> str:
+        """Return a task's label; the id alone does not tell the split."""
+        found = (rows.get(task.id) for rows in self._rows.values())
+        return next(row.label for row in found if row is not None and row.inputs == task.inputs)
+
+    def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
+        """Return the rows of a split without their labels, in the order of the file; at most ``limit`` of them.
+
+        Raises:
+            KeyError: no split has this name.
+            SpecError: a row cannot be used.
+        """
+        rows = self._rows[split]
+        return tuple(Task(id=task_id, inputs=row.inputs) for task_id, row in rows.items())[:limit]
+
+    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
+        """Return 1 for the row's label, case and surrounding space apart; the detail does not tell which it was."""
+        return score_label(task.id, self._label(task), prediction, self._labels)
+
+    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Return accuracy, precision and recall per label, distributions, and the ids that were right and wrong."""
+        return table_report(self.name, split, scores, self.definition.ordered)
+
+    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
+        """Return None: there is nothing to draw."""
+        return None
+
+
+if TYPE_CHECKING:
+    _conforms: type[Domain] = Table

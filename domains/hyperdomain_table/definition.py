@@ -1,0 +1,141 @@
+"""What a table is made of, as its TOML file says; values. Imports the domain seam and errors.
+
+::
+
+    name = "paper_review"
+    description = "is a paper accepted?"
+    inputs = ["paper_text"]         # the columns that agents see
+    label = "outcome"               # the column that they do not
+    id = "question_id"              # default: "id" where there is one, else the row's number
+    ordered = ["reject", "accept"]  # for labels that have an order: how far off an answer is
+    [splits.train]
+    file = "train.csv"              # relative to this file; .csv, or .jsonl
+    staged_samples = 10
+    [splits.val]
+    file = "val.csv"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.domain import Split
+from hyperruntime.errors import SpecError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SUFFIXES = (".csv", ".jsonl")
+_KNOWN = ("name", "description", "inputs", "label", "id", "ordered", "image", "agent", "task_timeout_s", "splits")
+_KNOWN_OF_SPLIT = ("file", "staged_samples", "staged_threshold")
+_SAMPLE = Path(__file__).parent / "sample" / "tickets.toml"
+
+
+@attrs.frozen(kw_only=True)
+class SplitFile:
+    """One split and the file that it is read from."""
+
+    split: Split
+    path: Path
+
+
+def _texts(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - what a file holds
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _named(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise SpecError(attribute.name, value, "letters, digits, '.', '_' and '-', at most 64")
+
+
+def _all_text(instance: object, attribute: attrs.Attribute[Any], value: tuple[object, ...]) -> None:
+    if not all(isinstance(item, str) and item for item in value) or len(set(value)) != len(value):
+        raise SpecError(attribute.name, value, "a list of texts, each once")
+
+
+@attrs.frozen(kw_only=True)
+class Definition:
+    """A data set.
+
+    Attributes:
+        name: of the domain; its results are filed under it.
+        files: the splits.
+        inputs: the columns that agents see; empty is every column but id and label.
+        label: the column that they do not see.
+        id: the column of the ids; None is ``id`` where there is one, else the number of the row.
+        ordered: the labels from one end to the other, where they have an order.
+        description, image, agent, task_timeout_s: as of any domain.
+    """
+
+    name: str = attrs.field(validator=_named)
+    files: tuple[SplitFile, ...]
+    inputs: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_all_text)
+    label: str = attrs.field(default="label", validator=attrs.validators.instance_of(str))
+    id: str | None = None
+    ordered: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_all_text)
+    description: str = "a table of questions with known answers"
+    image: str = "base"
+    agent: str = "llm"
+    task_timeout_s: float = attrs.field(default=600.0, converter=float)
+
+    def __attrs_post_init__(self) -> None:
+        """Check that no agent is shown the answer."""
+        if self.label in self.inputs:
+            raise SpecError("inputs", self.inputs, f"columns without the label {self.label!r}")
+        if len(self.ordered) == 1:
+            raise SpecError("ordered", self.ordered, "at least two labels, or none")
+
+
+def load_definition(source: str | None) -> Definition:
+    """Return the definition in a file, the plain one of a table, or the sample's.
+
+    Raises:
+        SpecError: it is not of the allowed form, or cannot be read.
+    """
+    path = _SAMPLE if source is None else Path(source).absolute()
+    if path.suffix in _SUFFIXES:
+        file = SplitFile(split=Split(name="train"), path=path)
+        return Definition(name=re.sub(r"[^A-Za-z0-9._-]", "_", path.stem), files=(file,))
+    try:
+        value = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError("table", str(path), f"a readable .toml, .csv or .jsonl file ({error})") from error
+    return _parse(value, path)
+
+
+def _parse(value: Mapping[str, Any], path: Path) -> Definition:
+    _check_keys(value, _KNOWN, path)
+    splits = value.get("splits")
+    if not isinstance(splits, dict) or not splits or not all(isinstance(item, dict) for item in splits.values()):
+        raise SpecError("splits", splits, f"at least one table [splits.NAME] with a file, in {path}")
+    if not value.get("inputs"):
+        raise SpecError("inputs", value.get("inputs"), f"the columns that agents may see, in {path}")
+    files = tuple(_split_file(name, item, path) for name, item in splits.items())
+    rest = {key: item for key, item in value.items() if key != "splits"}
+    try:
+        return Definition(**{"name": path.stem, **rest}, files=files)
+    except SpecError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SpecError("table", str(path), f"values of the documented types ({error})") from error
+
+
+def _split_file(name: str, value: Mapping[str, Any], path: Path) -> SplitFile:
+    _check_keys(value, _KNOWN_OF_SPLIT, path)
+    file = value.get("file")
+    if not isinstance(file, str) or Path(file).suffix not in _SUFFIXES:
+        raise SpecError(f"splits.{name}.file", file, f"the path of a {' or '.join(_SUFFIXES)} file, in {path}")
+    staged = {key: item for key, item in value.items() if key != "file"}
+    if not NAME.fullmatch(name):
+        raise SpecError("splits", name, "letters, digits, '.', '_' and '-', at most 64")
+    return SplitFile(split=Split(name=name, **staged), path=path.parent / file)
+
+
+def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path) -> None:
+    for key in value:
+        if key not in known:
+            raise SpecError("table", key, f"{path} may say {', '.join(known)}")

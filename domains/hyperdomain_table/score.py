@@ -1,0 +1,47 @@
+"""The verdict on one label: nothing raised, whatever the answer is. Imports the domain seam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hyperruntime.domain import Score
+
+_MAX_CHARACTERS = 1000
+
+
+def score_label(task_id: str, label: str, prediction: Any, labels: Sequence[str]) -> Score:  # noqa: ANN401
+    """Return 1 for the right label, 0 for another one, and an invalid 0 for what is no label at all.
+
+    The right label is among the facts, which stay on the host, and not in the detail, which later agents may read.
+    """
+    said = _as_label(prediction, labels)
+    if said is None:
+        return Score(
+            task_id=task_id,
+            value=0.0,
+            valid=False,
+            detail=f"the answer is none of the {len(labels)} labels",
+            facts={"label": label, "said": None},
+        )
+    right = said == label
+    return Score(
+        task_id=task_id,
+        value=float(right),
+        valid=True,
+        detail="right" if right else "wrong",
+        facts={"label": label, "said": said},
+    )
+
+
+def _as_label(prediction: object, labels: Sequence[str]) -> str | None:
+    """Return the label that an answer is, apart from case and surrounding space."""
+    if type(prediction) not in (str, int, float, bool):
+        return None
+    text = str(prediction).strip()
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    if text in labels:
+        return text
+    alike = [label for label in labels if label.casefold() == text.casefold()]
+    return alike[0] if len(alike) == 1 else None
