@@ -109,8 +109,12 @@ class Dialogue(Protocol):
         """Return the inputs of the next turn, or None when the task is over; never raises on a hostile prediction."""
         ...
 
-    def outcome(self) -> Any:  # noqa: ANN401 - any JSON value
-        """Return what is scored and kept as the task's prediction; asked once, at the end, however that came."""
+    def outcome(self, problem: str | None) -> Any:  # noqa: ANN401 - any JSON value
+        """Return what is scored and kept as the task's prediction; asked once, at the end.
+
+        Args:
+            problem: why the agent did not go on; None where the task came to its own end.
+        """
         ...
 
     def close(self) -> None:
@@ -132,7 +136,9 @@ class Domain(Protocol):
         needs_gpu: whether its tasks need a GPU.
         agent: name of the shipped agent template it is made for.
         protected_paths: paths of an agent repository that no patch may change (directories end with ``/``).
-        task_timeout_s: seconds one task may take.
+        task_timeout_s: seconds one task may take, all its turns together.
+
+    A domain may also say ``container_per_task = True``: each task is then asked in a fresh container.
     """
 
     name: str
@@ -153,7 +159,10 @@ class Domain(Protocol):
         ...
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return the verdict on a prediction; never raises on a malformed or hostile one."""
+        """Return the verdict on a prediction; never raises on a malformed or hostile one.
+
+        A task that ended without an answer is asked with None, for the sake of ``facts``; it counts as invalid, and 0.
+        """
         ...
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:

@@ -1,37 +1,28 @@
 """Evaluate an agent on domains: answers come out of a container, scores are made here on the host.
 
-Imports the domain seam, predictions, contract and storage. What runs in the container gets a task's inputs and
-nothing else.
+Imports the domain seam, asking, judging and storage.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from importlib import resources
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Domain, Score, Split, Task
-from hyperruntime.loop.contract import HARNESS, OUT, Contract
-from hyperruntime.loop.failures import GenerationFailedError, last_line
+from hyperruntime.domain import Domain, Score, Split
+from hyperruntime.loop.asking import Asker
+from hyperruntime.loop.judging import Judge
 from hyperruntime.loop.layout import FIRST_SPLIT, PREDICTIONS, REPORT, SELECTED_SPLIT, evaluation_name
-from hyperruntime.loop.place import Place
 from hyperruntime.loop.predictions import (
-    MAX_PREDICTION_BYTES,
     Prediction,
-    PredictionReader,
     prediction_to_json,
 )
 from hyperruntime.loop.storage import json_document, json_line, write_file
-from hyperruntime.spec import ExecResult
 
-HARNESS_FILE = "harness.py"
 HISTORY_FOLDER = "agent_evals"
 _SKIPPED_SPLIT = "test"
-_HARNESS_ARGS = ("python3", "-B", f"{HARNESS}/{HARNESS_FILE}")
 
 
 @attrs.frozen(kw_only=True)
@@ -97,25 +88,10 @@ class Evaluator:
         results: per domain and split, what was evaluated so far.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        contract: Contract,
-        harness_dir: Path,
-        *,
-        timeout_s: float,
-        on_output: Callable[[bytes], None],
-    ) -> None:
-        """Evaluate in a container.
-
-        Args:
-            place: has the agent's state and ``harness_dir`` in it. contract: names the task agent.
-            harness_dir: on the host; what is written here appears inside. timeout_s: seconds each call may take.
-            on_output: takes what agents print.
-        """
+    def __init__(self, asker: Asker, judge: Judge) -> None:
+        """Evaluate what one asks and the other judges."""
         self.results: Results = {}
-        self._place, self._contract, self._harness_dir = place, contract, harness_dir
-        self._timeout_s, self._on_output = timeout_s, on_output
+        self._asker, self._judge = asker, judge
 
     def run_split(self, domain: Domain, split: Split, *, samples: int | None, staged: bool) -> SplitResult:
         """Run what is still to be run of a split and return the whole result.
@@ -132,54 +108,14 @@ class Evaluator:
         wanted = tasks[: split.staged_samples] if staged else tasks
         known = self.results.get(domain.name, {}).get(split.name)
         done = known.predictions if known else ()
-        predictions = (*done, *self._ask(domain, split, wanted[len(done) :]))
-        scores = tuple(_score(domain, task, said) for task, said in zip(wanted, predictions, strict=True))
+        judged = known.scores if known else ()
+        fresh = self._asker.ask(domain, split, wanted[len(done) :])
+        predictions = (*done, *fresh)
+        scores = (*judged, *self._judge.score(domain, wanted[len(done) :], fresh))
         mean = float(domain.report(split.name, scores)["score"])
         result = SplitResult(predictions=predictions, scores=scores, total=len(tasks), mean=mean)
         self.results.setdefault(domain.name, {})[split.name] = result
         return result
-
-    def check_load(self, timeout_s: float) -> None:
-        """Import what the agent must still have.
-
-        Raises:
-            GenerationFailedError: something cannot be imported, or that takes too long.
-            ContainerLostError: the container ended meanwhile.
-        """
-        args = [*_HARNESS_ARGS, "check", *self._contract.load]
-        result = self._place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: self._on_output(chunk))
-        if result.timed_out:
-            raise GenerationFailedError("does-not-load", f"the load check took more than {timeout_s:g} s")
-        if result.exit_code != 0:
-            raise GenerationFailedError("does-not-load", last_line(result.stderr, "the load check failed"))
-
-    def _ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
-        if not tasks:
-            return ()
-        name = evaluation_name(domain.name, split.name)
-        self._write_spec(self._harness_dir / f"{name}.json", domain, tasks)
-        reader = PredictionReader((task.id for task in tasks), self._on_output)
-        args = [*_HARNESS_ARGS, "tasks", f"{HARNESS}/{name}.json", f"{OUT}/{name}"]
-        result = self._place.exec(args, timeout_s=self._timeout_s, on_output=reader.take)
-        _check_end(result, reader, f"{domain.name} {split.name}", self._timeout_s)
-        missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
-        return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
-
-    def _write_spec(self, path: Path, domain: Domain, tasks: Sequence[Task]) -> None:
-        spec = {
-            "agent": self._contract.task_agent,
-            "model": None,
-            "task_timeout_s": domain.task_timeout_s,
-            "max_prediction_bytes": MAX_PREDICTION_BYTES,
-            "tasks": [{"id": task.id, "inputs": dict(task.inputs)} for task in tasks],
-        }
-        write_file(path, json.dumps(spec).encode())
-
-
-def install_harness(folder: Path) -> None:
-    """Write the program that runs tasks to a directory of the host."""
-    source = resources.files("hyperruntime.loop") / HARNESS_FILE
-    write_file(folder / HARNESS_FILE, source.read_bytes())
 
 
 def write_results(folder: Path, domain: Domain, split: str, result: SplitResult) -> None:
@@ -201,17 +137,3 @@ def write_results(folder: Path, domain: Domain, split: str, result: SplitResult)
 
 def _prediction_line(said: Prediction, score: Score) -> dict[str, Any]:
     return {**prediction_to_json(said), "score": score.value, "valid": score.valid, "detail": score.detail}
-
-
-def _score(domain: Domain, task: Task, said: Prediction) -> Score:
-    if said.error is not None:
-        return Score(task_id=task.id, value=0.0, valid=False, detail=said.error)
-    return domain.score(task, said.value)
-
-
-def _check_end(result: ExecResult, reader: PredictionReader, what: str, timeout_s: float) -> None:
-    if result.timed_out:
-        raise GenerationFailedError("timeout", f"the evaluation of {what} took more than {timeout_s:g} s")
-    if result.exit_code != 0 and not reader.predictions:
-        why = last_line(result.stderr, f"exit code {result.exit_code}")
-        raise GenerationFailedError("evaluation", f"no task of {what} could be run: {why}")

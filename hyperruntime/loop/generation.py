@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import attrs
@@ -16,12 +18,12 @@ import attrs
 from hyperruntime.domain import Domain, Split
 from hyperruntime.errors import ImageNotFoundError, SpecError, StorageError, UnsupportedOptionError
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.asking import Asker, install_harness
 from hyperruntime.loop.collect import copy_files
 from hyperruntime.loop.contract import EVALS, HARNESS
 from hyperruntime.loop.evaluation import (
     HISTORY_FOLDER,
     Evaluator,
-    install_harness,
     selection_score,
     write_results,
 )
@@ -31,6 +33,7 @@ from hyperruntime.loop.failures import (
     one_line,
     translate_failure,
 )
+from hyperruntime.loop.judging import Judge
 from hyperruntime.loop.layout import AGENT_OUTPUT, evaluation_name
 from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent
 from hyperruntime.loop.place import Place, discard
@@ -89,14 +92,17 @@ class _Generation:
         view = Mount(source=str(setting.layout.view), target=EVALS)
         self._agent = Place(setting, plan, self._private / "agent", view)
         self._trial = Place(setting, plan, self._private / "evaluation", Mount(source=str(harness), target=HARNESS))
+        self._fresh = 0
         self._steps = StepLog(plan.genid, setting.events, self._folder)
-        self._evaluator = Evaluator(
+        self._asker = Asker(
             self._trial,
             setting.contract,
             harness,
+            fresh_place=self._fresh_trial,
             timeout_s=setting.options.timeout_eval_s,
             on_output=self._steps.write,
         )
+        self._evaluator = Evaluator(self._asker, Judge(setting, plan, self._private / "trials"))
         self._record = GenerationRecord(
             genid=plan.genid,
             parent=plan.parent,
@@ -168,7 +174,7 @@ class _Generation:
         self._trial.start()
 
     def _check_load(self) -> None:
-        self._evaluator.check_load(self._setting.options.timeout_check_s)
+        self._asker.check_load(self._setting.options.timeout_check_s)
 
     def _evaluate(self) -> None:
         options, domains = self._setting.options, self._setting.domains
@@ -179,6 +185,21 @@ class _Generation:
         name = evaluation_name(domain.name, split.name)
         self._trial.settle()
         copy_files(self._trial.out, self._folder / name / HISTORY_FOLDER, below=name)
+
+    @contextmanager
+    def _fresh_trial(self, evaluation: str) -> Iterator[Place]:
+        """Open another container with the state that was kept; the chat histories in it are kept when it is closed."""
+        harness = Mount(source=str(self._private / "harness"), target=HARNESS)
+        self._fresh += 1
+        place = Place(self._setting, self._plan, self._private / f"evaluation_{self._fresh}", harness)
+        try:
+            self._setting.store.export(self._record.commit, place.repo)
+            place.start()
+            yield place
+            place.settle()
+        finally:
+            place.close()
+        copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
 
     def _copy_out(self) -> None:
         for domain in self._setting.domains:

@@ -4,11 +4,15 @@ Usage::
 
     python3 -B harness.py check  MODULE:NAME ...
     python3 -B harness.py tasks  SPEC.json HISTORY_FOLDER
+    python3 -B harness.py turns  SPEC.json HISTORY_FOLDER
 
 ``tasks`` writes one JSON line per task on standard output: ``{"task_id", "prediction", "error", "duration_s"}``.
 Each task runs in a process of its own, made before the agent is imported, so that a task that hangs, exits or
 leaves threads behind takes nothing with it. What the agent prints goes to standard error. Labels are not here,
 and nothing that is written here decides a score: the host does.
+
+``turns`` is for one task that goes back and forth: each line of standard input, ``{"inputs"}``, is a turn of the same
+agent object, answered by such a line with the number of the ``turn`` beside it.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TextIO
 
 _CHUNK = 1 << 16
 _DESCRIPTORS = 256
+_SAY = 3
 _MESSAGE_CHARS = 500
 
 
@@ -39,6 +45,9 @@ def main(arguments: list[str]) -> int:
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     os.makedirs(spec["history_dir"], exist_ok=True)
+    if arguments[0] == "turns":
+        converse(spec, spec["tasks"][0], output)
+        return 0
     for task in spec["tasks"]:
         output.write(json.dumps(run_task(spec, task)) + "\n")
         output.flush()
@@ -77,6 +86,13 @@ def run_task(spec: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
     finally:
         os.close(readable)
         end(child)
+    return line_of(spec, task, data, problem, started)
+
+
+def line_of(
+    spec: dict[str, Any], task: dict[str, Any], data: bytearray, problem: str | None, started: float
+) -> dict[str, Any]:
+    """Return the line to be printed for what a task's process said, or for the problem there was."""
     line = {"task_id": task["id"], "prediction": None, "error": problem, "duration_s": time.monotonic() - started}
     if problem is None:
         try:
@@ -89,6 +105,34 @@ def run_task(spec: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
+def converse(spec: dict[str, Any], task: dict[str, Any], output: TextIO) -> None:
+    """Hand each line of standard input to the task's own process, and print what it answers."""
+    started = time.monotonic()
+    asked, asks = os.pipe()
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(asks)
+        os.close(readable)
+        answer_turns(spec, task, asked, writable)
+    os.close(asked)
+    os.close(writable)
+    try:
+        for turn, line in enumerate(sys.stdin.buffer):
+            try:
+                os.write(asks, line)
+                data, problem = receive(readable, started + spec["task_timeout_s"], spec["max_prediction_bytes"])
+            except BrokenPipeError:
+                data, problem = bytearray(), None
+            said = line_of(spec, task, data, problem, started)
+            output.write(json.dumps({**said, "turn": turn}) + "\n")
+            output.flush()
+            if said["error"] is not None:
+                return
+    finally:
+        end(child)
+
+
 def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoReturn:
     """Run the agent on one task, in the task's own process, and write the answer; never returns."""
     code = 1
@@ -97,9 +141,7 @@ def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoRetur
         os.closerange(3, writable)  # what is the harness's own, its output above all
         os.closerange(writable + 1, _DESCRIPTORS)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        data = json.dumps(predict(spec, task)).encode() + b"\n"
-        while data:
-            data = data[os.write(writable, data) :]
+        say(writable, predict(make_agent(spec, task), task["inputs"]))
         code = 0
     except BaseException:  # noqa: BLE001 - an agent may raise anything, SystemExit too
         traceback.print_exc()
@@ -108,12 +150,51 @@ def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoRetur
         os._exit(code)
 
 
-def predict(spec: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Return the prediction of one task, or the error that it ended with."""
+def answer_turns(spec: dict[str, Any], task: dict[str, Any], asked: int, writable: int) -> NoReturn:
+    """Run one agent object on each turn it is told, in the task's own process; never returns."""
+    code = 1
     try:
-        history = os.path.join(spec["history_dir"], re.sub(r"[^\w.-]", "_", task["id"]) + ".md")
-        agent = load(spec["agent"])(model=spec["model"], chat_history_file=history)
-        result = agent.forward(task["inputs"])
+        os.setsid()
+        os.dup2(asked, 0)
+        os.dup2(writable, _SAY)
+        os.closerange(_SAY + 1, _DESCRIPTORS)
+        asks = os.fdopen(os.dup(0), "rb")
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        agent = make_agent(spec, task)
+        for line in asks:
+            say(_SAY, predict(agent, json.loads(line)["inputs"]))
+        code = 0
+    except BaseException:  # noqa: BLE001 - an agent may raise anything, SystemExit too
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def say(writable: int, value: dict[str, Any]) -> None:
+    """Write a line to the harness."""
+    data = json.dumps(value).encode() + b"\n"
+    while data:
+        data = data[os.write(writable, data) :]
+
+
+def make_agent(spec: dict[str, Any], task: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return what answers: the agent, made when it is first asked, so that its import is part of the task."""
+    made: list[Any] = []
+
+    def forward(inputs: Any) -> Any:  # noqa: ANN401
+        if not made:
+            history = os.path.join(spec["history_dir"], re.sub(r"[^\w.-]", "_", task["id"]) + ".md")
+            made.append(load(spec["agent"])(model=spec["model"], chat_history_file=history))
+        return made[0].forward(inputs)
+
+    return forward
+
+
+def predict(forward: Callable[[Any], Any], inputs: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the prediction, or the error that it ended with."""
+    try:
+        result = forward(inputs)
         prediction = result[0] if isinstance(result, tuple) else result
         json.dumps(prediction)
         return {"prediction": prediction, "error": None}

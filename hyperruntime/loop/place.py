@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
@@ -69,7 +70,14 @@ class Place:
         early, self._early = self._early, None
         self._container = early.result() if early is not None else self._open()
 
-    def exec(self, args: Sequence[str], *, timeout_s: float, on_output: Callable[[str, bytes], None]) -> ExecResult:
+    def exec(
+        self,
+        args: Sequence[str],
+        *,
+        timeout_s: float,
+        on_output: Callable[[str, bytes], None],
+        source: BinaryIO | None = None,
+    ) -> ExecResult:
         """Run a command in the repository; only the end of its output is kept.
 
         Raises:
@@ -80,6 +88,7 @@ class Place:
             args,
             workdir=REPO,
             env=self._env,
+            input=source,
             timeout_s=timeout_s,
             on_output=on_output,
             output_limit_bytes=KEPT_BYTES,

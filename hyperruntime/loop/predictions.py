@@ -33,18 +33,12 @@ class Prediction:
     duration_s: float = 0.0
 
 
-class PredictionReader:
-    """Takes the harness's output piece by piece while it runs.
+class LineReader:
+    """Takes a program's output piece by piece, and hands on its standard output line by line."""
 
-    Attributes:
-        predictions: the answers so far, by task.
-    """
-
-    def __init__(self, asked: Iterable[str], on_error_output: Callable[[bytes], None]) -> None:
-        """Expect one line for each task that was asked."""
-        self.predictions: dict[str, Prediction] = {}
-        self._asked = frozenset(asked)
-        self._on_error_output = on_error_output
+    def __init__(self, on_line: Callable[[bytes], None], on_error_output: Callable[[bytes], None]) -> None:
+        """Hand lines to one function, and the other stream to another; a line that is too long is left out."""
+        self._on_line, self._on_error_output = on_line, on_error_output
         self._line = bytearray()
         self._skipping = False
 
@@ -57,7 +51,7 @@ class PredictionReader:
         for end in ends:
             self._extend(end)
             if not self._skipping:
-                self._take_line(bytes(self._line))
+                self._on_line(bytes(self._line))
             self._line.clear()
             self._skipping = False
         self._extend(rest)
@@ -68,6 +62,21 @@ class PredictionReader:
             self._line.clear()
         if not self._skipping:
             self._line += piece
+
+
+class PredictionReader:
+    """Takes the harness's output piece by piece while it runs.
+
+    Attributes:
+        predictions: the answers so far, by task.
+        take: takes a piece of one of the harness's two streams.
+    """
+
+    def __init__(self, asked: Iterable[str], on_error_output: Callable[[bytes], None]) -> None:
+        """Expect one line for each task that was asked."""
+        self.predictions: dict[str, Prediction] = {}
+        self._asked = frozenset(asked)
+        self.take = LineReader(self._take_line, on_error_output).take
 
     def _take_line(self, line: bytes) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from hyperruntime.loop.failures import RunInterruptedError
 from hyperruntime.spec import ContainerSpec, ExecResult
@@ -20,6 +20,7 @@ class LoopContainer(Protocol):
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
         on_output: Callable[..., None] | None = None,
         output_limit_bytes: int = ...,
     ) -> ExecResult:
