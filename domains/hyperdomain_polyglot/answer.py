@@ -1,0 +1,29 @@
+"""Read an agent's answer: texts for the files of the stub. Nothing raised, nothing else taken. Imports nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MAX_FILE_CHARACTERS = 512 * 1024
+
+
+def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Return the files of an answer and an empty sentence, or no files and what is wrong.
+
+    Allowed are ``{"files": {PATH: TEXT}}``, and a text alone where the stub is a single file. A file that the answer
+    leaves out stays as the stub has it.
+    """
+    if type(prediction) is str and len(stub) == 1:
+        prediction = {"files": {next(iter(stub)): prediction}}
+    given = prediction.get("files") if type(prediction) is dict else None
+    if type(given) is not dict or not given:
+        return {}, 'the answer is not {"files": {path: text}}'
+    for path, text in given.items():
+        if path not in stub:
+            return {}, "the answer holds a file that the exercise does not ask for"
+        if type(text) is not str or len(text) > MAX_FILE_CHARACTERS:
+            return {}, f"a file of the answer is no text of at most {MAX_FILE_CHARACTERS} characters"
+        if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+            return {}, "a file of the answer is no valid text"
+    files = {**stub, **given}
+    return ({}, "the answer leaves the stub as it was") if files == dict(stub) else (files, "")

@@ -1,0 +1,2 @@
+def fill_lines(text, width):
+    raise NotImplementedError("to be written")

@@ -1,0 +1,2 @@
+def fold_ranges(numbers):
+    raise NotImplementedError("to be written")

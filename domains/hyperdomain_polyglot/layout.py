@@ -1,0 +1,73 @@
+"""Read exercises from a directory in the layout of the public polyglot benchmark. Imports exercise, suite and errors.
+
+``LANGUAGE/exercises/practice/NAME`` holds ``.docs/*.md``, ``.meta/config.json`` with the lists ``files.solution`` and
+``files.test``, the stubs, the tests, and what a build needs beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hyperdomain_polyglot.exercise import Exercise
+from hyperdomain_polyglot.suite import COMMANDS, Suite
+from hyperruntime.errors import SpecError
+
+_DOCS = ("introduction.md", "introduction.append.md", "instructions.md", "instructions.append.md")
+_HIDDEN = (".docs", ".meta", ".approaches", ".articles")
+
+
+def read_directory(directory: str) -> dict[str, Exercise]:
+    """Return the exercises below a directory by ``LANGUAGE__NAME``, in order of language and name.
+
+    Raises:
+        SpecError: there is none that can be read, or one that cannot.
+    """
+    root = Path(directory).absolute()
+    below = "exercises/practice/*/.meta/config.json"
+    found = {path.parents[1] for pattern in (f"*/{below}", below) for path in root.glob(pattern)}
+    exercises = {}
+    for folder in sorted(found):
+        language = folder.parents[2].name
+        if language in COMMANDS:
+            exercises[f"{language}__{folder.name}"] = _read(folder, language)
+    if not exercises:
+        known = ", ".join(COMMANDS)
+        raise SpecError("polyglot", directory, f"a directory with LANGUAGE/exercises/practice/NAME for one of {known}")
+    return exercises
+
+
+def _read(folder: Path, language: str) -> Exercise:
+    try:
+        config = json.loads((folder / ".meta/config.json").read_text(encoding="utf-8"))
+        stubs = {name: (folder / name).read_text(encoding="utf-8") for name in _names(config, "solution")}
+        tests = {name: (folder / name).read_bytes() for name in _names(config, "test")}
+        docs = [(folder / ".docs" / name) for name in _DOCS]
+        statement = "\n".join(path.read_text(encoding="utf-8") for path in docs if path.is_file())
+        suite = Suite(language, tests, {**_others(folder, {*stubs, *tests}), **tests})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError("polyglot", str(folder), f"an exercise that can be read ({error})") from error
+    return Exercise(language=language, statement=statement, files=stubs, tests=suite)
+
+
+def _names(config: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+    """Return the paths of a list of the configuration, which must stay in the exercise."""
+    names = tuple(config["files"][kind])
+    for name in names:
+        if not isinstance(name, str) or name.startswith("/") or ".." in Path(name).parts:
+            raise ValueError(f"files.{kind} holds {name!r}")
+    if not names:
+        raise ValueError(f"files.{kind} is empty")
+    return names
+
+
+def _others(folder: Path, known: set[str]) -> dict[str, bytes]:
+    """Return what a build needs beside stubs and tests, by relative path."""
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(name): path.read_bytes()
+        for name, path in paths.items()
+        if name.parts[0] not in _HIDDEN and str(name) not in known
+    }

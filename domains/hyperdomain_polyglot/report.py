@@ -1,0 +1,32 @@
+"""The summary of a split, under the keys that readers of such reports know. Imports the domain seam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hyperruntime.domain import Score
+
+
+def polyglot_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
+    """Return the report; ``accuracy_score`` is the part of the exercises that pass all of their tests."""
+    ids = {
+        kind: [score.task_id for score in scores if score.facts.get("result") == kind]
+        for kind in ("resolved", "unresolved", "empty_patch", "error")
+    }
+    resolved = sum(score.value == 1.0 for score in scores)
+    accuracy = resolved / len(scores) if scores else 0.0
+    return {
+        "domain": domain,
+        "split": split,
+        "score": accuracy,
+        "total": len(scores),
+        "accuracy_score": accuracy,
+        "total_resolved_instances": resolved,
+        "total_submitted_instances": len(ids["resolved"]) + len(ids["unresolved"]),
+        "total_instances": len(scores),
+        "total_resolved_ids": ids["resolved"],
+        "total_unresolved_ids": ids["unresolved"],
+        "total_emptypatch_ids": ids["empty_patch"],
+        "total_error_ids": ids["error"],
+    }

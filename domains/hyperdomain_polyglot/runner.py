@@ -1,0 +1,70 @@
+"""Run unittest files inside a container, twice: once as they are, once with a test that must fail.
+
+A program that ends the process, or makes every assertion pass, shows in the second run. Standard library only. Prints
+one JSON line: ``{"ran", "passed", "canary"}``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+_CANARY = "--canary"
+
+
+class Canary(unittest.TestCase):
+    """Must fail, whatever program is tested beside it."""
+
+    def test_that_fails(self) -> None:
+        """Assert what is wrong."""
+        self.assertEqual([1, "a"], [1, "b"])  # noqa: PT009 - the assertion that a program may have replaced
+
+
+def main(arguments: list[str]) -> None:
+    """Run both, each in a process of its own, and print what came of them; or be one of those processes."""
+    if arguments[0] == "--one":
+        one(arguments[1:])
+        return
+    plain, canary = run(arguments), run([_CANARY, *arguments])
+    caught = canary.get("ran") == plain.get("ran", 0) + 1 and canary.get("canary") == "failed"
+    print(json.dumps({"ran": plain.get("ran"), "passed": plain.get("passed"), "canary": caught}))
+
+
+def run(arguments: list[str]) -> dict[str, object]:
+    """Return what one run says of itself."""
+    done = subprocess.run([sys.executable, "-B", __file__, "--one", *arguments], stdout=subprocess.PIPE, check=False)
+    try:
+        said = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def one(arguments: list[str]) -> None:
+    """Run the tests of some files in this process and print how many passed."""
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.path.insert(0, os.getcwd())
+    suite = unittest.TestSuite()
+    with_canary = arguments[0] == _CANARY
+    for path in arguments[with_canary:]:
+        spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))
+    if with_canary:
+        suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(Canary))
+    result = unittest.TextTestRunner(stream=sys.stderr).run(suite)
+    bad = {test.id().split(" (")[0] for test, _ in (*result.failures, *result.errors, *result.skipped)}
+    failed = any(isinstance(test, Canary) for test, _ in result.failures)
+    said = {"ran": result.testsRun, "passed": result.testsRun - len(bad), "canary": "failed" if failed else "passed"}
+    output.write("\n" + json.dumps(said) + "\n")
+    output.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
