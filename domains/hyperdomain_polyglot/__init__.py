@@ -1,7 +1,7 @@
 """The domain ``polyglot``: programming exercises; the agent writes the files, hidden tests decide.
 
-``polyglot`` alone has a dozen Python exercises of our own. ``polyglot:DIRECTORY`` reads a directory in the layout of the
-public polyglot benchmark, ``LANGUAGE/exercises/practice/NAME``; ``polyglot:DIRECTORY/LANGUAGE`` one language of it.
+``polyglot`` alone has a dozen Python exercises of our own. ``polyglot:DIRECTORY`` reads a directory in the layout of
+the public polyglot benchmark, ``LANGUAGE/exercises/practice/NAME``; ``polyglot:DIRECTORY/LANGUAGE`` one language of it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import unittest
 
@@ -25,10 +24,7 @@ class Canary(unittest.TestCase):
 
 
 def main(arguments: list[str]) -> None:
-    """Run both, each in a process of its own, and print what came of them; or be one of those processes."""
-    if arguments[0] == "--one":
-        one(arguments[1:])
-        return
+    """Run both, each in a process of its own, and print what came of them."""
     plain, canary = run(arguments), run([_CANARY, *arguments])
     caught = canary.get("ran") == plain.get("ran", 0) + 1 and canary.get("canary") == "failed"
     print(json.dumps({"ran": plain.get("ran"), "passed": plain.get("passed"), "canary": caught}))
@@ -36,9 +32,20 @@ def main(arguments: list[str]) -> None:
 
 def run(arguments: list[str]) -> dict[str, object]:
     """Return what one run says of itself."""
-    done = subprocess.run([sys.executable, "-B", __file__, "--one", *arguments], stdout=subprocess.PIPE, check=False)
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(writable, 1)
+            one(arguments)
+        finally:
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as file:
+        output = file.read()
+    os.waitpid(child, 0)
     try:
-        said = json.loads(done.stdout.splitlines()[-1])
+        said = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         return {}
     return said if isinstance(said, dict) else {}

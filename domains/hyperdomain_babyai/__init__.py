@@ -1,0 +1,98 @@
+"""The domain ``babyai``: episodes in a small world of rooms, told in words; the agent says one action at a time.
+
+The world (the package ``minigrid``) runs on the host. The agent gets a mission and what it sees, never the world's state
+or its seed. Needs the extra ``babyai``; ``babyai:LEVEL,LEVEL`` plays other levels of minigrid than the five here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from hyperdomain_babyai.episode import Episode
+from hyperdomain_babyai.report import babyai_report
+from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Score, Split, Task
+from hyperruntime.errors import HyperRuntimeError
+
+__all__ = ["BabyAI"]
+
+LEVELS = ("GoToLocal-v0", "PickupLoc-v0", "OpenDoor-v0", "PutNextLocal-v0", "GoToSeqS5R2-v0")
+EPISODES = 2
+_FIRST_SEEDS: Mapping[str, int] = {"train": 1000, "val": 2000, "test": 3000}
+_PREFIX = "BabyAI-"
+
+
+class BabyAI:
+    """Follow a mission in a world that is told in words.
+
+    Attributes:
+        name: the entry point's name.
+        description: one line for ``hyperrun domains``.
+        splits: the same levels with other worlds.
+        image: the recipe its containers run.
+        needs_gpu: never.
+        agent: the template that answers with an action.
+        protected_paths: the contract file, and where a repository would keep harness files.
+        task_timeout_s: seconds one episode may take.
+    """
+
+    name: str = "babyai"
+    description: str = "missions in a world of rooms, told in words (BabyAI on minigrid)"
+    splits: tuple[Split, ...] = (Split(name="train", staged_samples=1), Split(name="val"), Split(name="test"))
+    image: str = "base"
+    needs_gpu: bool = False
+    agent: str = "llm"
+    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
+    task_timeout_s: float = 1200.0
+
+    def __init__(self, levels: str | None = None) -> None:
+        """Take the levels to be played, separated by commas, or ours."""
+        self._levels = LEVELS if levels is None else tuple(name.removeprefix(_PREFIX) for name in levels.split(","))
+
+    def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
+        """Return the episodes of a split, each level once before any comes again; at most ``limit`` of them.
+
+        Raises:
+            KeyError: no split has this name.
+            HyperRuntimeError: minigrid is not installed.
+        """
+        if find_spec("minigrid") is None:
+            raise HyperRuntimeError("the domain babyai needs minigrid; run `pip install 'hyperruntime[babyai]'`")
+        first = _FIRST_SEEDS[split]
+        return tuple(
+            Task(id=f"{level}.{first + number}", inputs={"level": level})
+            for number in range(EPISODES)
+            for level in self._levels
+        )[:limit]
+
+    def dialogue(self, task: Task) -> Dialogue:
+        """Return an episode that is about to begin."""
+        level, _, seed = task.id.rpartition(".")
+        return Episode(_PREFIX + level, int(seed))
+
+    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - what our own episode said of itself
+        """Return the progress that an episode came to."""
+        if prediction is None:
+            facts = {"level": task.inputs["level"], "failed_actions": 0}
+            return Score(task_id=task.id, value=0.0, valid=False, detail="not played", facts=facts)
+        return Score(
+            task_id=task.id,
+            value=prediction["progress"],
+            valid=prediction["problem"] is None,
+            detail=prediction["problem"] or f"progress {prediction['progress']:g} in {prediction['turns']} turns",
+            facts={"level": task.inputs["level"], "failed_actions": prediction["failed_actions"]},
+        )
+
+    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Return the average progress, in all and for each level."""
+        return babyai_report(self.name, split, scores)
+
+    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
+        """Return None: there is nothing to draw."""
+        return None
+
+
+if TYPE_CHECKING:
+    _conforms: type[Domain] = BabyAI
+    _has_dialogues: type[DialogueDomain] = BabyAI
