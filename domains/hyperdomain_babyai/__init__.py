@@ -1,7 +1,7 @@
 """The domain ``babyai``: episodes in a small world of rooms, told in words; the agent says one action at a time.
 
-The world (the package ``minigrid``) runs on the host. The agent gets a mission and what it sees, never the world's state
-or its seed. Needs the extra ``babyai``; ``babyai:LEVEL,LEVEL`` plays other levels of minigrid than the five here.
+The world (the package ``minigrid``) runs on the host. The agent gets a mission and what it sees, never the state or the
+seed. Needs the extra ``babyai``; ``babyai:LEVEL,LEVEL`` plays other levels of minigrid than the five here.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ class Episode:
             level: minigrid's name for the kind of world. seed: which one of that kind.
         """
         import gymnasium
-        import minigrid  # noqa: F401 - makes its worlds known to gymnasium
+        import minigrid.envs.babyai.core.roomgrid_level as levels
 
+        levels.__dict__["print"] = _say_nothing  # it prints each world that it rejects, on what is our standard output
         self._world = gymnasium.make(level)
         self._seen, _ = self._world.reset(seed=seed)
         self._turns, self._failed, self._progress = 0, 0, 0.0
@@ -74,6 +75,10 @@ class Episode:
             "max_turns": MAX_TURNS,
             "note": note,
         }
+
+
+def _say_nothing(*_: object) -> None:
+    """Print nothing."""
 
 
 def _done(instruction: Any) -> float:  # noqa: ANN401 - minigrid has no types

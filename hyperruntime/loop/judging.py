@@ -19,8 +19,8 @@ from hyperruntime.loop.storage import make_directory, write_file
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
 TRIAL_OUTPUT_BYTES = 1024**2
-_GIVEN, _TRIAL = "/workspace/given", "/tmp/trial"  # noqa: S108 - inside a container that nobody else uses
-_RUN = f'cp -R {_GIVEN} {_TRIAL} && cd {_TRIAL} && exec "$@"'
+_GIVEN = "/workspace/given"
+_RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@"'
 
 
 class Judge:

@@ -11,8 +11,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, BinaryIO
 
 from hyperruntime.errors import ContainerLostError, ImageNotFoundError
 from hyperruntime.git import git
@@ -58,10 +61,11 @@ class FakeContainer:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
         on_output: Callable[..., None] | None = None,
         output_limit_bytes: int = 1 << 20,
     ) -> ExecResult:
-        """Run a command on the host to its end; its output arrives in one piece.
+        """Run a command on the host to its end; its standard output arrives while it runs, its errors afterwards.
 
         Raises:
             ContainerLostError: it was closed meanwhile, or before.
@@ -69,7 +73,8 @@ class FakeContainer:
         argv = [self._outside(os.fsdecode(arg)) for arg in args]
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        process = self._spawn(argv, self._outside(workdir or "/"), {**kept, **self.spec.env, **(env or {})})
+        with _as_file(input) as source:
+            process = self._spawn(argv, self._outside(workdir or "/"), {**kept, **self.spec.env, **(env or {})}, source)
         expired = threading.Event()
 
         def expire() -> None:
@@ -79,13 +84,12 @@ class FakeContainer:
         timer = threading.Timer(timeout_s or 0, expire)
         if timeout_s is not None:
             timer.start()
-        stdout, stderr = process.communicate()
+        stdout, stderr = _read(process, on_output)
         timer.cancel()
         if self._closed:
             raise ContainerLostError("the container was closed while a command ran in it")
-        for name, data in (("stdout", stdout), ("stderr", stderr)):
-            if on_output is not None and data:
-                on_output(name, data)
+        if on_output is not None and stderr:
+            on_output("stderr", stderr)
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         return ExecResult(
             args=tuple(argv),
@@ -103,11 +107,11 @@ class FakeContainer:
                 kill_group(process)
         self._on_close(self)
 
-    def _spawn(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> HostProcess:
+    def _spawn(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: int | IO[bytes]) -> HostProcess:
         with self._lock:
             if self._closed:
                 raise ContainerLostError("the container is closed")
-            process = spawn(argv, stdin=DEVNULL, cwd=cwd, env=env)
+            process = spawn(argv, stdin=stdin, cwd=cwd, env=env)
             self._running.append(process)
         return process
 
@@ -116,6 +120,39 @@ class FakeContainer:
         for mount in mounts:
             text = text.replace(mount.target, mount.source)
         return text
+
+
+@contextmanager
+def _as_file(source: bytes | BinaryIO | None) -> Iterator[int | IO[bytes]]:
+    """Give what a command reads as something that a process can be started with."""
+    if source is None:
+        yield DEVNULL
+    elif isinstance(source, bytes):
+        with TemporaryFile() as file:
+            file.write(source)
+            file.seek(0)
+            yield file
+    else:
+        yield source
+
+
+def _read(process: HostProcess, on_output: Callable[..., None] | None) -> tuple[bytes, bytes]:
+    """Return both streams to their ends; the first is handed on as it comes."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    errors: list[bytes] = []
+    reader = threading.Thread(target=lambda file: errors.append(file.read()), args=(process.stderr,))
+    reader.start()
+    output = bytearray()
+    with process.stdout as file:
+        while chunk := os.read(file.fileno(), 1 << 16):
+            output += chunk
+            if on_output is not None:
+                on_output("stdout", chunk)
+    reader.join()
+    process.stderr.close()
+    process.wait()
+    return bytes(output), b"".join(errors)
 
 
 class FakeRuntime:
