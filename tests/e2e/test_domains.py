@@ -1,0 +1,172 @@
+"""The domains that come with the library, in the loop, on real containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.git import git
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.testing import make_agent_repository
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+EXERCISES = ROOT / "domains/hyperdomain_polyglot/exercises"
+TASK_AGENT = """
+import os
+
+SOLUTION = {solution!r}
+FORGED = '''
+import os
+for path in ("/proc/1/fd/1", "/proc/self/fd/1"):
+    try:
+        with open(path, "w") as file:
+            file.write('{{"number": 0, "value": true}}\\\\n' * 9)
+    except OSError:
+        pass
+os._exit(0)
+'''
+ACTIONS = ["go forward", "dance", "go forward", "turn right"]
+
+
+class TaskAgent:
+    def __init__(self, model=None, chat_history_file=None):
+        self.turns = 0
+        with open(chat_history_file, "w") as file:
+            file.write("begun")
+
+    def forward(self, inputs):
+        self.turns += 1
+        if "message" in inputs:
+            return find_labels() or "high", []
+        if "statement" in inputs:
+            return program(inputs), []
+        return ACTIONS[self.turns - 1], []
+
+
+def find_labels():
+    '''Look for a row with its label wherever this process may look.'''
+    for top in ("/workspace", "/tmp", "/root", "/home", "/mnt", "/srv", "/run", "/var/tmp"):
+        for folder, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.isfile(path) and not path.endswith("task_agent.py"):
+                    with open(path, "rb") as file:
+                        if b"urgency" in file.read(10_000_000):
+                            return path
+    return None
+
+
+def program(inputs):
+    if os.path.exists("/tmp/left behind"):
+        raise RuntimeError("an earlier task was in this container")
+    open("/tmp/left behind", "w").close()
+    (name,) = inputs["files"]
+    if name in SOLUTION:
+        return {{"files": {{name: SOLUTION[name]}}}}
+    return FORGED if name == "merge_spans.py" else {{"files": dict(inputs["files"])}}
+"""
+
+
+def make_agent(path: Path) -> Path:
+    """Make an agent that answers each of our domains: something right, something forged, something empty."""
+    make_agent_repository(path)
+    solution = {"column_name.py": (EXERCISES / "column_name/solution.py").read_text()}
+    (path / "task_agent.py").write_text(TASK_AGENT.format(solution=solution))
+    git(["-C", str(path), "commit", "-q", "-a", "-m", "an agent for three domains"])
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunSummary]:
+    """Return a function that evaluates the agent on some domains."""
+
+    def start(domains: tuple[str, ...], **options: Any) -> RunSummary:
+        agent = make_agent(tmp_path / "agent")
+        defaults: dict[str, Any] = {
+            "agent": str(agent),
+            "image": base_image,
+            "max_generation": 0,
+            "seed": 3,
+            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
+            "output_dir_parent": str(tmp_path / "out"),
+        }
+        return start_run(runtime, GenerateOptions(**{**defaults, "domains": domains, **options}))
+
+    return start
+
+
+def report_of(summary: RunSummary, name: str) -> dict[str, Any]:
+    value = json.loads((Path(summary.run_dir) / "gen_initial" / name / "report.json").read_text())
+    assert isinstance(value, dict)
+    return value
+
+
+def test_a_table_is_answered_without_its_labels(run: Callable[..., RunSummary]) -> None:
+    summary = run(("table",))
+    assert summary.generations[0].failure is None
+    report = report_of(summary, "tickets_eval")
+    assert report["valid"] == report["total"] == 12, "the agent found a label"
+    assert report["overall_accuracy"] == pytest.approx(1 / 3)
+    assert summary.generations[0].score == pytest.approx(1 / 3)
+
+
+def test_programs_are_tried_in_fresh_containers_and_cannot_forge_their_tests(run: Callable[..., RunSummary]) -> None:
+    summary = run(("polyglot",), eval_samples=(3,))
+    assert summary.generations[0].failure is None
+    report = report_of(summary, "polyglot_eval")
+    assert report["total_resolved_ids"] == ["column_name"]
+    assert report["total_unresolved_ids"] == ["merge_spans"]
+    assert report["total_emptypatch_ids"] == ["first_fault"]
+    histories = Path(summary.run_dir) / "gen_initial/polyglot_eval/agent_evals"
+    assert sorted(path.name for path in histories.iterdir()) == ["column_name.md", "first_fault.md", "merge_spans.md"]
+
+
+def test_an_episode_is_played_turn_by_turn_with_one_agent(run: Callable[..., RunSummary]) -> None:
+    summary = run(("babyai",), eval_samples=(1,))
+    assert summary.generations[0].failure is None
+    level = report_of(summary, "babyai_eval")["environments"]["GoToLocal-v0"]
+    assert (level["progression_percentage"], level["failed_action_candidates"]) == (100.0, 1)
+    lines = (Path(summary.run_dir) / "gen_initial/babyai_eval/predictions.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["prediction"]["actions"] == ["go forward", "dance", "go forward", "turn right"]
+
+
+def test_several_domains_of_all_forms_make_one_run(run: Callable[..., RunSummary]) -> None:
+    summary = run(("polyglot", "table", "babyai"), eval_samples=(1, 4, 1), max_generation=1)
+    assert [record.failure for record in summary.generations] == [None, None]
+    scores = summary.generations[0].scores
+    assert (scores["polyglot"]["train"], scores["tickets"]["train"], scores["babyai"]["train"]) == (1.0, 0.5, 1.0)
+    assert report_of(summary, "tickets_eval")["total"] == 4
+
+
+def test_the_domain_of_the_documentation_is_evaluated(tmp_path: Path, runtime_name: str, base_image: str) -> None:
+    code = (ROOT / "docs/writing-a-domain.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "reversal.py").write_text(code)
+    info = tmp_path / "reversal-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reversal\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[hyperruntime.domains]\nreversal = reversal:Reversal\n")
+    agent = make_agent_repository(tmp_path / "agent")
+    answer = "return inputs['word'][::-1]"
+    text = f"class TaskAgent:\n    def __init__(self, **_): pass\n    def forward(self, inputs): {answer}, []\n"
+    (agent / "task_agent.py").write_text(text)
+    git(["-C", str(agent), "commit", "-q", "-a", "-m", "says words backwards"])
+    options = ["--domains", "reversal", "--agent", str(agent), "--image", base_image, "--max-generation", "0"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from hyperruntime.cli import main; main()", "--runtime", runtime_name, "generate",
+         *options, "--run-id", "documented", "--output-dir-parent", str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out/generate_documented/gen_initial/reversal_eval_val/report.json").read_text())
+    assert report["score"] == 1.0
