@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from hyperruntime.errors import (
     DriverLoadError,
     DriverNotFoundError,
     HyperRuntimeError,
+    SpecError,
     unknown_name,
 )
 
@@ -69,12 +71,19 @@ def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
 
     Raises:
         DomainNotFoundError: no installed domain has this name.
-        DriverLoadError: it is installed and cannot be loaded, or takes no argument.
+        DriverLoadError: it is installed and cannot be loaded.
+        SpecError: it takes no argument, or cannot use this one.
     """
     name, colon, argument = reference.partition(":")
     made = _load(DOMAINS, name, DomainNotFoundError)
     with blaming(DOMAINS, name):
-        return made(argument) if colon else made()
+        given = (argument,) if colon else ()
+        try:
+            signature(made).bind(*given)
+        except TypeError:
+            allowed = f"the domain {name!r} {'takes no argument' if colon else f'needs an argument: {name}:ARGUMENT'}"
+            raise SpecError("domains", reference, allowed) from None
+        return made(*given)
 
 
 def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor

@@ -1,7 +1,7 @@
 """The domain ``babyai``: episodes in a small world of rooms, told in words; the agent says one action at a time.
 
 The world (the package ``minigrid``) runs on the host. The agent gets a mission and what it sees, never the state or the
-seed. Needs the extra ``babyai``; ``babyai:LEVEL,LEVEL`` plays other levels of minigrid than the five here.
+seed. Needs the extra ``babyai``; ``babyai:LEVEL+LEVEL`` plays other levels of minigrid than the five here.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class BabyAI:
     task_timeout_s: float = 1200.0
 
     def __init__(self, levels: str | None = None) -> None:
-        """Take the levels to be played, separated by commas, or ours."""
-        self._levels = LEVELS if levels is None else tuple(name.removeprefix(_PREFIX) for name in levels.split(","))
+        """Take the levels to be played, joined by ``+``, or ours."""
+        self._levels = LEVELS if levels is None else tuple(name.removeprefix(_PREFIX) for name in levels.split("+"))
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the episodes of a split, each level once before any comes again; at most ``limit`` of them.

@@ -21,7 +21,7 @@ from hyperruntime.domain import Domain, Score, Split, Task
 __all__ = ["CirclePacking"]
 
 
-@attrs.define
+@attrs.define(kw_only=True)
 class CirclePacking:
     """Place n circles in the unit square and maximise the sum of radii.
 

@@ -17,6 +17,10 @@ from hyperdomain_polyglot import Polyglot
 from hyperdomain_table import Table
 from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult
 from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import resume_run, start_run
+from hyperruntime.loop.start import load_domains
+from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ROOT = Path(__file__).parents[2]
 HOSTILE: tuple[Any, ...] = (
@@ -293,3 +297,27 @@ def test_the_domain_of_the_documentation_is_one(tmp_path: Path) -> None:
     assert rows["reversal"]["problem"] == ""
     assert rows["reversal"]["splits"] == {"train": 4, "val": 2}
     assert rows["table"]["splits"] == {"train": 12, "val": 6}
+
+
+def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -> None:
+    first, second = load_domains(["table", f"table:{reviews}"])
+    assert (first.name, second.name) == ("tickets", "reviews")
+    with pytest.raises(SpecError, match="each once"):
+        load_domains([f"table:{reviews}", f"table:{reviews}"])
+    with pytest.raises(SpecError, match="'circle_packing' takes no argument"):
+        load_domains(["circle_packing:8"])
+
+
+def test_a_run_finds_its_table_again_from_another_directory(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make_agent_repository(tmp_path / "agent")
+    monkeypatch.chdir(reviews.parent)
+    options = GenerateOptions(
+        domains="table:reviews.toml", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path)
+    )
+    summary = start_run(FakeRuntime(), options)
+    monkeypatch.chdir("/")
+    resumed = resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
+    assert [record.failure for record in resumed.generations] == [None, None]
+    assert (Path(summary.run_dir) / "gen_1/reviews_eval/report.json").is_file()

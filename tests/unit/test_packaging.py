@@ -73,7 +73,7 @@ print(json.dumps(found))
 """
 
 FIND_DATA = """
-import importlib.resources, json
+import importlib.resources, json, sys
 def files(package):
     root = importlib.resources.files(package)
     stack, found = [("", root)], []
@@ -83,7 +83,7 @@ def files(package):
             path = f"{name}{entry.name}"
             stack.append((path + "/", entry)) if entry.is_dir() else found.append(path)
     return sorted(path for path in found if "__pycache__" not in path)
-print(json.dumps({name: files(name) for name in ("hyperruntime", "hyperruntime_images")}))
+print(json.dumps({name: files(name) for name in json.loads(sys.argv[1])}))
 """
 
 
@@ -189,14 +189,14 @@ def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> N
 
 
 def test_every_image_recipe_is_found(installed: Installed) -> None:
-    found = installed.python(FIND_DATA)["hyperruntime_images"]
+    found = installed.python(FIND_DATA, '["hyperruntime_images"]')["hyperruntime_images"]
     here = {str(path.relative_to(ROOT / "containers")) for path in ROOT.glob("containers/*/*") if path.is_file()}
     assert "base/Containerfile" in found
     assert {path for path in here if "__pycache__" not in path} - set(found) == set()
 
 
 def test_every_file_of_an_agent_template_and_every_script_is_found(installed: Installed) -> None:
-    found = installed.python(FIND_DATA)["hyperruntime"]
+    found = installed.python(FIND_DATA, '["hyperruntime"]')["hyperruntime"]
     here = {
         str(path.relative_to(ROOT / "hyperruntime"))
         for pattern in ("agents/*/**/*", "**/*.sh")
@@ -205,6 +205,16 @@ def test_every_file_of_an_agent_template_and_every_script_is_found(installed: In
     }
     assert any(name.endswith("task_agent.py") for name in here)
     assert here - set(found) == set()
+
+
+def test_every_file_that_a_domain_reads_is_found(installed: Installed) -> None:
+    folders = {"hyperdomain_polyglot": "exercises", "hyperdomain_table": "sample"}
+    found = installed.python(FIND_DATA, json.dumps(list(folders)))
+    for package, folder in folders.items():
+        root = ROOT / "domains" / package
+        here = {str(path.relative_to(root)) for path in (root / folder).rglob("*") if path.is_file()}
+        assert here
+        assert {path for path in here if "__pycache__" not in path} - set(found[package]) == set()
 
 
 def test_every_package_says_that_it_is_typed(installed: Installed) -> None:
