@@ -6,7 +6,6 @@ small n and validated on n=26 and n=32. All of this runs on the host; only a tas
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from hyperdomain_circle_packing.picture import svg
 from hyperdomain_circle_packing.png import png
 from hyperdomain_circle_packing.score import parse_circles, score_packing
 from hyperdomain_circle_packing.tasks import SPLITS, tasks_of
-from hyperruntime.domain import Domain, Score, Split, Task
+from hyperruntime.domain import Domain, Score, Split, Task, mean_report
 
 __all__ = ["CirclePacking"]
 
@@ -62,22 +61,7 @@ class CirclePacking:
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
         """Return the summary of a split; a new record counts as 1 in ``score`` and in full in ``tasks``."""
-        return {
-            "domain": self.name,
-            "split": split,
-            "score": math.fsum(min(1.0, score.value) for score in scores) / len(scores) if scores else 0.0,
-            "total": len(scores),
-            "valid": sum(score.valid for score in scores),
-            "tasks": {
-                score.task_id: {
-                    "score": score.value,
-                    "valid": score.valid,
-                    "detail": score.detail,
-                    **score.facts,
-                }
-                for score in scores
-            },
-        }
+        return mean_report(self.name, split, scores)
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return the packing as SVG, a faulty one too; None where there are no circles to draw."""

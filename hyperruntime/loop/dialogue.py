@@ -38,7 +38,11 @@ class Conversation:
 
     def __enter__(self) -> Conversation:
         """Send the first turn's inputs."""
-        self._send(self._dialogue.begin())
+        try:
+            self._send(self._dialogue.begin())
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -280,7 +280,7 @@ def example_package(folder: Path) -> dict[str, str]:
     """Install the domain of docs/writing-a-domain.md in a folder; return the environment that finds it there."""
     text = (ROOT / "docs/writing-a-domain.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
-    assert len(code.strip().splitlines()) <= 46, "the text promises about forty lines"
+    assert len([line for line in code.splitlines() if line.strip()]) <= 40, "the text promises forty lines"
     (folder / "reversal.py").write_text(code)
     info = folder / "reversal-1.dist-info"
     info.mkdir()
