@@ -75,7 +75,7 @@ class Trial:
         timeout_s: seconds it may take.
     """
 
-    args: tuple[str, ...] = attrs.field(converter=tuple)
+    args: tuple[str, ...]
     files: Mapping[str, str | bytes] = attrs.field(factory=dict)
     input: bytes = b""
     timeout_s: float = 60.0

@@ -63,8 +63,12 @@ class Episode:
 
     def _act(self, action: int) -> None:
         self._seen, reward, terminated, truncated, _ = self._world.step(action)
-        self._progress = max(self._progress, 1.0 if float(reward) > 0 else _done(self._world.unwrapped.instrs))
+        self._progress = max(self._progress, 1.0 if float(reward) > 0 else _done(self._mission()))
         self._over = bool(terminated or truncated)
+
+    def _mission(self) -> Any:  # noqa: ANN401 - minigrid has no types
+        world: Any = self._world.unwrapped
+        return world.instrs
 
     def _told(self, note: str) -> Mapping[str, Any]:
         return {

@@ -26,8 +26,9 @@ class Canary(unittest.TestCase):
 def main(arguments: list[str]) -> None:
     """Run both, each in a process of its own, and print what came of them."""
     plain, canary = run(arguments), run([_CANARY, *arguments])
-    caught = canary.get("ran") == plain.get("ran", 0) + 1 and canary.get("canary") == "failed"
-    print(json.dumps({"ran": plain.get("ran"), "passed": plain.get("passed"), "canary": caught}))
+    ran = plain.get("ran")
+    caught = type(ran) is int and canary.get("ran") == ran + 1 and canary.get("canary") == "failed"
+    print(json.dumps({"ran": ran, "passed": plain.get("passed"), "canary": caught}))
 
 
 def run(arguments: list[str]) -> dict[str, object]:

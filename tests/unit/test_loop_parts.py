@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -169,10 +170,15 @@ def test_predictions_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
 
 def test_a_line_without_end_takes_no_memory() -> None:
     reader = PredictionReader(["a"], lambda data: None)
-    for _ in range(40):
-        reader.take("stdout", b"x" * (1 << 20))
+    tracemalloc.start()
+    try:
+        for _ in range(40):
+            reader.take("stdout", b"x" * (1 << 20))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 30 << 20
     reader.take("stdout", b'\n{"task_id": "a", "prediction": 1}\n')
-    assert len(reader._line) == 0
     assert reader.predictions["a"].value == 1
 
 
