@@ -54,11 +54,17 @@ class Split:
         name: ``train``, ``val`` or ``test``.
         staged_samples: how many tasks the first, cheap stage runs; 0 means that there is no first stage.
         staged_threshold: the full stage runs when the staged mean score is above this.
+        staged_inclusive: whether a staged mean score that is exactly at the threshold is enough.
     """
 
     name: str
     staged_samples: int = 0
     staged_threshold: float = 0.0
+    staged_inclusive: bool = False
+
+    def is_passed(self, staged_mean: float) -> bool:
+        """Return whether the full stage runs after a first stage with this mean score."""
+        return staged_mean > self.staged_threshold or (self.staged_inclusive and staged_mean == self.staged_threshold)
 
 
 @attrs.frozen(kw_only=True)

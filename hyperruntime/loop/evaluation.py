@@ -22,7 +22,7 @@ from hyperruntime.loop.predictions import (
 from hyperruntime.loop.storage import json_document, json_line, write_file
 
 HISTORY_FOLDER = "agent_evals"
-_SKIPPED_SPLIT = "test"
+TEST_SPLIT = "test"
 
 
 @attrs.frozen(kw_only=True)
@@ -55,9 +55,9 @@ class SplitResult:
 Results = dict[str, dict[str, SplitResult]]
 
 
-def evaluated_splits(domain: Domain) -> tuple[Split, ...]:
-    """Return the splits that a run evaluates: ``test`` is for whoever reports on a finished run."""
-    return tuple(split for split in domain.splits if split.name != _SKIPPED_SPLIT)
+def evaluated_splits(domain: Domain, *, test: bool = False) -> tuple[Split, ...]:
+    """Return the splits that a run evaluates; ``test`` is there only where it is asked for, and decides nothing."""
+    return tuple(split for split in domain.splits if test or split.name != TEST_SPLIT)
 
 
 def selected_split(domain: Domain) -> str:
@@ -117,13 +117,20 @@ class Evaluator:
         self.results.setdefault(domain.name, {})[split.name] = result
         return result
 
+    def settle_split(self, domain: Domain, split: Split, *, samples: int | None) -> None:
+        """Leave a split as it is, for good: one of which nothing was run counts 0."""
+        nothing = SplitResult(predictions=(), scores=(), total=len(domain.tasks(split.name, samples)), mean=0.0)
+        self.results.setdefault(domain.name, {}).setdefault(split.name, nothing)
+
 
 def write_results(folder: Path, domain: Domain, split: str, result: SplitResult) -> None:
-    """Write the predictions and the report of one split.
+    """Write the predictions and the report of one split; nothing where nothing of it was run.
 
     Raises:
         StorageError: they cannot be written.
     """
+    if not result.scores:
+        return
     report = dict(domain.report(split, result.scores))
     if not result.complete:
         report["hyperruntime"] = {"staged_only": True, "tasks_run": len(result.scores), "tasks": result.total}

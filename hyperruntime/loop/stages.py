@@ -16,7 +16,8 @@ def evaluate_domains(
 ) -> bool:
     """Run all that an agent deserves; return whether it was stopped after the first stage.
 
-    The full evaluation runs when the first stage of *every* domain's first split is above its threshold. All first
+    The full evaluation runs when *every* domain's first split passes its first stage. The first stages of all of them
+    are run, whatever the order of the domains; one that has none is then not run at all, and counts 0. All first
     splits are done before any later one starts, so that what an agent writes while it answers a later one cannot
     reach what ``after_split`` keeps of the first.
 
@@ -26,12 +27,16 @@ def evaluate_domains(
     """
     staged = not options.skip_staged_eval
     samples = [options.samples(position) for position in range(len(domains))]
-    asked = tuple(zip(domains, samples, strict=True))
-    if staged and not all(_passes(evaluator, domain, evaluated_splits(domain)[0], count) for domain, count in asked):
+    parts = [evaluated_splits(domain, test=options.eval_test) for domain in domains]
+    asked = tuple(zip(domains, parts, samples, strict=True))
+    if staged and not all([_passes(evaluator, domain, splits[0], count) for domain, splits, count in asked]):
+        for domain, splits, count in asked:
+            evaluator.settle_split(domain, splits[0], samples=count)
+            after_split(domain, splits[0])
         return True
-    for number in range(max(len(evaluated_splits(domain)) for domain in domains)):
-        for domain, count in asked:
-            for split in evaluated_splits(domain)[number : number + 1]:
+    for number in range(max(map(len, parts))):
+        for domain, splits, count in asked:
+            for split in splits[number : number + 1]:
                 if number == 0 or not staged or _passes(evaluator, domain, split, count):
                     evaluator.run_split(domain, split, samples=count, staged=False)
                 after_split(domain, split)
@@ -42,4 +47,4 @@ def _passes(evaluator: Evaluator, domain: Domain, split: Split, samples: int | N
     if not split.staged_samples:
         return True
     result = evaluator.run_split(domain, split, samples=samples, staged=True)
-    return result.mean > split.staged_threshold
+    return split.is_passed(result.mean)

@@ -1,0 +1,174 @@
+"""Staged evaluation: what is run of which domain, whatever their order and their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.domain import Score, Split, Task, mean_report
+from hyperruntime.loop.evaluation import Evaluator, selection_score
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.predictions import Prediction
+from hyperruntime.loop.stages import evaluate_domains
+
+TASKS = 10
+
+
+@attrs.define(kw_only=True)
+class Graded:
+    """A domain on which an agent is right in so many of the first tasks."""
+
+    name: str
+    splits: tuple[Split, ...] = (Split(name="train"),)
+    right: int = TASKS
+    description: str = "for tests"
+    image: str = "base"
+    needs_gpu: bool = False
+    agent: str = "mutator"
+    protected_paths: tuple[str, ...] = ()
+    task_timeout_s: float = 1.0
+
+    def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
+        """Return numbered tasks."""
+        return tuple(Task(id=f"{split}{number}", inputs={"number": number}) for number in range(TASKS))[:limit]
+
+    def score(self, task: Task, prediction: Any) -> Score:
+        """Return 1 for the first ones."""
+        return Score(task_id=task.id, value=float(task.inputs["number"] < self.right), valid=True)
+
+    def report(self, split: str, scores: Sequence[Score]) -> dict[str, Any]:
+        """Return the mean; like many a report, it needs something to report on."""
+        assert scores
+        return mean_report(self.name, split, scores)
+
+    def picture(self, task: Task, prediction: Any) -> str | None:
+        """Return None."""
+        return None
+
+
+class Answers:
+    """Stands in for the containers: every task is answered, and scored by its domain."""
+
+    def __init__(self) -> None:
+        """Have asked nothing."""
+        self.asked: list[tuple[str, str, int]] = []
+
+    def ask(self, domain: Any, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
+        """Answer."""
+        self.asked.append((domain.name, split.name, len(tasks)))
+        return tuple(Prediction(task_id=task.id, value=0) for task in tasks)
+
+    def score(self, domain: Any, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
+        """Ask the domain."""
+        return tuple(domain.score(task, said.value) for task, said in zip(tasks, predictions, strict=True))
+
+
+def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str, str], int], float | None, bool, int]:
+    """Return how many tasks were run of each split, the score, whether it ended early, and how many were kept."""
+    answers, kept = Answers(), []
+    evaluator = Evaluator(answers, answers)  # type: ignore[arg-type]
+    made = GenerateOptions(domains=tuple(domain.name for domain in domains), **options)
+    early = evaluate_domains(evaluator, domains, made, lambda domain, split: kept.append((domain.name, split.name)))
+    assert len(set(kept)) == len(kept), "a split is kept once"
+    run = {
+        (domain, split): len(result.scores)
+        for domain, splits in evaluator.results.items()
+        for split, result in splits.items()
+    }
+    return run, selection_score(domains, evaluator.results), early, len(kept)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "inclusive", "right", "full"),
+    [
+        (0.0, False, 0, False),
+        (0.0, False, 1, True),
+        (0.4, False, 4, False),
+        (0.4, True, 4, True),
+        (0.4, True, 3, False),
+    ],
+        (0.0, False, 0, False),
+        (0.0, False, 1, True),
+        (0.4, False, 4, False),
+        (0.4, True, 4, True),
+        (0.4, True, 3, False),
+    ],
+)
+def test_the_threshold_of_a_split_decides_on_the_full_stage(
+    threshold: float, inclusive: bool, right: int, full: bool
+) -> None:
+    split = Split(name="train", staged_samples=10, staged_threshold=threshold, staged_inclusive=inclusive)
+    assert split.is_passed(right / 10) is full
+
+
+def test_a_first_stage_counts_with_the_part_that_was_run() -> None:
+    domain = Graded(name="a", splits=(Split(name="train", staged_samples=4, staged_threshold=0.5),), right=2)
+    assert evaluated([domain]) == ({("a", "train"): 4}, pytest.approx(0.5 * 4 / 10), True, 1)
+
+
+def test_one_domain_below_its_threshold_ends_all_in_any_order() -> None:
+    bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
+    good = Graded(name="good", splits=(Split(name="train", staged_samples=5), Split(name="val")))
+    plain = Graded(name="plain")
+    for order in permutations((bad, good, plain)):
+        run, score, early, kept = evaluated(order)
+        assert run == {("bad", "train"): 2, ("good", "train"): 5, ("plain", "train"): 0}
+        assert (score, early, kept) == (pytest.approx((0 + 0.5 + 0) / 3), True, 3)
+
+
+def test_the_test_split_is_run_only_where_it_is_asked_for_and_decides_nothing() -> None:
+    domain = Graded(name="a", splits=(Split(name="train"), Split(name="val"), Split(name="test")), right=3)
+    run, score, _, _ = evaluated([domain])
+    assert set(run) == {("a", "train"), ("a", "val")}
+    tested, same, _, _ = evaluated([domain], eval_test=True)
+    assert tested == {**run, ("a", "test"): TASKS}
+    assert same == score == pytest.approx(0.3)
+
+
+graded = st.builds(
+    lambda samples, threshold, inclusive, right, val: Graded(
+        name="x",
+        splits=(
+            Split(
+                name="train",
+                staged_samples=samples,
+                staged_threshold=threshold / 10,
+                staged_inclusive=inclusive,
+            ),
+            *((Split(name="val", staged_samples=samples),) if val else ()),
+        ),
+        right=right,
+    ),
+    st.integers(0, TASKS),
+    st.integers(0, TASKS),
+    st.booleans(),
+    st.integers(0, TASKS),
+    st.booleans(),
+)
+
+
+@given(domains=st.lists(graded, min_size=1, max_size=4), data=st.data())
+def test_the_order_of_domains_changes_nothing(domains: list[Graded], data: st.DataObject) -> None:
+    named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
+    run, score, early, kept = evaluated(named)
+    assert score is not None
+    other = evaluated(data.draw(st.permutations(named)))
+    assert other == (run, pytest.approx(score), early, kept)
+
+
+@given(domains=st.lists(graded, min_size=1, max_size=4))
+def test_counts_of_samples_go_by_the_place_of_a_domain(domains: list[Graded]) -> None:
+    named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
+    counts = tuple(range(1, len(named) + 1))
+    run, _, _, _ = evaluated(named, eval_samples=counts, skip_staged_eval=True)
+    assert all(
+        run[domain.name, split.name] == count
+        for domain, count in zip(named, counts, strict=True)
+        for split in domain.splits
+    )
