@@ -29,7 +29,8 @@ def evaluate_domains(
     samples = [options.samples(position) for position in range(len(domains))]
     parts = [evaluated_splits(domain, test=options.eval_test) for domain in domains]
     asked = tuple(zip(domains, parts, samples, strict=True))
-    if staged and not all([_passes(evaluator, domain, splits[0], count) for domain, splits, count in asked]):
+    passed = [not staged or _passes(evaluator, domain, splits[0], count) for domain, splits, count in asked]
+    if not all(passed):
         for domain, splits, count in asked:
             evaluator.settle_split(domain, splits[0], samples=count)
             after_split(domain, splits[0])
