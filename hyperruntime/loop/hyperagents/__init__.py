@@ -1,0 +1,1 @@
+"""Agent repositories, and runs, of the HyperAgents layout."""

@@ -1,0 +1,181 @@
+"""The domains that repositories of the HyperAgents layout evaluate on, as data. Imports nothing of the project.
+
+Their harness and their report are in the repository (``domains/``); here is what a host must know to ask for them and
+to understand what they say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+
+TRAIN, VAL, TEST = "train", "val", "test"
+
+
+@attrs.frozen(kw_only=True)
+class OriginalDomain:
+    """A domain of such a repository.
+
+    Attributes:
+        name: as ``--domain`` takes it.
+        score_key: of ``report.json``.
+        scale: what the score there is divided by.
+        needs: key of ``report.json`` that must not be empty for the score to count; "" for none.
+        splits: those that a run evaluates, in order; ``test`` only where it is asked for.
+        subsets: what ``--subset`` is for each split; "" is the whole dataset.
+        staged_samples: how many tasks the first, cheap stage has.
+        full_samples: how many the full evaluation has; the score of the first stage counts ``staged / full`` of itself.
+        staged_threshold: what the first stage of the train split must exceed.
+        staged_inclusive: whether reaching the threshold is enough.
+        ensemblable: whether the answers of several generations can be put together.
+        folder: its directory below ``domains/``.
+        datasets: file names of its tables below ``folder``, ``{}`` stands for the subset; "" where it has none.
+        id_column: names a row of the tables.
+        label_columns: what agents must not see of the tables; the first is the label itself.
+    """
+
+    name: str
+    score_key: str
+    scale: float = 1.0
+    needs: str = ""
+    splits: tuple[str, ...] = (TRAIN,)
+    subsets: Mapping[str, str] = MappingProxyType({TRAIN: ""})
+    staged_samples: int = 10
+    full_samples: int = 10
+    staged_threshold: float = 0.0
+    staged_inclusive: bool = False
+    ensemblable: bool = False
+    folder: str
+    datasets: str = ""
+    id_column: str = ""
+    label_columns: tuple[str, ...] = ()
+
+    @property
+    def fraction(self) -> float:
+        """What the score of a first stage is multiplied with, where the full evaluation was not run."""
+        return self.staged_samples / self.full_samples
+
+    @property
+    def selected_split(self) -> str:
+        """The split that parents are selected by."""
+        return VAL if VAL in self.splits else TRAIN
+
+    def dataset(self, split: str) -> str:
+        """Return the path of a split's table below ``domains/``, or "" where there is none."""
+        return f"{self.folder}/{self.datasets.format(self.subsets[split])}" if self.datasets else ""
+
+    def evaluation(self, split: str) -> str:
+        """Return the name of the directory that a split's results are in."""
+        return f"{self.name}_eval" if split == TRAIN else f"{self.name}_eval_{split}"
+
+    def initial_outputs(self, split: str) -> str:
+        """Return the directory below ``outputs/`` that the initial agent's results of a split are in."""
+        return f"initial_{self.name}{self.subsets[split]}_0"
+
+    def passes(self, score: float) -> bool:
+        """Tell whether the first stage was good enough for the full evaluation."""
+        return score >= self.staged_threshold if self.staged_inclusive else score > self.staged_threshold
+
+    def score(self, report: object) -> float | None:
+        """Return the score that a report says, unscaled by ``fraction``; None where it says none."""
+        if not isinstance(report, dict) or (self.needs and not report.get(self.needs)):
+            return None
+        value = report.get(self.score_key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return None
+        return float(value) / self.scale
+
+    def read_score(self, folder: Path) -> float | None:
+        """Return the score of an evaluation's directory; None where it has no report, or one without a score."""
+        try:
+            value: Any = json.loads((folder / "report.json").read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return self.score(value)
+
+
+_FILTERED = MappingProxyType({split: f"_filtered_100_{split}" for split in (TRAIN, VAL, TEST)})
+_TABLE: Mapping[str, Any] = {
+    "score_key": "overall_accuracy",
+    "splits": (TRAIN, VAL, TEST),
+    "subsets": _FILTERED,
+    "full_samples": 100,
+    "ensemblable": True,
+}
+
+
+def _balrog(name: str, episodes: int) -> OriginalDomain:
+    return OriginalDomain(
+        name=f"balrog_{name}",
+        score_key="average_progress",
+        scale=100.0,
+        needs="environments",
+        staged_samples=1,
+        full_samples=episodes,
+        folder="balrog",
+    )
+
+
+def _genesis(name: str) -> OriginalDomain:
+    return OriginalDomain(
+        name=f"genesis_{name}", score_key="average_fitness", staged_samples=3, full_samples=6, folder="genesis"
+    )
+
+
+_DOMAINS = (
+    OriginalDomain(
+        name="search_arena",
+        folder="search_arena",
+        datasets="dataset{}.csv",
+        id_column="question_id",
+        label_columns=("winner",),
+        **_TABLE,
+    ),
+    OriginalDomain(
+        name="paper_review",
+        folder="paper_review",
+        datasets="dataset{}.csv",
+        id_column="question_id",
+        label_columns=("outcome",),
+        **_TABLE,
+    ),
+    _balrog("babyai", 10),
+    _balrog("babaisai", 3),
+    _balrog("minihack", 5),
+    _balrog("nle", 5),
+    _genesis("go2walking"),
+    _genesis("go2walkback"),
+    _genesis("go2hop"),
+    OriginalDomain(
+        name="polyglot",
+        score_key="accuracy_score",
+        full_samples=60,
+        staged_threshold=0.4,
+        staged_inclusive=True,
+        folder="polyglot",
+    ),
+    OriginalDomain(
+        name="imo_grading",
+        folder="imo",
+        datasets="gradingbench{}.csv",
+        id_column="Grading ID",
+        label_columns=("Reward", "Points"),
+        **_TABLE,
+    ),
+    OriginalDomain(
+        name="imo_proof",
+        score_key="points_percentage",
+        full_samples=60,
+        folder="imo",
+        datasets="proofbench{}.csv",
+        id_column="Problem ID",
+        label_columns=("Solution", "Grading guidelines", "Short Answer"),
+    ),
+)
+DOMAINS: Mapping[str, OriginalDomain] = MappingProxyType({domain.name: domain for domain in _DOMAINS})

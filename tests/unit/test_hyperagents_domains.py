@@ -1,0 +1,72 @@
+"""What is known of the domains of HyperAgents repositories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.loop.hyperagents.domains import DOMAINS
+
+
+def test_every_domain_of_the_original_is_known() -> None:
+    assert list(DOMAINS) == [
+        "search_arena", "paper_review", "balrog_babyai", "balrog_babaisai", "balrog_minihack", "balrog_nle",
+        "genesis_go2walking", "genesis_go2walkback", "genesis_go2hop", "polyglot", "imo_grading", "imo_proof",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "fraction"),
+    [
+        ("paper_review", 0.1),
+        ("imo_proof", 1 / 6),
+        ("balrog_minihack", 0.2),
+        ("genesis_go2hop", 0.5),
+        ("polyglot", 1 / 6),
+    ],
+)
+def test_a_first_stage_counts_as_much_as_it_has_of_the_tasks(name: str, fraction: float) -> None:
+    assert DOMAINS[name].fraction == pytest.approx(fraction)
+
+
+def test_names_of_files_follow_the_split() -> None:
+    review, grading, walking = DOMAINS["paper_review"], DOMAINS["imo_grading"], DOMAINS["genesis_go2walking"]
+    assert review.dataset("val") == "paper_review/dataset_filtered_100_val.csv"
+    assert grading.dataset("test") == "imo/gradingbench_filtered_100_test.csv"
+    assert walking.dataset("train") == ""
+    assert [review.evaluation(split) for split in review.splits] == [
+        "paper_review_eval", "paper_review_eval_val", "paper_review_eval_test",
+    ]  # fmt: skip
+    assert review.initial_outputs("train") == "initial_paper_review_filtered_100_train_0"
+    assert walking.initial_outputs("train") == "initial_genesis_go2walking_0"
+    assert (review.selected_split, walking.selected_split) == ("val", "train")
+
+
+def test_only_polyglot_lets_its_threshold_pass() -> None:
+    assert DOMAINS["polyglot"].passes(0.4)
+    assert not DOMAINS["polyglot"].passes(0.39)
+    assert not DOMAINS["paper_review"].passes(0.0)
+    assert DOMAINS["paper_review"].passes(0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "report", "score"),
+    [
+        ("paper_review", '{"overall_accuracy": 0.25}', 0.25),
+        ("paper_review", '{"overall_accuracy": NaN}', None),
+        ("paper_review", '{"overall_accuracy": true}', None),
+        ("paper_review", '{"overall_accuracy": 1', None),
+        ("paper_review", "[]", None),
+        ("balrog_nle", '{"average_progress": 40.0, "environments": {"nle": {}}}', 0.4),
+        ("balrog_nle", '{"average_progress": 40.0, "environments": {}}', None),
+        ("polyglot", '{"accuracy_score": null}', None),
+    ],
+)
+def test_a_score_is_read_by_the_domains_key(tmp_path: Path, name: str, report: str, score: float | None) -> None:
+    (tmp_path / "report.json").write_text(report)
+    assert DOMAINS[name].read_score(tmp_path) == score
+
+
+def test_no_report_is_no_score(tmp_path: Path) -> None:
+    assert DOMAINS["paper_review"].read_score(tmp_path) is None
