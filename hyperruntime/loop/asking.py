@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from hyperruntime.domain import DialogueDomain, Domain, Split, Task
-from hyperruntime.loop.contract import HARNESS, OUT, Contract
+from hyperruntime.loop.contract import HARNESS, Contract
 from hyperruntime.loop.dialogue import Conversation
 from hyperruntime.loop.failures import GenerationFailedError, last_line
 from hyperruntime.loop.layout import evaluation_name
@@ -93,7 +93,7 @@ class Asker:
             return tuple(self._converse(place, domain, domain.task_timeout_s, name, task, deadline) for task in tasks)
         self._write_spec(name, domain.task_timeout_s, tasks)
         reader = PredictionReader((task.id for task in tasks), self._on_output)
-        result = place.exec(_args("tasks", name), timeout_s=_left(deadline, name), on_output=reader.take)
+        result = place.exec(self._args("tasks", name), timeout_s=_left(deadline, name), on_output=reader.take)
         alone = len(tasks) == 1 and getattr(domain, "container_per_task", False)
         _check_end(result, bool(reader.predictions) or alone, name, self._timeout_s)
         missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
@@ -106,11 +106,14 @@ class Asker:
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S
         with Conversation(task.id, domain.dialogue(task), self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
-            result = place.exec(_args("turns", name), timeout_s=timeout_s, on_output=talk.take, source=talk.source)
+            result = place.exec(self._args("turns", name), timeout_s=timeout_s, on_output=talk.take, source=talk.source)
             if result.timed_out and timeout_s < patience:
                 _check_end(result, some=True, name=name, timeout_s=self._timeout_s)
             value = talk.outcome(result.exit_code)
         return Prediction(task_id=task.id, value=value, duration_s=time.monotonic() - started)
+
+    def _args(self, command: str, name: str) -> list[str]:
+        return [*_HARNESS_ARGS, command, f"{HARNESS}/{name}.json", f"{self._contract.out}/{name}"]
 
     def _write_spec(self, name: str, task_timeout_s: float, tasks: Sequence[Task]) -> None:
         spec = {
@@ -127,10 +130,6 @@ def install_harness(folder: Path) -> None:
     """Write the program that runs tasks to a directory of the host."""
     source = resources.files("hyperruntime.loop") / HARNESS_FILE
     write_file(folder / HARNESS_FILE, source.read_bytes())
-
-
-def _args(command: str, name: str) -> list[str]:
-    return [*_HARNESS_ARGS, command, f"{HARNESS}/{name}.json", f"{OUT}/{name}"]
 
 
 def _left(deadline: float, name: str) -> float:

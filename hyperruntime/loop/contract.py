@@ -2,9 +2,12 @@
 
 A repository says it in ``hyperrun.toml``; one that has none follows the default contract::
 
+    contract = "default"                    # or "hyperagents": see hyperruntime.loop.hyperagents
+
     [commands]
     meta_agent = ["python3", "run_meta_agent.py"]
     task_agent = "task_agent:TaskAgent"
+    select_parent = ["python3", "select_parent.py"]    # for --edit-select-parent
 
     [load]
     check = ["task_agent:TaskAgent", "meta_agent:MetaAgent"]
@@ -19,11 +22,12 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import AgentError
+from hyperruntime.errors import AgentError, unknown_name
 from hyperruntime.loop.layout import CHAT_HISTORY
 
 CONTRACT_FILE = "hyperrun.toml"
-REPO, OUT, EVALS, HARNESS = "/workspace/repo", "/workspace/out", "/workspace/evals", "/workspace/harness"
+HARNESS = "/workspace/harness"
+KINDS = ("default", "hyperagents")
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _META = ("python3", "run_meta_agent.py")
 _TASK = "task_agent:TaskAgent"
@@ -35,14 +39,23 @@ class Contract:
     """The commands of an agent repository.
 
     Attributes:
+        kind: how a generation talks to the agent; one of ``KINDS``.
         meta_agent: argv that edits the repository; options of the contract are appended.
         task_agent: ``module:Class`` that answers tasks.
         load: each ``module:Class`` that must still be there after an edit.
+        select_parent: argv that names the next parent; empty where the agent has none.
+        repo: where the agent's files are in a container. out: where its outputs go.
+        evals: where it sees earlier generations.
     """
 
+    kind: str = "default"
     meta_agent: tuple[str, ...] = _META
     task_agent: str = _TASK
     load: tuple[str, ...] = (_TASK, _META_CLASS)
+    select_parent: tuple[str, ...] = ()
+    repo: str = "/workspace/repo"
+    out: str = "/workspace/out"
+    evals: str = "/workspace/evals"
 
 
 def parse_contract(data: bytes | None) -> Contract:
@@ -65,24 +78,31 @@ def parse_contract(data: bytes | None) -> Contract:
     for name in (task, *checks):
         if not isinstance(name, str) or not _CLASS.fullmatch(name):
             raise AgentError(f"{CONTRACT_FILE}: {name!r} is not allowed: module:Class")
-    return Contract(meta_agent=meta, task_agent=task, load=checks)
+    kind = value.get("contract", KINDS[0])
+    if kind not in KINDS:
+        raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
+    select = _strings(commands["select_parent"], "commands.select_parent") if "select_parent" in commands else ()
+    return Contract(kind=kind, meta_agent=meta, task_agent=task, load=checks, select_parent=select)
 
 
 def contract_from_json(value: Mapping[str, Any]) -> Contract:
     """Return a contract that was stored."""
-    return Contract(meta_agent=tuple(value["meta_agent"]), task_agent=value["task_agent"], load=tuple(value["load"]))
+    known = {field.name for field in attrs.fields(Contract)}
+    return Contract(
+        **{name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known}
+    )
 
 
 def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
     """Return the argv of the meta agent."""
     return [
         *contract.meta_agent,
-        *("--chat_history_file", f"{OUT}/{CHAT_HISTORY}"),
-        *("--repo_path", REPO),
-        *("--evals_folder", EVALS),
-        *("--git_dir", REPO),
+        *("--chat_history_file", f"{contract.out}/{CHAT_HISTORY}"),
+        *("--repo_path", contract.repo),
+        *("--evals_folder", contract.evals),
+        *("--git_dir", contract.repo),
         *("--base_commit", base_commit),
-        *("--outdir", OUT),
+        *("--outdir", contract.out),
         *("--iterations_left", str(iterations_left)),
     ]
 

@@ -9,40 +9,28 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import attrs
 
-from hyperruntime.domain import Domain, Split
 from hyperruntime.errors import ImageNotFoundError, SpecError, StorageError, UnsupportedOptionError
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.asking import Asker, install_harness
 from hyperruntime.loop.collect import copy_files
-from hyperruntime.loop.contract import EVALS, HARNESS
-from hyperruntime.loop.evaluation import (
-    HISTORY_FOLDER,
-    Evaluator,
-    selection_score,
-    write_results,
-)
+from hyperruntime.loop.evaluation import selection_score
 from hyperruntime.loop.failures import (
     InfrastructureFailedError,
     RunInterruptedError,
     one_line,
     translate_failure,
 )
-from hyperruntime.loop.judging import Judge
-from hyperruntime.loop.layout import AGENT_OUTPUT, evaluation_name
+from hyperruntime.loop.layout import AGENT_OUTPUT
 from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent
-from hyperruntime.loop.place import Place, discard
+from hyperruntime.loop.place import discard
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.setting import Plan, Setting
-from hyperruntime.loop.stages import evaluate_domains
+from hyperruntime.loop.sides import open_side
 from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.storage import check_writable, make_directory
-from hyperruntime.spec import Mount
 
 log = get_logger(__name__)
 
@@ -88,21 +76,9 @@ class _Generation:
         shutil.rmtree(self._folder, ignore_errors=True)
         discard(setting, self._private)
         make_directory(self._folder)
-        harness = make_directory(self._private / "harness")
-        view = Mount(source=str(setting.layout.view), target=EVALS)
-        self._agent = Place(setting, plan, self._private / "agent", view)
-        self._trial = Place(setting, plan, self._private / "evaluation", Mount(source=str(harness), target=HARNESS))
-        self._fresh = 0
         self._steps = StepLog(plan.genid, setting.events, self._folder)
-        self._asker = Asker(
-            self._trial,
-            setting.contract,
-            harness,
-            fresh_place=self._fresh_trial,
-            timeout_s=setting.options.timeout_eval_s,
-            on_output=self._steps.write,
-        )
-        self._evaluator = Evaluator(self._asker, Judge(setting, plan, self._private / "trials"))
+        self._side = open_side(setting, plan, self._private, self._folder, self._steps)
+        self._agent, self._trial = self._side.agent, self._side.trial
         self._record = GenerationRecord(
             genid=plan.genid,
             parent=plan.parent,
@@ -153,7 +129,7 @@ class _Generation:
         self._setting.store.checkout(self._plan.commit, self._agent.repo)
 
     def _run_meta_agent(self) -> None:
-        run_meta_agent(self._setting, self._plan, self._agent, self._steps)
+        run_meta_agent(self._setting, self._side, self._steps)
 
     def _settle_agent(self) -> None:
         """End whatever could still write, while the next container starts."""
@@ -169,42 +145,18 @@ class _Generation:
         check_changed(snapshot)
 
     def _bring_in_state(self) -> None:
-        self._setting.store.export(self._record.commit, self._trial.repo)
-        install_harness(self._private / "harness")
+        self._side.bring_in(self._record.commit)
         self._trial.start()
 
     def _check_load(self) -> None:
-        self._asker.check_load(self._setting.options.timeout_check_s)
+        self._side.check_load()
 
     def _evaluate(self) -> None:
-        options, domains = self._setting.options, self._setting.domains
-        staged_only = evaluate_domains(self._evaluator, domains, options, self._copy_histories)
+        staged_only = self._side.evaluate()
         self._record = attrs.evolve(self._record, staged_only=staged_only)
 
-    def _copy_histories(self, domain: Domain, split: Split) -> None:
-        name = evaluation_name(domain.name, split.name)
-        self._trial.settle()
-        copy_files(self._trial.out, self._folder / name / HISTORY_FOLDER, below=name)
-
-    @contextmanager
-    def _fresh_trial(self, evaluation: str) -> Iterator[Place]:
-        """Open another container with the state that was kept; the chat histories in it are kept when it is closed."""
-        harness = Mount(source=str(self._private / "harness"), target=HARNESS)
-        self._fresh += 1
-        place = Place(self._setting, self._plan, self._private / f"evaluation_{self._fresh}", harness)
-        try:
-            self._setting.store.export(self._record.commit, place.repo)
-            place.start()
-            yield place
-            place.settle()
-        finally:
-            place.close()
-        copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
-
     def _copy_out(self) -> None:
-        for domain in self._setting.domains:
-            for split, result in self._evaluator.results.get(domain.name, {}).items():
-                write_results(self._folder, domain, split, result)
+        self._side.write_results(self._folder)
 
     def _fail(self, error: Exception) -> bool:
         """Note why the generation failed; return whether another attempt may help."""
@@ -233,7 +185,7 @@ class _Generation:
             self._trial.end()
 
     def _settle_record(self) -> None:
-        results = self._evaluator.results
+        results = self._side.results
         scores = {
             domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
         }

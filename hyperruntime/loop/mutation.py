@@ -6,11 +6,11 @@ from pathlib import Path
 
 from hyperruntime.errors import PatchError
 from hyperruntime.loop.collect import PATCH_LIMIT, read_file
-from hyperruntime.loop.contract import meta_agent_args
 from hyperruntime.loop.failures import GenerationFailedError, last_line
 from hyperruntime.loop.layout import AGENT_OUTPUT, PATCH
 from hyperruntime.loop.place import Place
 from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.side import AgentSide
 from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.storage import write_file
 from hyperruntime.workspace import Snapshot
@@ -19,7 +19,7 @@ _BINARY_MARK = b"\nBinary files "
 _NAMED = 5
 
 
-def run_meta_agent(setting: Setting, plan: Plan, place: Place, steps: StepLog) -> None:
+def run_meta_agent(setting: Setting, side: AgentSide, steps: StepLog) -> None:
     """Run the meta agent to its end.
 
     Raises:
@@ -27,9 +27,8 @@ def run_meta_agent(setting: Setting, plan: Plan, place: Place, steps: StepLog) -
         ContainerLostError: its container ended meanwhile.
     """
     timeout_s = setting.options.timeout_meta_s
-    left = setting.options.max_generation - int(plan.genid)
-    args = meta_agent_args(setting.contract, base_commit=plan.commit, iterations_left=left)
-    result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
+    args = side.meta_agent_args()
+    result = side.agent.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
     if result.timed_out:
         raise GenerationFailedError("timeout", f"the meta agent took more than {timeout_s:g} s")
     if result.exit_code != 0:

@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.contract import OUT, REPO
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory
@@ -34,18 +33,23 @@ class Place:
         out: becomes the folder for outputs inside.
     """
 
-    def __init__(self, setting: Setting, plan: Plan, folder: Path, *mounts: Mount) -> None:
+    def __init__(
+        self, setting: Setting, plan: Plan, folder: Path, *mounts: Mount, out: str = "", workdir: str = ""
+    ) -> None:
         """Make the directories; the container starts later.
 
         Args:
             setting: of the run. plan: whose container it is. folder: where the directories go.
-            mounts: what else is visible inside.
+            mounts: what else is visible inside. out: where outputs go inside, if not where the contract says.
+            workdir: where commands start, if not in the repository.
 
         Raises:
             StorageError: the directories cannot be made.
         """
         self.repo, self.out = make_directory(folder / "repo"), make_directory(folder / "out")
         self._setting, self._plan, self._mounts = setting, plan, mounts
+        self._repo, self._out = setting.contract.repo, out or setting.contract.out
+        self._workdir = workdir or self._repo
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
         self._env = {
@@ -86,7 +90,7 @@ class Place:
         assert self._container is not None
         return self._container.exec(
             args,
-            workdir=REPO,
+            workdir=self._workdir,
             env=self._env,
             input=source,
             timeout_s=timeout_s,
@@ -101,7 +105,7 @@ class Place:
             ContainerLostError: the container ended meanwhile.
         """
         if self._container is not None:
-            args = ["/bin/sh", "-c", _SETTLE, "settle", REPO, OUT]
+            args = ["/bin/sh", "-c", _SETTLE, "settle", self._repo, self._out]
             self._container.exec(args, workdir="/", timeout_s=_SETTLE_S)
 
     def close(self) -> None:
@@ -124,8 +128,8 @@ class Place:
     def _open(self) -> LoopContainer:
         options = self._setting.options
         mounts = (
-            Mount(source=str(self.repo), target=REPO, read_only=False),
-            Mount(source=str(self.out), target=OUT, read_only=False),
+            Mount(source=str(self.repo), target=self._repo, read_only=False),
+            Mount(source=str(self.out), target=self._out, read_only=False),
             *self._mounts,
         )
         spec = ContainerSpec(

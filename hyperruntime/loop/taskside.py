@@ -1,0 +1,106 @@
+"""The default contract's side: tasks are asked of a class, and answers are judged by domains. Imports asking, judging.
+
+What the agent writes while it answers is copied out as soon as a split is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyperruntime.domain import Domain, Split
+from hyperruntime.loop.asking import Asker, install_harness
+from hyperruntime.loop.collect import copy_files
+from hyperruntime.loop.contract import HARNESS, meta_agent_args
+from hyperruntime.loop.evaluation import HISTORY_FOLDER, Evaluator, Results, write_results
+from hyperruntime.loop.judging import Judge
+from hyperruntime.loop.layout import evaluation_name
+from hyperruntime.loop.place import Place
+from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.side import AgentSide
+from hyperruntime.loop.stages import evaluate_domains
+from hyperruntime.loop.steps import StepLog
+from hyperruntime.loop.storage import make_directory
+from hyperruntime.spec import Mount
+
+
+class TaskSide:
+    """How a generation talks to an agent of the default contract."""
+
+    def __init__(self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog) -> None:
+        """Make the directories of both places.
+
+        Args:
+            setting: of the run. plan: of the generation. private: takes what containers write.
+            folder: the generation's own. steps: takes what agents print.
+        """
+        self._setting, self._plan, self._private, self._folder = setting, plan, private, folder
+        harness = make_directory(private / "harness")
+        self._harness = Mount(source=str(harness), target=HARNESS)
+        view = Mount(source=str(setting.layout.view), target=setting.contract.evals)
+        self.agent = Place(setting, plan, private / "agent", view)
+        self.trial = Place(setting, plan, private / "evaluation", self._harness)
+        self._commit, self._fresh = plan.commit, 0
+        self._asker = Asker(
+            self.trial,
+            setting.contract,
+            harness,
+            fresh_place=self._fresh_trial,
+            timeout_s=setting.options.timeout_eval_s,
+            on_output=steps.write,
+        )
+        self._evaluator = Evaluator(self._asker, Judge(setting, plan, private / "trials"))
+
+    @property
+    def results(self) -> Results:
+        """Per domain and split, what was evaluated so far."""
+        return self._evaluator.results
+
+    def meta_agent_args(self) -> list[str]:
+        """Return the argv of the meta agent."""
+        left = self._setting.options.max_generation - int(self._plan.genid)
+        return meta_agent_args(self._setting.contract, base_commit=self._plan.commit, iterations_left=left)
+
+    def bring_in(self, commit: str) -> None:
+        """Fill the trial's directories with a state."""
+        self._commit = commit
+        self._setting.store.export(commit, self.trial.repo)
+        install_harness(self._private / "harness")
+
+    def check_load(self) -> None:
+        """Import what the agent must still have."""
+        self._asker.check_load(self._setting.options.timeout_check_s)
+
+    def evaluate(self) -> bool:
+        """Evaluate the state on every domain; return whether it was stopped after the first stage."""
+        setting = self._setting
+        return evaluate_domains(self._evaluator, setting.domains, setting.options, self._copy_histories)
+
+    def write_results(self, folder: Path) -> None:
+        """Write predictions and reports."""
+        for domain in self._setting.domains:
+            for split, result in self.results.get(domain.name, {}).items():
+                write_results(folder, domain, split, result)
+
+    def _copy_histories(self, domain: Domain, split: Split) -> None:
+        name = evaluation_name(domain.name, split.name)
+        self.trial.settle()
+        copy_files(self.trial.out, self._folder / name / HISTORY_FOLDER, below=name)
+
+    @contextmanager
+    def _fresh_trial(self, evaluation: str) -> Iterator[Place]:
+        """Open another container with the state that was kept; the chat histories in it are kept when it is closed."""
+        self._fresh += 1
+        place = Place(self._setting, self._plan, self._private / f"evaluation_{self._fresh}", self._harness)
+        try:
+            self._setting.store.export(self._commit, place.repo)
+            place.start()
+            yield place
+            place.settle()
+        finally:
+            place.close()
+        copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
+
+
+_: type[AgentSide] = TaskSide
