@@ -88,9 +88,10 @@ def parse_contract(data: bytes | None) -> Contract:
 def contract_from_json(value: Mapping[str, Any]) -> Contract:
     """Return a contract that was stored."""
     known = {field.name for field in attrs.fields(Contract)}
-    return Contract(
-        **{name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known}
-    )
+    fields: dict[str, Any] = {
+        name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known
+    }
+    return Contract(**fields)
 
 
 def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:

@@ -19,12 +19,15 @@ class AgentSide(Protocol):
     Attributes:
         agent: the place that the meta agent works in.
         trial: the place that the kept state is looked at in.
-        results: per domain and split, what was evaluated so far.
     """
 
     agent: Place
     trial: Place
-    results: Results
+
+    @property
+    def results(self) -> Results:
+        """Per domain and split, what was evaluated so far."""
+        ...
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
