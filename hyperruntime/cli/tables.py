@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+_MANY_ROWS = 1000  # rich takes a millisecond for each
+_LARGE_JSON = 256 * 1024
+
 
 def json_option(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
     """Add ``--json`` to a command."""
@@ -16,8 +19,9 @@ def json_option(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Print a value as JSON on standard output."""
-    click.echo(json.dumps(value, indent=2, default=str))
+    """Print a value as JSON on standard output; a large one in one line, which takes a tenth of the time."""
+    text = json.dumps(value, default=str)
+    click.echo(text if len(text) > _LARGE_JSON else json.dumps(value, indent=2, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
@@ -28,11 +32,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         rows: one text per column each.
         right: headings of the columns of figures.
     """
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and len(rows) <= _MANY_ROWS:
         _print_rich(columns, rows, right)
-        return
-    for line in plain_lines(columns, rows, right):
-        click.echo(line)
+    else:
+        click.echo("\n".join(plain_lines(columns, rows, right)))
 
 
 def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:

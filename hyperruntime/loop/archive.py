@@ -1,7 +1,8 @@
-"""The finished generations of a run, read tolerantly and held in memory; imports layout, record and lock.
+"""The finished generations of a run, read tolerantly and held in memory; imports layout, journal and lock.
 
-``archive.jsonl`` has one line per generation, appended after the generation's directory got its final name. A line
+The journal has one line per generation, appended after the generation's directory got its final name. A line
 that is torn or damaged is skipped and named; a finished directory without a line is adopted; none counts twice.
+What choosing a parent needs is kept up to date as generations are added, and nothing is read for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Literal
 import attrs
 
 from hyperruntime.errors import ArchiveError
+from hyperruntime.loop.archive_file import ArchiveFile
+from hyperruntime.loop.journal import Mark, mark_to_json, read_journal
 from hyperruntime.loop.layout import INITIAL, METADATA, Layout, generation_name, parse_genid
 from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.options import GenerateOptions, options_from_json
@@ -52,23 +55,29 @@ class Archive:
 
     Attributes:
         problems: one sentence for each thing that could not be read.
+        marks: what became known of generations after they were finished.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Start empty; records go to ``path``."""
+    def __init__(self, layout: Layout) -> None:
+        """Start empty; records go to the files of a run."""
         self.problems: list[str] = []
-        self._path = path
+        self.marks: list[Mark] = []
+        self._journal, self._file = layout.journal, ArchiveFile(layout.archive)
         self._records: dict[GenId, GenerationRecord] = {}
+        self._ids: list[GenId] = []
         self._children: Counter[GenId] = Counter()
+        self._candidates: dict[GenId, Candidate] = {}
+        self._depths: dict[GenId, int] = {}
+        self._unselecting: set[GenId] = set()
+        self._unlisted: list[GenerationRecord] = []
 
     @classmethod
     def load(cls, layout: Layout) -> Archive:
         """Return what a run directory holds; nothing is written."""
-        archive = cls(layout.archive)
-        for number, line in enumerate(_lines(layout.archive), 1):
-            archive._take_line(number, line)
-        for record in archive._unlisted(layout):
-            archive._index(record)
+        archive = cls(layout)
+        for number, entry in read_journal(layout.journal, archive.problems):
+            archive._take(f"line {number} of {layout.journal.name}", entry)
+        archive._adopt(layout)
         return archive
 
     def add(self, record: GenerationRecord) -> None:
@@ -80,19 +89,49 @@ class Archive:
         """
         if record.genid in self._records:
             raise ArchiveError(f"generation {record.genid} is in the archive already")
-        append_line(self._path, record_to_json(record))
+        append_line(self._journal, record_to_json(record))
         self._index(record)
+        self._file.add(self._ids)
 
-    def repair(self, layout: Layout) -> None:
+    def mark(self, mark: Mark) -> None:
+        """Store what became known of a generation, durably; nothing is written where it was known.
+
+        Raises:
+            StorageError: it cannot be written.
+            ArchiveError: there is no such generation.
+        """
+        if mark.genid not in self._records:
+            raise ArchiveError(f"generation {mark.genid} is not in the archive")
+        if mark.kind == "no-parent" and not self._records[mark.genid].valid_parent:
+            return
+        if mark.kind == "no-selection" and mark.genid in self._unselecting:
+            return
+        append_line(self._journal, mark_to_json(mark))
+        self._apply(mark)
+
+    def repair(self) -> None:
         """Write the lines that are missing, of generations that were finished when a run was killed.
 
         Raises:
             StorageError: a line cannot be written.
         """
-        listed = {record.genid for record in _listed(layout.archive)}
-        for record in self:
-            if record.genid not in listed:
-                append_line(self._path, record_to_json(record))
+        for record in self._unlisted:
+            append_line(self._journal, record_to_json(record))
+        self._unlisted.clear()
+        self._file.repair(self._ids)
+
+    def finish(self) -> None:
+        """See to it that other tools find all generations in ``archive.jsonl``; for when a run stops.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._file.flush(self._ids)
+
+    @property
+    def first(self) -> GenerationRecord:
+        """The first generation, which all others come from; there must be one."""
+        return self._records[self._ids[0]]
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -111,49 +150,68 @@ class Archive:
         return self._records[genid]
 
     def candidates(self) -> list[Candidate]:
-        """Return who may become a parent; the initial generation where nobody else may."""
-        found = [
-            Candidate(record.genid, record.score, self._children[record.genid])
-            for record in self._records.values()
-            if record.valid_parent and record.score is not None
-        ]
-        return found or [Candidate(INITIAL, 0.0, self._children[INITIAL])]
+        """Return who may become a parent, as they were archived; the first generation where nobody may."""
+        first = self._ids[0] if self._ids else INITIAL
+        return list(self._candidates.values()) or [Candidate(first, 0.0, self._children[first])]
+
+    def can_select(self, genid: GenId) -> bool:
+        """Tell whether a generation's own way to choose parents is not known to fail."""
+        return genid in self._records and genid not in self._unselecting
 
     def best(self) -> GenerationRecord | None:
         """Return the generation with the highest score, the earlier one on a tie."""
         scored = [record for record in self if record.score is not None]
         return max(scored, key=lambda record: record.score or 0.0, default=None)
 
-    def lineage(self, genid: GenId, limit: int) -> list[GenId] | None:
-        """Return the ids from the first generation's child to this one; None when they are more than ``limit``."""
+    def depth(self, genid: GenId) -> int:
+        """Return how many generations are between the first one and this one, which counts."""
+        return self._depths.get(genid, 0)
+
+    def lineage(self, genid: GenId, chapter: int) -> tuple[list[GenId], GenId | None]:
+        """Return how a generation came about: ids, oldest first, that end with it, and the one before them.
+
+        That one is None for the first generation, which is not listed; a longer lineage is listed from after its last
+        generation whose depth is a multiple of ``chapter``, and then that one is returned.
+        """
         chain: list[GenId] = []
         at: GenId | None = genid
-        while at is not None and at != INITIAL:
-            if len(chain) >= limit:
-                return None
+        while at is not None and (depth := self.depth(at)) > 0:
+            if depth % chapter == 0:
+                return chain[::-1], at
             chain.append(at)
-            at = self._records[at].parent if at in self._records else None
-        return chain[::-1]
+            at = self._records[at].parent
+        return chain[::-1], None
 
     def _index(self, record: GenerationRecord) -> None:
         self._records[record.genid] = record
+        self._ids.append(record.genid)
+        self._depths[record.genid] = 0 if record.parent is None else self.depth(record.parent) + 1
+        if record.valid_parent and record.score is not None:
+            self._candidates[record.genid] = Candidate(record.genid, record.score, self._children[record.genid])
         if record.parent is not None:
             self._children[record.parent] += 1
+            if known := self._candidates.get(record.parent):
+                self._candidates[record.parent] = Candidate(known.genid, known.score, known.children + 1)
 
-    def _take_line(self, number: int, line: bytes) -> None:
-        try:
-            record = record_from_json(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            self.problems.append(f"line {number} of {self._path.name} is damaged and was skipped: {error}")
-            return
-        if record.genid in self._records:
-            self.problems.append(
-                f"line {number} of {self._path.name} repeats generation {record.genid} and was skipped"
-            )
-            return
-        self._index(record)
+    def _take(self, where: str, entry: GenerationRecord | Mark) -> None:
+        """Take a line of the journal."""
+        if isinstance(entry, Mark):
+            self._apply(entry)
+        elif entry.genid in self._records:
+            self.problems.append(f"{where} repeats generation {entry.genid} and was skipped")
+        else:
+            self._index(entry)
 
-    def _unlisted(self, layout: Layout) -> list[GenerationRecord]:
+    def _apply(self, mark: Mark) -> None:
+        self.marks.append(mark)
+        if mark.kind == "no-selection":
+            self._unselecting.add(mark.genid)
+        elif record := self._records.get(mark.genid):
+            self._records[mark.genid] = attrs.evolve(record, valid_parent=False)
+            self._candidates.pop(mark.genid, None)
+
+    def _adopt(self, layout: Layout) -> None:
+        """Take the finished directories that the journal does not have."""
         found = []
         for genid in _finished_directories(layout.root):
             if genid in self._records:
@@ -161,12 +219,14 @@ class Archive:
             try:
                 metadata = json.loads((layout.generation(genid) / METADATA).read_bytes())
                 record = record_from_json(metadata["hyperruntime"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {error}")
                 continue
             if record.genid == genid:
                 found.append(record)
-        return sorted(found, key=lambda record: -1 if record.genid == INITIAL else int(record.genid))
+        self._unlisted = sorted(found, key=lambda record: -1 if record.genid == INITIAL else int(record.genid))
+        for record in self._unlisted:
+            self._index(record)
 
 
 def load_run(run_dir: str | os.PathLike[str]) -> RunView:
@@ -210,23 +270,6 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
         raise ArchiveError(f"{str(layout.run)!r} is not what a run stores: it has no seed")
     return options_from_json(value.get("options", {})), value["seed"], value
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
-
-
-def _listed(path: Path) -> Iterator[GenerationRecord]:
-    for line in _lines(path):
-        try:
-            yield record_from_json(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
 
 
 def _finished_directories(root: Path) -> list[GenId]:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hyperruntime.domain import Domain
 from hyperruntime.loop.archive import Archive
 from hyperruntime.loop.evaluation import HISTORY_FOLDER
+from hyperruntime.loop.journal import Mark, MarkKind
 from hyperruntime.loop.layout import (
     AGENT_OUTPUT,
     FIRST_SPLIT,
     INITIAL,
+    LINEAGE,
     METADATA,
     PATCH,
     PREDICTIONS,
@@ -26,25 +30,60 @@ from hyperruntime.loop.layout import (
     evaluation_name,
     generation_name,
 )
-from hyperruntime.loop.record import GenerationRecord, record_to_json
-from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.metadata import (
+    amend_metadata,
+    ends_a_chapter,
+    generation_metadata,
+    metadata_document,
+    patch_path,
+)
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.setting import Setting
 from hyperruntime.loop.storage import finish_directory, json_document, storage_errors, write_file
 
-MAX_LISTED_LINEAGE = 100
 _PRIVATE_FAILURES = ("evaluation", "timeout", "infrastructure")
+_MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
+    {"no-parent": {"valid_parent": False}, "no-selection": {"can_select_next_parent": False}}
+)
 
 
-def finish_generation(layout: Layout, archive: Archive, record: GenerationRecord, domains: tuple[Domain, ...]) -> None:
+def finish_generation(setting: Setting, archive: Archive, record: GenerationRecord) -> None:
     """Give a generation's directory its final name and put it in the archive and the view.
 
     Raises:
         StorageError: something cannot be written; the run can be resumed.
     """
+    layout = setting.layout
     partial = layout.partial(record.genid)
-    write_file(partial / METADATA, json_document(_metadata(archive, record, partial)))
+    has_patch = (partial / AGENT_OUTPUT / PATCH).is_file()
+    metadata = generation_metadata(archive, record, setting.options, has_patch=has_patch)
+    write_file(partial / METADATA, metadata_document(metadata))
+    if record.failure is None and ends_a_chapter(archive, record):
+        write_file(partial / LINEAGE, setting.store.patch_between(archive.first.commit, record.commit))
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
-    publish(layout, record, domains)
+    publish(layout, record, setting.domains)
+
+
+def mark_generation(setting: Setting, archive: Archive, mark: Mark) -> None:
+    """Store what became known of a finished generation: in the journal, and then in its metadata.
+
+    Raises:
+        StorageError: it cannot be written.
+        ArchiveError: there is no such generation.
+    """
+    archive.mark(mark)
+    amend_metadata(setting.layout.generation(mark.genid), _MARKED[mark.kind])
+
+
+def amend_marked(layout: Layout, archive: Archive) -> None:
+    """Say of marked generations in their metadata what a kill may have left unsaid.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    for mark in archive.marks:
+        amend_metadata(layout.generation(mark.genid), _MARKED[mark.kind])
 
 
 def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...]) -> None:
@@ -84,29 +123,6 @@ def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...
             publish(layout, record, domains)
 
 
-def _metadata(archive: Archive, record: GenerationRecord, partial: Path) -> dict[str, Any]:
-    """Return a generation's metadata: the keys that readers of such runs know, and all of ours under our name."""
-    before = [] if record.parent is None else archive.lineage(record.parent, MAX_LISTED_LINEAGE)
-    has_patch = (partial / AGENT_OUTPUT / PATCH).is_file()
-    evaluated = any(record.scores.values())
-    metadata: dict[str, Any] = {
-        "gen_output_dir": generation_name(record.genid),
-        "current_genid": record.genid,
-        "parent_genid": record.parent,
-        "run_baseline": None,
-        "optimize_option": "only_agent",
-        "agent_archive_path": None,
-        "prev_patch_files": None if before is None else [_patch_path(genid) for genid in before],
-        "curr_patch_files": [_patch_path(record.genid)] if has_patch else [],
-        "parent_agent_success": "diff" in record.durations,  # the step after the meta agent ended well
-        "can_select_next_parent": record.valid_parent,
-        "run_eval": evaluated,
-    }
-    if evaluated and record.failure is None and not record.staged_only:
-        metadata["run_full_eval"] = True
-    return {**metadata, "valid_parent": record.valid_parent, "hyperruntime": record_to_json(record)}
-
-
 def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
     scores = {
         domain: {FIRST_SPLIT: splits[FIRST_SPLIT]} for domain, splits in record.scores.items() if FIRST_SPLIT in splits
@@ -115,7 +131,7 @@ def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
     return {
         "current_genid": record.genid,
         "parent_genid": record.parent,
-        "curr_patch_files": [] if record.genid == INITIAL else [_patch_path(record.genid)],
+        "curr_patch_files": [] if record.genid == INITIAL else [patch_path(record.genid)],
         "valid_parent": record.valid_parent,
         "hyperruntime": {
             "score": sum(values) / len(values) if values else None,
@@ -125,10 +141,6 @@ def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
             "started": record.started,
         },
     }
-
-
-def _patch_path(genid: GenId) -> str:
-    return f"{generation_name(genid)}/{AGENT_OUTPUT}/{PATCH}"
 
 
 def _link_tree(source: Path, target: Path) -> None:

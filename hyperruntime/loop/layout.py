@@ -4,7 +4,8 @@
 
     generate_<run_id>/
         run.json            options, seed and what the agent offers; written once
-        archive.jsonl       one line per finished generation
+        journal.jsonl       one line per finished generation: what a run goes by
+        archive.jsonl       which generations there are, as other tools read it
         owner.json          which process works on it
         repository.git/     every state as a commit
         view/               what meta agents see of earlier generations
@@ -25,6 +26,7 @@ PATCH = "model_patch.diff"
 CHAT_HISTORY = "meta_agent_chat_history.md"
 AGENT_OUTPUT = "agent_output"
 METADATA = "metadata.json"
+LINEAGE = "lineage.diff"
 REPORT = "report.json"
 PREDICTIONS = "predictions.jsonl"
 LOG = "generate.log"
@@ -61,6 +63,7 @@ class Layout:
         """Name the run directory."""
         self.root = root
         self.run = root / "run.json"
+        self.journal = root / "journal.jsonl"
         self.archive = root / "archive.jsonl"
         self.repository = root / "repository.git"
         self.view = root / "view"

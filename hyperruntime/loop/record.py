@@ -15,6 +15,7 @@ FailureClass = Literal[
 ]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
 SCHEMA = 1
+_NUMBERS = (int, float)  # and not bool, which is an int
 
 
 @attrs.frozen(kw_only=True)
@@ -53,7 +54,7 @@ class GenerationRecord:
 
 
 def record_to_json(record: GenerationRecord) -> dict[str, Any]:
-    """Return a record as a line of ``archive.jsonl``."""
+    """Return a record as a line of the journal."""
     value = attrs.asdict(record)
     return {
         "schema": SCHEMA,
@@ -75,8 +76,8 @@ def record_from_json(value: object) -> GenerationRecord:
     if failure is not None and failure not in FAILURES:
         raise ValueError(f"unknown failure class {failure!r}")
     return GenerationRecord(
-        genid=_genid(value.get("current_genid")),
-        parent=None if value.get("parent_genid") is None else _genid(value["parent_genid"]),
+        genid=genid_from_json(value.get("current_genid")),
+        parent=None if value.get("parent_genid") is None else genid_from_json(value["parent_genid"]),
         score=_number(value.get("score")),
         scores=_scores(value.get("scores")),
         valid_parent=value.get("valid_parent") is True,
@@ -91,7 +92,12 @@ def record_from_json(value: object) -> GenerationRecord:
     )
 
 
-def _genid(value: object) -> GenId:
+def genid_from_json(value: object) -> GenId:
+    """Return the generation id that a JSON value is.
+
+    Raises:
+        ValueError: it is none.
+    """
     if value == "initial" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         assert isinstance(value, (str, int))
         return value
@@ -103,15 +109,12 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
+    return float(value) if type(value) in _NUMBERS and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def _numbers(value: object) -> dict[str, float]:
     items = value.items() if isinstance(value, dict) else ()
-    pairs = ((str(name), _number(number)) for name, number in items)
-    return {name: number for name, number in pairs if number is not None}
+    return {str(name): float(number) for name, number in items if type(number) in _NUMBERS and math.isfinite(number)}
 
 
 def _scores(value: object) -> dict[str, dict[str, float]]:

@@ -150,6 +150,7 @@ class _Run:
             raise
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
+            self._archive.finish()
         return RunSummary(
             run_dir=str(self._opened.layout.root),
             generations=tuple(self._archive),
@@ -210,7 +211,7 @@ class _Run:
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
         lost = broken and record.genid == INITIAL  # to be made again by a resume, for all others need it
         if not lost:
-            finish_generation(self._opened.layout, self._archive, record, self._opened.domains)
+            finish_generation(self._setting, self._archive, record)
         if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
             raise RunError(
                 f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "

@@ -19,7 +19,7 @@ from hyperruntime.errors import AgentError, RepositoryError, RunError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive, read_run
 from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract
-from hyperruntime.loop.finish import publish_missing
+from hyperruntime.loop.finish import amend_marked, publish_missing
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
 from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.options import GenerateOptions, options_to_json
@@ -102,7 +102,7 @@ def choose_directory(options: GenerateOptions) -> Path:
     """
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
     layout = Layout(path)
-    known, begun = layout.run.is_file(), layout.archive.exists() or layout.generation(INITIAL).exists()
+    known, begun = layout.run.is_file(), layout.journal.exists() or layout.generation(INITIAL).exists()
     if not known and not begun and owner_state(path) == "dead":
         shutil.rmtree(path, ignore_errors=True)  # of a start that was killed before there was a run
     if os.path.lexists(path):
@@ -166,7 +166,7 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout)
         contract=contract,
         root=root,
         domains=domains,
-        archive=Archive(layout.archive),
+        archive=Archive(layout),
     )
 
 
@@ -190,7 +190,8 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
     store = RepositoryStore(layout.repository)
     store.recover()
     archive = Archive.load(layout)
-    archive.repair(layout)
+    archive.repair()
+    amend_marked(layout, archive)
     publish_missing(layout, archive, domains)
     return OpenedRun(
         options=changed,

@@ -48,7 +48,7 @@ def run_dir(tmp_path: Path) -> Path:
     options = GenerateOptions(domains=("circle_packing",), max_generation=5, run_id="1", seed=7)
     (path / "run.json").write_text(json.dumps({"seed": 7, "options": options_to_json(options)}))
     lines = [json.dumps(record_to_json(record)) for record in RECORDS]
-    (path / "archive.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
+    (path / "journal.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
     return path
 
 
@@ -147,7 +147,7 @@ def test_status_shows_generations_problems_and_how_to_go_on(run_dir: Path, capsy
     assert [row.split()[0] for row in rows] == ["initial", "1", "2"]
     assert rows[1].endswith("agent: the meta agent ended with exit code 1")
     assert rows[2].startswith("2 *")
-    assert "line 2 of archive.jsonl is damaged" in captured.err
+    assert "line 2 of journal.jsonl is damaged" in captured.err
     assert f"hyperrun resume {run_dir}" in captured.err
 
 

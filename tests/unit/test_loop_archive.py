@@ -15,6 +15,7 @@ import pytest
 
 from hyperruntime.errors import ArchiveError, RunLockedError, SpecError, StorageError
 from hyperruntime.loop.archive import Archive, load_run
+from hyperruntime.loop.journal import Mark
 from hyperruntime.loop.layout import Layout, parse_genid
 from hyperruntime.loop.lock import RECORD, RunLock, owner_state
 from hyperruntime.loop.options import GenerateOptions, options_from_json, options_to_json
@@ -67,7 +68,7 @@ def test_a_torn_line_is_skipped_named_and_closed_off(layout: Layout) -> None:
     archive = Archive.load(layout)
     archive.add(record("initial"))
     archive.add(record(1, parent="initial"))
-    layout.archive.write_bytes(layout.archive.read_bytes()[:-20])
+    layout.journal.write_bytes(layout.journal.read_bytes()[:-20])
     torn = Archive.load(layout)
     assert [one.genid for one in torn] == ["initial"]
     assert "line 2" in torn.problems[0]
@@ -79,10 +80,10 @@ def test_a_torn_line_is_skipped_named_and_closed_off(layout: Layout) -> None:
 
 @pytest.mark.parametrize("damage", [b"\0" * 50, b"{}", b'{"current_genid": [1]}', b"[" * 100_000, b"\xff\xfe", b"null"])
 def test_the_rest_is_used_when_a_line_is_damaged(layout: Layout, damage: bytes) -> None:
-    append_line(layout.archive, record_to_json(record("initial")))
-    with layout.archive.open("ab") as file:
+    append_line(layout.journal, record_to_json(record("initial")))
+    with layout.journal.open("ab") as file:
         file.write(damage + b"\n")
-    append_line(layout.archive, record_to_json(record(1, parent="initial")))
+    append_line(layout.journal, record_to_json(record(1, parent="initial")))
     view = load_run(layout.root)
     assert [one.genid for one in view.generations] == ["initial", 1]
     assert len(view.problems) == 1
@@ -90,7 +91,7 @@ def test_the_rest_is_used_when_a_line_is_damaged(layout: Layout, damage: bytes) 
 
 def test_no_generation_counts_twice(layout: Layout) -> None:
     for one in (record("initial"), record(1, 0.1), record(1, 0.9)):
-        append_line(layout.archive, record_to_json(one))
+        append_line(layout.journal, record_to_json(one))
     archive = Archive.load(layout)
     assert [(one.genid, one.score) for one in archive] == [("initial", 0.5), (1, 0.1)]
     assert "repeats" in archive.problems[0]
@@ -99,7 +100,7 @@ def test_no_generation_counts_twice(layout: Layout) -> None:
 
 
 def test_a_finished_directory_without_a_line_is_adopted_once(layout: Layout) -> None:
-    append_line(layout.archive, record_to_json(record("initial")))
+    append_line(layout.journal, record_to_json(record("initial")))
     folder = layout.generation(1)
     folder.mkdir()
     (folder / "metadata.json").write_text(json.dumps({"hyperruntime": record_to_json(record(1, parent="initial"))}))
@@ -108,10 +109,10 @@ def test_a_finished_directory_without_a_line_is_adopted_once(layout: Layout) -> 
     archive = Archive.load(layout)
     assert [one.genid for one in archive] == ["initial", 1]
     assert any("gen_2" in problem for problem in archive.problems)
-    archive.repair(layout)
-    assert len(layout.archive.read_bytes().splitlines()) == 2
-    Archive.load(layout).repair(layout)
-    assert len(layout.archive.read_bytes().splitlines()) == 2
+    archive.repair()
+    assert len(layout.journal.read_bytes().splitlines()) == 2
+    Archive.load(layout).repair()
+    assert len(layout.journal.read_bytes().splitlines()) == 2
 
 
 def test_candidates_have_a_score_and_know_their_children(layout: Layout) -> None:
@@ -126,26 +127,53 @@ def test_candidates_have_a_score_and_know_their_children(layout: Layout) -> None
     assert best.genid == 2
 
 
-def test_a_lineage_is_listed_up_to_a_limit(layout: Layout) -> None:
+def test_children_and_marks_are_known_as_they_come_and_after_a_load(layout: Layout) -> None:
+    archive = Archive(layout)
+    for one in (record("initial", 0.3), record(1, 0.4, "initial"), record(2, 0.8, 1), record(3, None, 1)):
+        archive.add(one)
+    archive.mark(Mark(kind="no-parent", genid=1, by=3, detail="its child's meta agent failed"))
+    archive.mark(Mark(kind="no-selection", genid=2))
+    archive.mark(Mark(kind="no-parent", genid=1, by=4))
+    again = Archive.load(layout)
+    for known in (archive, again):
+        assert [(one.genid, one.children) for one in known.candidates()] == [("initial", 1), (2, 0)]
+        assert not known[1].valid_parent
+        assert [known.can_select(genid) for genid in ("initial", 2, 9)] == [True, False, False]
+    assert len(layout.journal.read_bytes().splitlines()) == 6
+    assert [mark.by for mark in again.marks] == [3, None]
+    with pytest.raises(ArchiveError, match="not in the archive"):
+        archive.mark(Mark(kind="no-parent", genid=9))
+
+
+def test_where_nobody_may_be_a_parent_the_first_generation_is(layout: Layout) -> None:
+    archive = Archive(layout)
+    archive.add(record(0, None))
+    archive.add(record(1, None, 0))
+    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(0, 0.0, 1)]
+
+
+def test_a_lineage_is_listed_by_chapters(layout: Layout) -> None:
     archive = Archive.load(layout)
     archive.add(record("initial"))
-    for number in range(1, 6):
+    for number in range(1, 7):
         archive.add(record(number, parent=number - 1 or "initial"))
-    assert archive.lineage(3, 10) == [1, 2, 3]
-    assert archive.lineage("initial", 10) == []
-    assert archive.lineage(5, 4) is None
+    assert archive.lineage("initial", 4) == ([], None)
+    assert archive.lineage(3, 4) == ([1, 2, 3], None)
+    assert archive.lineage(4, 4) == ([], 4)
+    assert archive.lineage(6, 4) == ([5, 6], 4)
+    assert archive.depth(6) == 6
 
 
 def test_adding_costs_the_same_at_ten_thousand(layout: Layout) -> None:
     archive = Archive.load(layout)
     for number in range(10_000):
         archive._index(record(number, parent=max(0, number - 1)))
-    size = layout.archive.stat().st_size if layout.archive.exists() else 0
+    size = layout.journal.stat().st_size if layout.journal.exists() else 0
     started = time.perf_counter()
     archive.add(record(10_000, parent=9_999))
     archive.candidates()
     assert time.perf_counter() - started < 0.25
-    assert layout.archive.stat().st_size - size < 1000
+    assert layout.journal.stat().st_size - size < 1000
 
 
 @pytest.mark.parametrize(
@@ -157,9 +185,9 @@ def test_directory_names_name_generations(name: str, genid: object) -> None:
 
 def test_a_run_is_interrupted_until_all_its_generations_are_there(layout: Layout) -> None:
     for one in (record("initial"), record(1)):
-        append_line(layout.archive, record_to_json(one))
+        append_line(layout.journal, record_to_json(one))
     assert load_run(layout.root).state == "interrupted"
-    append_line(layout.archive, record_to_json(record(2, None)))
+    append_line(layout.journal, record_to_json(record(2, None)))
     assert load_run(layout.root).state == "finished"
     with RunLock(layout.root):
         assert load_run(layout.root).state == "running"

@@ -390,8 +390,8 @@ def test_a_copied_run_can_be_resumed_elsewhere(run: Callable[..., RunSummary], t
 def test_what_a_kill_left_is_made_up_for(run: Callable[..., RunSummary]) -> None:
     summary = run()
     root = Path(summary.run_dir)
-    lines = (root / "archive.jsonl").read_bytes().splitlines(keepends=True)
-    (root / "archive.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:30])
+    lines = (root / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (root / "journal.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:30])
     for path in sorted((root / "view" / "gen_2").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     (root / "view" / "gen_2").rmdir()
