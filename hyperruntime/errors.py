@@ -296,6 +296,10 @@ class RunLockedError(RunError):
     exit_code = 2
 
 
+class LeaseLostError(RunError):
+    """The run directory was taken over by another process, which took this one for dead."""
+
+
 class ArchiveError(RunError):
     """A run's files cannot be read as what they should be."""
 

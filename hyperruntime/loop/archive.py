@@ -239,7 +239,7 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     options, seed = read_run(layout)[:2]
     archive = Archive.load(layout)
     state: RunState = "interrupted"
-    if owner_state(layout.root) in ("alive", "elsewhere"):
+    if owner_state(layout.root) == "alive":
         state = "running"
     elif INITIAL in archive and all(number in archive for number in range(1, options.max_generation + 1)):
         state = "finished"

@@ -5,7 +5,7 @@ Imports the domain seam, asking, judging and storage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class SplitResult:
 
 
 Results = dict[str, dict[str, SplitResult]]
+OnResult = Callable[[Domain, Split, SplitResult], None]
 
 
 def evaluated_splits(domain: Domain, *, test: bool = False) -> tuple[Split, ...]:
@@ -88,10 +89,16 @@ class Evaluator:
         results: per domain and split, what was evaluated so far.
     """
 
-    def __init__(self, asker: Asker, judge: Judge) -> None:
-        """Evaluate what one asks and the other judges."""
-        self.results: Results = {}
-        self._asker, self._judge = asker, judge
+    def __init__(
+        self, asker: Asker, judge: Judge, results: Results | None = None, on_result: OnResult | None = None
+    ) -> None:
+        """Evaluate what one asks and the other judges.
+
+        Args:
+            asker, judge: those. results: what was evaluated before. on_result: called with what is new of a split.
+        """
+        self.results: Results = {domain: dict(splits) for domain, splits in (results or {}).items()}
+        self._asker, self._judge, self._on_result = asker, judge, on_result
 
     def run_split(self, domain: Domain, split: Split, *, samples: int | None, staged: bool) -> SplitResult:
         """Run what is still to be run of a split and return the whole result.
@@ -115,6 +122,8 @@ class Evaluator:
         mean = float(domain.report(split.name, scores)["score"])
         result = SplitResult(predictions=predictions, scores=scores, total=len(tasks), mean=mean)
         self.results.setdefault(domain.name, {})[split.name] = result
+        if fresh and self._on_result is not None:
+            self._on_result(domain, split, result)
         return result
 
     def settle_split(self, domain: Domain, split: Split, *, samples: int | None) -> None:

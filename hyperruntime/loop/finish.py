@@ -37,6 +37,7 @@ from hyperruntime.loop.metadata import (
     metadata_document,
     patch_path,
 )
+from hyperruntime.loop.phases import forget_phases
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.setting import Setting
 from hyperruntime.loop.storage import finish_directory, json_document, storage_errors, write_file
@@ -63,6 +64,7 @@ def finish_generation(setting: Setting, archive: Archive, record: GenerationReco
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
     publish(layout, record, setting.domains)
+    forget_phases(layout, record.genid)
 
 
 def mark_generation(setting: Setting, archive: Archive, mark: Mark) -> None:

@@ -25,12 +25,13 @@ from hyperruntime.loop.failures import (
 )
 from hyperruntime.loop.layout import AGENT_OUTPUT
 from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent
+from hyperruntime.loop.phases import reached_phases
 from hyperruntime.loop.place import discard
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.sides import open_side
 from hyperruntime.loop.steps import StepLog
-from hyperruntime.loop.storage import check_writable, make_directory
+from hyperruntime.loop.storage import check_writable, make_directory, sync_tree
 
 log = get_logger(__name__)
 
@@ -73,19 +74,23 @@ class _Generation:
         self._setting, self._plan = setting, plan
         self._folder = setting.layout.partial(plan.genid)
         self._private = self._folder.with_name(f"{self._folder.name}.private")
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._phases = reached_phases(setting, plan)
+        if self._phases.record is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         discard(setting, self._private)
         make_directory(self._folder)
         self._steps = StepLog(plan.genid, setting.events, self._folder)
-        self._side = open_side(setting, plan, self._private, self._folder, self._steps)
+        self._side = open_side(setting, plan, self._private, self._folder, self._steps, self._phases)
         self._agent, self._trial = self._side.agent, self._side.trial
-        self._record = GenerationRecord(
+        begun = GenerationRecord(
             genid=plan.genid,
             parent=plan.parent,
             commit=plan.commit,
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            attempts=attempt,
+            archived=plan.archived,
         )
+        self._record = attrs.evolve(self._phases.record or begun, attempts=attempt)
+        self._steps.durations.update(self._record.durations)
 
     def make(self) -> tuple[GenerationRecord, bool]:
         """Do all steps; return the record, and whether another attempt may help."""
@@ -110,7 +115,9 @@ class _Generation:
     def _run_steps(self) -> None:
         run = self._steps.run
         run("image", self._use_image)
-        if self._plan.parent is not None:
+        if self._phases.record is not None:
+            self._steps.note("== the state is kept already; going on with its evaluation")
+        elif self._plan.parent is not None:
             run("start", self._agent.start)
             run("parent", self._bring_in_parent)
             run("meta agent", self._run_meta_agent)
@@ -143,6 +150,10 @@ class _Generation:
         for path, reason in snapshot.dropped:
             self._steps.note(f"left out of the diff: {path}: {reason}")
         check_changed(snapshot)
+        copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
+        sync_tree(self._folder)
+        durations = {**self._steps.durations, "diff": 0.0}  # its own is not known yet; what counts is that it ended
+        self._phases.keep_state(attrs.evolve(self._record, durations=durations))
 
     def _bring_in_state(self) -> None:
         self._side.bring_in(self._record.commit)

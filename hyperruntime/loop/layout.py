@@ -30,6 +30,7 @@ LINEAGE = "lineage.diff"
 REPORT = "report.json"
 PREDICTIONS = "predictions.jsonl"
 LOG = "generate.log"
+PHASES = ".phases.jsonl"
 
 
 def generation_name(genid: GenId) -> str:
@@ -72,6 +73,10 @@ class Layout:
     def generation(self, genid: GenId) -> Path:
         """Return the directory of a finished generation."""
         return self.root / generation_name(genid)
+
+    def phases(self, genid: GenId) -> Path:
+        """Return the journal of a generation that is being made."""
+        return self.work / f"{generation_name(genid)}{PHASES}"
 
     def partial(self, genid: GenId) -> Path:
         """Return the directory of a generation that is being made."""

@@ -36,6 +36,8 @@ class GenerationRecord:
         dropped: ``(path, reason)`` of the changes that were left out of its diff.
         staged_only: whether it was stopped after the first, cheap stage of evaluation.
         attempts: how often it was tried because the infrastructure failed.
+        archived: how many generations were archived when its parent was chosen; with the seed, its number and those
+            generations that choice can be made again.
     """
 
     genid: GenId
@@ -51,6 +53,7 @@ class GenerationRecord:
     dropped: tuple[tuple[str, str], ...] = ()
     staged_only: bool = False
     attempts: int = 1
+    archived: int = 0
 
 
 def record_to_json(record: GenerationRecord) -> dict[str, Any]:
@@ -89,6 +92,7 @@ def record_from_json(value: object) -> GenerationRecord:
         dropped=_pairs(value.get("dropped")),
         staged_only=value.get("staged_only") is True,
         attempts=value["attempts"] if isinstance(value.get("attempts"), int) else 1,
+        archived=value["archived"] if isinstance(value.get("archived"), int) else 0,
     )
 
 

@@ -21,6 +21,7 @@ from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import INITIAL, Layout
 from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.running import LoopRuntime, RunningContainers
 from hyperruntime.loop.selection import GenId, select_parent
@@ -84,9 +85,9 @@ def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent 
     path = choose_directory(options)
     reference = runtime.images.ensure(image)
     layout = Layout(make_directory(path, fresh=True))
-    with RunLock(path):
+    with RunLock(path) as lock:
         opened = create_run(options, domains, layout)
-        return _Run(runtime, opened, reference, on_event).run(make_executor)
+        return _Run(runtime, opened, reference, on_event, lock).run(make_executor)
 
 
 def resume_run(
@@ -112,17 +113,20 @@ def resume_run(
     options = read_run(layout)[0]
     reference = runtime.images.ensure(choose_image(options, load_domains(options.domains)))
     make_executor = registry.load_executor(options.executor)
-    with RunLock(layout.root):
+    with RunLock(layout.root) as lock:
         opened = reopen_run(layout, max_generation=max_generation, parallel=parallel)
-        return _Run(runtime, opened, reference, on_event).run(make_executor)
+        return _Run(runtime, opened, reference, on_event, lock).run(make_executor)
 
 
 class _Run:
     """A run that is going on."""
 
-    def __init__(self, runtime: LoopRuntime, opened: OpenedRun, image: str, on_event: OnEvent | None) -> None:
-        self._opened, self._archive = opened, opened.archive
+    def __init__(
+        self, runtime: LoopRuntime, opened: OpenedRun, image: str, on_event: OnEvent | None, lock: RunLock
+    ) -> None:
+        self._opened, self._archive, self._lock = opened, opened.archive, lock
         self._containers = RunningContainers(runtime)
+        lock.on_lost(self._containers.stop)
         self._setting = Setting(
             options=opened.options,
             layout=opened.layout,
@@ -150,7 +154,9 @@ class _Run:
             raise
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
-            self._archive.finish()
+            if self._lock.is_ours:
+                self._archive.finish()
+        self._lock.check()
         return RunSummary(
             run_dir=str(self._opened.layout.root),
             generations=tuple(self._archive),
@@ -182,11 +188,18 @@ class _Run:
     def _plan(self, number: int) -> Plan:
         options = self._opened.options
         assert options.seed is not None
+        begun = Phases.of(self._opened.layout, number).plan
+        if begun is not None and begun.parent is not None and begun.parent in self._archive:
+            return attrs.evolve(begun, commit=commit_of(self._opened, begun.parent))
         candidates = self._archive.candidates()
         parent = select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
-        return Plan(genid=number, parent=parent, commit=commit_of(self._opened, parent))
+        commit = commit_of(self._opened, parent)
+        return Plan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
 
     def _submit(self, executor: Executor, plan: Plan) -> None:
+        phases = Phases.of(self._opened.layout, plan.genid)
+        if phases.plan != plan:
+            phases.begin(plan)
         log.info("generation started", generation=plan.genid, parent=plan.parent)
         self._pending[executor.submit(make_generation, self._setting, plan)] = plan.genid
 
@@ -211,6 +224,7 @@ class _Run:
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
         lost = broken and record.genid == INITIAL  # to be made again by a resume, for all others need it
         if not lost:
+            self._lock.check()
             finish_generation(self._setting, self._archive, record)
         if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
             raise RunError(

@@ -58,8 +58,10 @@ class Plan:
         genid: its id.
         parent: its parent's; None for the first, which is evaluated as it is.
         commit: the state it starts from.
+        archived: how many generations were archived when its parent was chosen.
     """
 
     genid: GenId
     parent: GenId | None
     commit: str
+    archived: int = 0

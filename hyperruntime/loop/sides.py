@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.side import AgentSide
 from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.taskside import TaskSide
 
 
-def open_side(setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog) -> AgentSide:
+def open_side(setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases) -> AgentSide:
     """Return how a generation talks to its agent; its directories are made.
 
     Args:
         setting: of the run. plan: of the generation. private: takes what containers write.
-        folder: the generation's own. steps: takes what agents print.
+        folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt, and
+            takes what is done now.
 
     Raises:
         StorageError: a directory cannot be made.
     """
-    return TaskSide(setting, plan, private, folder, steps)
+    return TaskSide(setting, plan, private, folder, steps, phases)

@@ -45,7 +45,8 @@ def evaluate_domains(
 
 
 def _passes(evaluator: Evaluator, domain: Domain, split: Split, samples: int | None) -> bool:
-    if not split.staged_samples:
-        return True
+    known = evaluator.results.get(domain.name, {}).get(split.name)
+    if not split.staged_samples or (known is not None and len(known.scores) > split.staged_samples):
+        return True  # more than the first stage was run already, before an interrupt
     result = evaluator.run_split(domain, split, samples=samples, staged=True)
     return split.is_passed(result.mean)

@@ -23,6 +23,7 @@ from hyperruntime.loop.finish import amend_marked, publish_missing
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
 from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.options import GenerateOptions, options_to_json
+from hyperruntime.loop.phases import unfinished
 from hyperruntime.loop.record import SCHEMA
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.storage import json_document, make_directory, write_atomic
@@ -182,14 +183,14 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
     changes: dict[str, Any] = {"max_generation": max_generation, "parallel": parallel}
     changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
     domains = load_domains(changed.domains)
-    shutil.rmtree(layout.work, ignore_errors=True)
+    archive = Archive.load(layout)
+    _clear_work(layout, archive)
     for folder in (layout.view, layout.work):
         make_directory(folder)
     if changed != options:
         write_atomic(layout.run, json_document({**stored, "options": options_to_json(changed)}))
     store = RepositoryStore(layout.repository)
     store.recover()
-    archive = Archive.load(layout)
     archive.repair()
     amend_marked(layout, archive)
     publish_missing(layout, archive, domains)
@@ -202,6 +203,15 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
         domains=domains,
         archive=archive,
     )
+
+
+def _clear_work(layout: Layout, archive: Archive) -> None:
+    """Remove what is left of generations that are finished or must be made from their beginning."""
+    kept = {name for name, genid in unfinished(layout).items() if genid not in archive}
+    for name in os.listdir(layout.work) if layout.work.is_dir() else ():
+        path = layout.work / name
+        if name not in kept:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def commit_of(run: OpenedRun, genid: GenId) -> str:

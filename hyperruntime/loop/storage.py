@@ -110,12 +110,17 @@ def finish_directory(partial: Path, final: Path) -> None:
         StorageError: it cannot be done; the final name does not exist then.
     """
     with storage_errors(final):
-        for folder, _, names in os.walk(partial):
-            for name in names:
-                _sync_path(os.path.join(folder, name))
-            sync_directory(Path(folder))
+        sync_tree(partial)
         os.rename(partial, final)
         sync_directory(final.parent)
+
+
+def sync_tree(root: Path) -> None:
+    """Make all files below a directory durable."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            _sync_path(os.path.join(folder, name))
+        sync_directory(Path(folder))
 
 
 def append_line(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -13,9 +13,10 @@ from hyperruntime.domain import Domain, Split
 from hyperruntime.loop.asking import Asker, install_harness
 from hyperruntime.loop.collect import copy_files
 from hyperruntime.loop.contract import HARNESS, meta_agent_args
-from hyperruntime.loop.evaluation import HISTORY_FOLDER, Evaluator, Results, write_results
+from hyperruntime.loop.evaluation import HISTORY_FOLDER, Evaluator, Results, SplitResult, write_results
 from hyperruntime.loop.judging import Judge
 from hyperruntime.loop.layout import evaluation_name
+from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import Place
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.side import AgentSide
@@ -28,14 +29,17 @@ from hyperruntime.spec import Mount
 class TaskSide:
     """How a generation talks to an agent of the default contract."""
 
-    def __init__(self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog) -> None:
+    def __init__(
+        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+    ) -> None:
         """Make the directories of both places.
 
         Args:
             setting: of the run. plan: of the generation. private: takes what containers write.
-            folder: the generation's own. steps: takes what agents print.
+            folder: the generation's own. steps: takes what agents print. phases: takes what is over, and has what was.
         """
         self._setting, self._plan, self._private, self._folder = setting, plan, private, folder
+        self._phases = phases
         harness = make_directory(private / "harness")
         self._harness = Mount(source=str(harness), target=HARNESS)
         view = Mount(source=str(setting.layout.view), target=setting.contract.evals)
@@ -50,7 +54,8 @@ class TaskSide:
             timeout_s=setting.options.timeout_eval_s,
             on_output=steps.write,
         )
-        self._evaluator = Evaluator(self._asker, Judge(setting, plan, private / "trials"))
+        judge = Judge(setting, plan, private / "trials")
+        self._evaluator = Evaluator(self._asker, judge, phases.results, self._keep_split)
 
     @property
     def results(self) -> Results:
@@ -82,6 +87,10 @@ class TaskSide:
         for domain in self._setting.domains:
             for split, result in self.results.get(domain.name, {}).items():
                 write_results(folder, domain, split, result)
+
+    def _keep_split(self, domain: Domain, split: Split, result: SplitResult) -> None:
+        self._copy_histories(domain, split)
+        self._phases.keep_split(domain.name, split.name, result)
 
     def _copy_histories(self, domain: Domain, split: Split) -> None:
         name = evaluation_name(domain.name, split.name)

@@ -1,0 +1,175 @@
+"""The lease on a run directory: who is refused, who is taken over from, and what a loser does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.errors import LeaseLostError, RunLockedError
+from hyperruntime.loop.lock import RECORD, RunLock, owner_state, read_lease
+from hyperruntime.owner import OwnerIdentity
+
+ELSEWHERE: list[dict[str, Any]] = [
+    {"boot_id": "another", "host": "another-machine"},
+    {"boot_id": "another"},
+    {"pid_namespace": 1, "host": "another-machine"},
+    {"boot_id": "", "host": "another-machine"},
+]
+
+
+def write_owner(folder: Path, age_s: float = 0.0, **facts: Any) -> None:
+    """Make a directory owned by whoever the facts say, who renewed the lease some time ago."""
+    value = attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1} | facts
+    path = folder / RECORD
+    path.write_text(json.dumps(value))
+    renewed = path.stat().st_mtime - age_s
+    os.utime(path, (renewed, renewed))
+
+
+@pytest.fixture
+def live() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.communicate()
+
+
+def test_the_owner_has_it_and_gives_it_up(tmp_path: Path) -> None:
+    with RunLock(tmp_path) as lock:
+        lock.check()
+        assert owner_state(tmp_path) == "alive"
+    assert owner_state(tmp_path) == "none"
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".owner.lock"] == []
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_an_owner_of_another_machine_is_respected_while_it_renews_its_lease(
+    tmp_path: Path, where: dict[str, Any]
+) -> None:
+    write_owner(tmp_path, age_s=100, **where)
+    assert owner_state(tmp_path) == "alive"
+    with pytest.raises(RunLockedError, match="renewed its lease less than 120 s ago"):
+        RunLock(tmp_path).acquire()
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_an_owner_of_another_machine_is_replaced_when_it_does_not(tmp_path: Path, where: dict[str, Any]) -> None:
+    write_owner(tmp_path, age_s=130, **where)
+    assert owner_state(tmp_path) == "dead"
+    with RunLock(tmp_path) as lock:
+        lock.check()
+
+
+def test_a_clock_that_is_wrong_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_owner(tmp_path, **ELSEWHERE[0])
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    with pytest.raises(RunLockedError):
+        RunLock(tmp_path).acquire()
+
+
+def test_a_dead_owner_of_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
+    write_owner(tmp_path)
+    assert owner_state(tmp_path) == "dead"
+    with RunLock(tmp_path) as lock:
+        lock.check()
+
+
+def test_the_copy_of_a_directory_is_nobodys_and_a_moved_one_is_its_owners(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with RunLock(run) as lock:
+        shutil.copytree(run, tmp_path / "copy")
+        assert owner_state(tmp_path / "copy") == "dead"
+        with RunLock(tmp_path / "copy") as second:
+            second.check()
+        lock.check()
+        run.rename(tmp_path / "moved")
+        assert owner_state(tmp_path / "moved") == "alive"
+        with pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
+            RunLock(tmp_path / "moved").acquire()
+
+
+def test_a_live_process_of_a_record_without_a_directory_is_respected(
+    tmp_path: Path, live: subprocess.Popen[bytes]
+) -> None:
+    from hyperruntime.process import process_start_ticks
+
+    write_owner(tmp_path, age_s=9999, pid=live.pid, start_ticks=process_start_ticks(live.pid))
+    with pytest.raises(RunLockedError, match=f"process {live.pid}, which is alive"):
+        RunLock(tmp_path).acquire()
+
+
+def test_the_lease_is_renewed(tmp_path: Path) -> None:
+    with RunLock(tmp_path, renew_s=0.02):
+        record = tmp_path / RECORD
+        os.utime(record, (1, 1))
+        wait_for(lambda: record.stat().st_mtime > 1000)
+
+
+def test_who_lost_its_lease_is_told_and_leaves_the_others_record_alone(tmp_path: Path) -> None:
+    told = threading.Event()
+    lock = RunLock(tmp_path, renew_s=0.02)
+    with lock:
+        lock.on_lost(told.set)
+        write_owner(tmp_path, pid=os.getpid(), token="another")
+        assert told.wait(20)
+        with pytest.raises(LeaseLostError, match="taken over"):
+            lock.check()
+    lease = read_lease(tmp_path)
+    assert lease is not None
+    assert lease.owner.token == "another"
+
+
+def test_of_many_that_want_it_one_gets_it(tmp_path: Path) -> None:
+    write_owner(tmp_path)
+    won, lost, start = [], [], threading.Barrier(8)
+
+    def want() -> None:
+        lock = RunLock(tmp_path)
+        start.wait()
+        try:
+            lock.acquire()
+            won.append(lock)
+        except RunLockedError:
+            lost.append(lock)
+
+    threads = [threading.Thread(target=want) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 7)
+    won[0].release()
+
+
+@given(st.binary(max_size=200) | st.builds(lambda value: json.dumps(value).encode(), st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.dictionaries(st.sampled_from(["token", "host", "pid", "boot_id", "directory"]), inner)
+    | st.lists(inner, max_size=3),
+)))  # fmt: skip
+def test_whatever_the_record_holds_it_is_read(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / RECORD).write_bytes(data)
+    lease = read_lease(folder)
+    assert lease is None or isinstance(lease.owner.pid, int)
+    assert owner_state(folder) in ("none", "alive", "dead")
+
+
+def wait_for(condition: object) -> None:
+    """Wait until a function says so."""
+    from hyperruntime.process import wait_until
+
+    assert callable(condition)
+    assert wait_until(condition, 20)
