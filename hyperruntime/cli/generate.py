@@ -19,6 +19,7 @@ from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.contract import detect_contract
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
@@ -45,6 +46,8 @@ def generate(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN
     Ends with 0 when some generation has a score, else with 1. Interrupted, it keeps all finished generations, and
     `hyperrun resume` goes on.
     """
+    if values.get("agent") is None and detect_contract(".") == "hyperagents":
+        values["agent"] = "."  # the original is run in its own checkout
     if not values["domains"] and values.get("agent"):
         values["domains"] = (agent_domains(Path(values["agent"])),)
     options = make_options(values)
@@ -105,7 +108,7 @@ def check_options(options: GenerateOptions) -> Path:
     Raises:
         HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
     """
-    domains = load_domains(options.domains)
+    domains = load_domains(options.domains, options.contract)
     check_agent(options, domains)
     choose_image(options, domains)
     try:
@@ -120,7 +123,7 @@ def check_options(options: GenerateOptions) -> Path:
 
 def ensure_image(runtime: Runtime, options: GenerateOptions) -> None:
     """Make the run's image where it is missing, showing how that goes."""
-    name = choose_image(options, load_domains(options.domains))
+    name = choose_image(options, load_domains(options.domains, options.contract))
     reference = image_reference(name)
     if not runtime.images.exists(reference):
         if name == BASE:

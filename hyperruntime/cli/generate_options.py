@@ -15,6 +15,7 @@ from hyperruntime.cli.command import AGENT_FILE
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import COUNT, COUNTS, DURATION, GPUS, NAMES, SIZE
 from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime.loop.contract import KINDS
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.selection import SELECTIONS
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, Limits
@@ -38,6 +39,7 @@ def _seconds(name: str, text: str) -> Decorator:
 _OPTIONS: tuple[Decorator, ...] = (
     click.option("--domains", type=NAMES, multiple=True, help="What agents are evaluated on; repeat, or use commas."),
     click.option("--agent", metavar="PATH|NAME", help="A git repository or a shipped template; default: the domain's."),
+    click.option("--contract", type=click.Choice(KINDS), help="What kind of repository it is; default: what it says."),
     click.option("--max-generation", type=_NATURAL, default=_default("max_generation"), show_default=True,
                  help="Number of the last generation."),
     click.option("--run-id", metavar="TEXT", help="The run is in generate_<run-id>; default: the time."),

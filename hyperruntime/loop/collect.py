@@ -75,6 +75,25 @@ def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
     return data
 
 
+def read_below(folder: Path, path: str, limit: int) -> bytes:
+    """Return the content of a regular file anywhere below a directory that an agent could write in.
+
+    Raises:
+        PatchError: there is none, or it has more than ``limit`` bytes.
+    """
+    with WorkTree(folder) as tree:
+        found = tree.found.get(os.fsencode(path))
+        if found is None or found.mode not in (FILE, PROGRAM):
+            raise PatchError(f"there is no file {path}")
+        try:
+            data = tree.read(os.fsencode(path), limit)
+        except OSError as error:
+            raise PatchError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > limit:
+        raise PatchError(f"{path} has more than {limit} bytes")
+    return data
+
+
 def _copy(tree: WorkTree, path: bytes, place: Path, limit: int) -> int:
     try:
         data = tree.read(path, limit)

@@ -15,9 +15,11 @@ A repository says it in ``hyperrun.toml``; one that has none follows the default
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -28,6 +30,7 @@ from hyperruntime.loop.layout import CHAT_HISTORY
 CONTRACT_FILE = "hyperrun.toml"
 HARNESS = "/workspace/harness"
 KINDS = ("default", "hyperagents")
+MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _META = ("python3", "run_meta_agent.py")
 _TASK = "task_agent:TaskAgent"
@@ -83,6 +86,33 @@ def parse_contract(data: bytes | None) -> Contract:
         raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
     select = _strings(commands["select_parent"], "commands.select_parent") if "select_parent" in commands else ()
     return Contract(kind=kind, meta_agent=meta, task_agent=task, load=checks, select_parent=select)
+
+
+def detect_contract(agent: str | None) -> str:
+    """Return the kind of an agent repository: what its ``hyperrun.toml`` says, else what its files say.
+
+    Raises:
+        AgentError: its ``hyperrun.toml`` cannot be read.
+    """
+    if agent is None or not os.path.isdir(agent):
+        return KINDS[0]
+    try:
+        data = Path(agent, CONTRACT_FILE).read_bytes()
+    except FileNotFoundError:
+        return KINDS[1] if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else KINDS[0]
+    except OSError as error:
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository cannot be read: {error.strerror}") from error
+    return parse_contract(data).kind
+
+
+def repository_contract(run_id: str) -> Contract:
+    """Return the contract of a repository of the HyperAgents layout."""
+    return Contract(
+        kind=KINDS[1],
+        repo="/hyperagents",
+        out="/tmp/agent_output",  # noqa: S108 - inside a container
+        evals=f"/tmp/generate_{run_id}",  # noqa: S108 - inside a container
+    )
 
 
 def contract_from_json(value: Mapping[str, Any]) -> Contract:

@@ -16,6 +16,7 @@ from typing import Any
 from hyperruntime.domain import Domain
 from hyperruntime.loop.archive import Archive
 from hyperruntime.loop.evaluation import HISTORY_FOLDER
+from hyperruntime.loop.hyperagents.repositorydomain import RepositoryDomain
 from hyperruntime.loop.journal import Mark, MarkKind
 from hyperruntime.loop.layout import (
     AGENT_OUTPUT,
@@ -107,6 +108,9 @@ def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...
             _link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
         for domain in domains:
             evaluation = evaluation_name(domain.name, FIRST_SPLIT)
+            if isinstance(domain, RepositoryDomain):
+                domain.show(source / evaluation, partial / evaluation)
+                continue
             for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
                 if (source / evaluation / part).exists():
                     _link_tree(source / evaluation / part, partial / evaluation / part)

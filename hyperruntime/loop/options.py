@@ -11,6 +11,7 @@ from typing import Any, get_args
 import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
+from hyperruntime.loop.contract import KINDS, detect_contract
 from hyperruntime.loop.selection import SELECTIONS
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import MIB
@@ -68,6 +69,7 @@ class GenerateOptions:
         domains: what agents are evaluated on, ``NAME`` or ``NAME:ARGUMENT``, in this order; the first names image and
             agent.
         agent: path of a git repository, or name of a shipped template; None is what the first domain names.
+        contract: what kind of agent repository it is, one of ``KINDS``; None finds out.
         max_generation: number of the last generation; 0 evaluates the initial agent only.
         run_id: the run directory is ``generate_<run_id>``; None is the time, UTC, to the microsecond.
         output_dir_parent: where run directories are made.
@@ -114,6 +116,7 @@ class GenerateOptions:
 
     domains: tuple[str, ...] = attrs.field(converter=_names)
     agent: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
+    contract: str | None = attrs.field(default=None, validator=attrs.validators.optional(_one_of(KINDS)))
     max_generation: int = attrs.field(default=10, validator=_count(0, "a count of generations, 0 or more"))
     run_id: str | None = None
     output_dir_parent: str = attrs.field(default="outputs", converter=str)
@@ -184,10 +187,15 @@ class GenerateOptions:
             raise SpecError("eval_samples", self.eval_samples, f"one count for each of {len(self.domains)} domains")
 
     def settled(self) -> GenerateOptions:
-        """Return the options with a run id and a seed."""
+        """Return the options with a run id, a seed and a contract.
+
+        Raises:
+            AgentError: the agent's ``hyperrun.toml`` cannot be read.
+        """
         now = datetime.now(UTC).strftime("%Y%m%d_%H%M%S_%f")
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
-        return attrs.evolve(self, run_id=self.run_id or now, seed=seed)
+        contract = self.contract or detect_contract(self.agent)
+        return attrs.evolve(self, run_id=self.run_id or now, seed=seed, contract=contract)
 
     def samples(self, position: int) -> int | None:
         """Return how many tasks of a split of the domain in this place are run; None for all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -34,14 +34,21 @@ class Place:
     """
 
     def __init__(
-        self, setting: Setting, plan: Plan, folder: Path, *mounts: Mount, out: str = "", workdir: str = ""
+        self,
+        setting: Setting,
+        plan: Plan,
+        folder: Path,
+        *mounts: Mount,
+        out: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Make the directories; the container starts later.
 
         Args:
             setting: of the run. plan: whose container it is. folder: where the directories go.
             mounts: what else is visible inside. out: where outputs go inside, if not where the contract says.
-            workdir: where commands start, if not in the repository.
+            workdir: where commands start, if not in the repository. env: variables of its commands, besides ours.
 
         Raises:
             StorageError: the directories cannot be made.
@@ -56,6 +63,7 @@ class Place:
             "HYPERRUN_SEED": str(setting.options.seed),
             "HYPERRUN_GENERATION": str(plan.genid),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **(env or {}),
         }
 
     def start_early(self) -> None:
@@ -84,9 +92,13 @@ class Place:
     ) -> ExecResult:
         """Run a command in the repository; only the end of its output is kept.
 
+        The container must have been started, or be about to.
+
         Raises:
             ContainerLostError: the container ended meanwhile.
         """
+        if self._container is None:
+            self.start()
         assert self._container is not None
         return self._container.exec(
             args,

@@ -79,7 +79,7 @@ def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent 
         StorageError: a file cannot be written.
     """
     options = options.settled()
-    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains)
+    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, options.contract)
     check_agent(options, domains)
     image = choose_image(options, domains)
     path = choose_directory(options)
@@ -111,7 +111,7 @@ def resume_run(
     """
     layout = Layout(Path(run_dir).absolute())
     options = read_run(layout)[0]
-    reference = runtime.images.ensure(choose_image(options, load_domains(options.domains)))
+    reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
         opened = reopen_run(layout, max_generation=max_generation, parallel=parallel)
@@ -132,6 +132,7 @@ class _Run:
             layout=opened.layout,
             store=opened.store,
             contract=opened.contract,
+            root=opened.root,
             domains=opened.domains,
             image=image,
             containers=self._containers,

@@ -23,6 +23,7 @@ class Setting:
         layout: where the files are.
         store: the states.
         contract: what the agent offers.
+        root: the commit of the initial agent.
         domains: what it is evaluated on, in order.
         image: reference of the image its containers run.
         containers: opens them.
@@ -33,6 +34,7 @@ class Setting:
     layout: Layout
     store: RepositoryStore
     contract: Contract
+    root: str
     domains: tuple[Domain, ...]
     image: str
     containers: RunningContainers

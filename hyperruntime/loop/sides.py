@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hyperruntime.loop.hyperagents.side import RepositorySide
 from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.side import AgentSide
@@ -22,4 +23,5 @@ def open_side(setting: Setting, plan: Plan, private: Path, folder: Path, steps: 
     Raises:
         StorageError: a directory cannot be made.
     """
-    return TaskSide(setting, plan, private, folder, steps, phases)
+    kind = RepositorySide if setting.contract.kind == "hyperagents" else TaskSide
+    return kind(setting, plan, private, folder, steps, phases)

@@ -18,8 +18,10 @@ from hyperruntime.domain import Domain
 from hyperruntime.errors import AgentError, RepositoryError, RunError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive, read_run
-from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract
+from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract, repository_contract
 from hyperruntime.loop.finish import amend_marked, publish_missing
+from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
+from hyperruntime.loop.hyperagents.repositorydomain import original_of, repository_domain
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
 from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.options import GenerateOptions, options_to_json
@@ -57,15 +59,16 @@ class OpenedRun:
     archive: Archive
 
 
-def load_domains(names: Sequence[str]) -> tuple[Domain, ...]:
-    """Return the domains, by ``NAME`` or ``NAME:ARGUMENT``.
+def load_domains(names: Sequence[str], contract: str | None = None) -> tuple[Domain, ...]:
+    """Return the domains, by ``NAME`` or ``NAME:ARGUMENT``; with the hyperagents contract, the repository's own.
 
     Raises:
         DomainNotFoundError: one is not installed.
         DriverLoadError: one cannot be loaded.
         SpecError: two of them go by one name, or one by a name that is none.
     """
-    domains: tuple[Domain, ...] = tuple(registry.load_domain(name) for name in names)
+    load = repository_domain if contract == "hyperagents" else registry.load_domain
+    domains: tuple[Domain, ...] = tuple(load(name) for name in names)
     known: set[str] = set()
     for domain in domains:
         if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
@@ -120,6 +123,8 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain]) -> str:
         AgentError: it is neither a directory nor a shipped template.
     """
     agent = options.agent or domains[0].agent
+    if options.contract == "hyperagents":
+        return check_checkout(agent)
     if agent in template_names() and os.sep not in agent:
         return agent
     if not os.path.isdir(agent):
@@ -148,9 +153,14 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout)
     for folder in (layout.view, layout.work):
         make_directory(folder)
     store, agent = RepositoryStore(layout.repository), check_agent(options, domains)
-    shipped = agent in template_names()
-    root = store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
-    contract = parse_contract(store.read_file(root, CONTRACT_FILE))
+    if options.contract == "hyperagents":
+        originals = [original_of(domain) for domain in domains]
+        root = make_root(options, originals, layout, store, agent)
+        contract = repository_contract(str(options.run_id))
+    else:
+        shipped = agent in template_names()
+        root = store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
+        contract = parse_contract(store.read_file(root, CONTRACT_FILE))
     stored = {
         "schema": SCHEMA,
         "seed": options.seed,
@@ -182,7 +192,7 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
     options, _, stored = read_run(layout)
     changes: dict[str, Any] = {"max_generation": max_generation, "parallel": parallel}
     changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
-    domains = load_domains(changed.domains)
+    domains = load_domains(changed.domains, changed.contract)
     archive = Archive.load(layout)
     _clear_work(layout, archive)
     for folder in (layout.view, layout.work):

@@ -1,0 +1,146 @@
+"""Evaluate by a repository's own harness, and judge where no agent's code is. Imports commands, judging and place.
+
+The harness runs in the trial's container, on tables without labels. What it wrote is copied out, its answers are put
+beside the labels here, and ``domains.report`` judges them in a container that holds the run's first state.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from hyperruntime.domain import Score
+from hyperruntime.errors import PatchError
+from hyperruntime.loop.collect import copy_files, read_below
+from hyperruntime.loop.evaluation import Results, SplitResult
+from hyperruntime.loop.failures import GenerationFailedError
+from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
+from hyperruntime.loop.hyperagents.initial import reference_folder
+from hyperruntime.loop.hyperagents.judging import MAX_TABLE_BYTES, TABLE, Judged, judge, label_answers, run_command
+from hyperruntime.loop.hyperagents.labels import Labelled
+from hyperruntime.loop.hyperagents.repositorydomain import original_of
+from hyperruntime.loop.layout import INITIAL
+from hyperruntime.loop.place import Place
+from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.steps import StepLog
+from hyperruntime.loop.storage import storage_errors, write_file
+
+ALL = -1
+OpenPlace = Callable[[], AbstractContextManager[Place]]
+
+
+def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> SplitResult:
+    """Return an evaluation as the loop keeps it; one of the first stage weighs what the domain's table says."""
+    scores = judged.scores or tuple(
+        Score(task_id=str(at), value=judged.score, valid=True) for at in range(judged.tasks)
+    )
+    total = len(scores) if full else round(len(scores) / domain.fraction)
+    return SplitResult(predictions=judged.predictions, scores=scores, total=total, mean=judged.score)
+
+
+class RepositoryEvaluator:
+    """Evaluates one generation.
+
+    Attributes:
+        results: per domain and split, what was evaluated so far.
+    """
+
+    def __init__(
+        self, setting: Setting, plan: Plan, trial: Place, open_judge: OpenPlace, folder: Path, steps: StepLog
+    ) -> None:
+        """Evaluate what is in a place.
+
+        Args:
+            setting: of the run. plan: of the generation. trial: has the state, and ``/tmp`` as its outputs.
+            open_judge: opens a place with the first state and no agent's code. folder: takes the results.
+            steps: takes what is printed.
+        """
+        self.results: Results = {}
+        self._setting, self._plan, self._trial, self._open_judge = setting, plan, trial, open_judge
+        self._folder, self._steps = folder, steps
+        self._judge: Place | None = None
+        self._domains = tuple(original_of(domain) for domain in setting.domains)
+
+    def evaluate(self) -> bool:
+        """Evaluate all that the agent deserves; return whether it was stopped after the first stage.
+
+        The first stage looks at the train split of every domain. Whatever comes of it, train is done before val, and
+        val before test, so that nothing of a later split can be in what is kept, and shown, of an earlier one.
+
+        Raises:
+            GenerationFailedError: a command failed or took too long.
+            ContainerLostError: a container ended meanwhile.
+        """
+        with self._open_judge() as self._judge:
+            if self._plan.genid == INITIAL:
+                self._run_splits(full=False)
+                return True
+            full = self._setting.options.skip_staged_eval
+            if not full:
+                full = all(self._run(domain, TRAIN, full=False) for domain in self._domains)
+            self._run_splits(full=full)
+            return not full
+
+    def _run_splits(self, *, full: bool) -> None:
+        count = max(len(domain.splits) for domain in self._domains)
+        for number in range(count):
+            for domain in self._domains:
+                for split in domain.splits[number : number + 1]:
+                    wanted = split != TEST or self._setting.options.eval_test
+                    known = not full and split in self.results.get(domain.name, {})
+                    if wanted and not known:
+                        self._run(domain, split, full=full)
+
+    def _run(self, domain: OriginalDomain, split: str, *, full: bool) -> bool:
+        """Evaluate a split; return whether its score is enough for the full evaluation."""
+        judged = self._known(domain, split) if self._plan.genid == INITIAL else None
+        if judged is None:
+            samples = self._samples(domain) if full else domain.staged_samples
+            self._answer(domain, split, samples)
+            judged = self._judged(domain, split, samples)
+        self.results.setdefault(domain.name, {})[split] = judged_result(domain, judged, full=full)
+        return domain.passes(judged.score)
+
+    def _known(self, domain: OriginalDomain, split: str) -> Judged | None:
+        """Return the initial agent's result that came with the checkout."""
+        name = domain.evaluation(split)
+        source = reference_folder(self._setting.layout) / "initial" / name
+        score = domain.read_score(source)
+        if score is None:
+            return None
+        with storage_errors(self._folder):
+            shutil.copytree(source, self._folder / name)
+        self._steps.note(f"{name}: results of the initial agent were there")
+        return Judged(score=score, tasks=domain.staged_samples)
+
+    def _samples(self, domain: OriginalDomain) -> int:
+        names = [known.name for known in self._domains]
+        samples = self._setting.options.samples(names.index(domain.name))
+        return ALL if samples is None else samples
+
+    def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
+        """Have the agent answer, and copy out what came of it."""
+        options, name = self._setting.options, domain.evaluation(split)
+        args = commands.harness(domain, split, samples=samples, workers=options.eval_workers)
+        run_command(self._trial, args, options.timeout_eval_s, name, self._steps)
+        self._trial.settle()
+        copy_files(self._trial.out, self._folder / name, below=name)
+
+    def _judged(self, domain: OriginalDomain, split: str, samples: int) -> Judged:
+        assert self._judge is not None
+        name = domain.evaluation(split)
+        said = self._labelled(domain, split, samples) if domain.datasets else None
+        if said is not None:
+            write_file(self._folder / name / TABLE, said.table)
+        return judge(self._judge, domain, split, self._folder / name, said, self._setting.options, self._steps)
+
+    def _labelled(self, domain: OriginalDomain, split: str, samples: int) -> Labelled:
+        name = domain.evaluation(split)
+        try:
+            said = read_below(self._trial.out, f"{name}/{TABLE}", MAX_TABLE_BYTES)
+        except PatchError as error:
+            raise GenerationFailedError("evaluation", f"{name}: {error}") from error
+        return label_answers(self._setting, domain, split, said, samples, self._steps)

@@ -1,0 +1,188 @@
+"""Make the first state of a run from a checkout of the HyperAgents layout. Imports the store, labels and domains.
+
+What enters the run's repository is what the original would copy, less its git history, less ``.env``, and less every
+label. The labels stay on the host, below ``reference/`` of the run directory, which no agent's container ever sees.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hyperruntime.errors import AgentError, RepositoryError
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.contract import MARKS
+from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.hyperagents.labels import blank
+from hyperruntime.loop.hyperagents.readme import readme
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.storage import make_directory, storage_errors, write_file
+from hyperruntime.workspace import RepositoryStore
+
+log = get_logger(__name__)
+
+DGM_AGENT = "baselines/dgm/coding_agent.py"
+_DOMAINS = "domains"
+_LEFT_OUT_TOP = (".claude", "outputs", "analysis", "misc", "baselines", _DOMAINS)
+_LEFT_OUT = (
+    "Dockerfile", ".dockerignore", "setup_initial.sh", "LICENSE.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md",
+    "venv*", ".venv*", "__pycache__*", "*.png", "outputs_os*", ".git", ".env", ".env.*",
+)  # fmt: skip
+_LEFT_OUT_OF_DOMAINS = (
+    "search_arena/saved", "polyglot/polyglot_benchmark_metadata.json", "polyglot/polyglot-benchmark",
+    "polyglot/predictions", "polyglot/SWE-bench", "polyglot/logs",
+)  # fmt: skip
+
+
+def reference_folder(layout: Layout) -> Path:
+    """Return where a run keeps what no agent may see: tables with labels, and results of the initial agent."""
+    return layout.root / "reference"
+
+
+def check_checkout(agent: str) -> str:
+    """Return the directory of a checkout, made sure of.
+
+    Raises:
+        AgentError: it is none of the HyperAgents layout.
+    """
+    missing = [mark for mark in MARKS if not os.path.isfile(os.path.join(agent, mark))]
+    if missing:
+        raise AgentError(
+            f"{agent!r} is no repository of the hyperagents contract: it has no {missing[0]}; "
+            "give --agent the checkout, or take the contract out of its hyperrun.toml"
+        )
+    return agent
+
+
+def make_root(
+    options: GenerateOptions, domains: Sequence[OriginalDomain], layout: Layout, store: RepositoryStore, agent: str
+) -> str:
+    """Commit the first state of a run and return the commit.
+
+    Raises:
+        AgentError: a table cannot be kept free of labels, or a baseline's program is missing.
+        RepositoryError: a file cannot be read, or is nothing that a repository can hold.
+        StorageError: a file cannot be written.
+    """
+    staging = make_directory(layout.work / "checkout")
+    top = Path(options.copy_root_dir or agent)
+    _copy(top, staging, _rest_filter(top, options, domains))
+    _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
+    _hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
+    write_file(staging / "README.md", readme(options, domains).encode())
+    if options.run_baseline is not None and options.run_baseline.startswith("dgm") and options.copy_root_dir is None:
+        _use_coding_agent(Path(agent), staging)
+    _keep_initial_results(Path(agent), reference_folder(layout), domains)
+    root = store.from_directory(staging)
+    shutil.rmtree(staging, ignore_errors=True)
+    return root
+
+
+def add_labels(layout: Layout, tree: Path) -> None:
+    """Put the tables with labels into a copy of the first state, for the repository's own report alone."""
+    source = reference_folder(layout) / _DOMAINS
+    if source.is_dir():
+        with storage_errors(tree):
+            shutil.copytree(source, tree / _DOMAINS, dirs_exist_ok=True)
+
+
+def read_dataset(layout: Layout, domain: OriginalDomain, split: str) -> bytes:
+    """Return the table of a split, with labels.
+
+    Raises:
+        AgentError: the checkout had none.
+    """
+    path = reference_folder(layout) / _DOMAINS / domain.dataset(split)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AgentError(
+            f"the checkout had no domains/{domain.dataset(split)}; make the dataset, then start the run again"
+        ) from error
+
+
+Ignore = Callable[[str, list[str]], set[str]]
+
+
+def _rest_filter(top: Path, options: GenerateOptions, domains: Sequence[OriginalDomain]) -> Ignore:
+    """Return what is left out of everything but ``domains/``."""
+    patterns = list(_LEFT_OUT)
+    if all(domain.name != "polyglot" for domain in domains):
+        patterns.append("run_task_agent.py")
+    copied = options.copy_root_dir is not None
+    if "ensemble" not in options.optimize_option or not (copied or any(domain.ensemblable for domain in domains)):
+        patterns.append("*ensemble*")
+    if not options.edit_select_parent and not copied:
+        patterns.append("*select_next_parent*")
+
+    def ignore(folder: str, found: list[str]) -> set[str]:
+        left_out = {name for pattern in patterns for name in fnmatch.filter(found, pattern)}
+        return left_out | (set(_LEFT_OUT_TOP) & set(found) if Path(folder) == top else set())
+
+    return ignore
+
+
+def _domains_filter(top: Path, domains: Sequence[OriginalDomain]) -> Ignore:
+    """Return what is left out of ``domains/``: the folders of domains that the run has none of, above all."""
+
+    def ignore(folder: str, found: list[str]) -> set[str]:
+        below = Path(folder).relative_to(top)
+        left_out = {name for pattern in _LEFT_OUT for name in fnmatch.filter(found, pattern)}
+        left_out |= {name for name in found if (below / name).as_posix() in _LEFT_OUT_OF_DOMAINS}
+        if Path(folder) == top:
+            folders = (name for name in found if (top / name).is_dir())
+            left_out |= {name for name in folders if not any(name in domain.name for domain in domains)}
+        return left_out
+
+    return ignore
+
+
+def _copy(source: Path, target: Path, ignore: Ignore) -> None:
+    """Copy a tree of the user's, links followed, as the original does."""
+    try:
+        shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    except (OSError, shutil.Error) as error:
+        raise RepositoryError(f"cannot copy {str(source)!r}: {error}") from error
+
+
+def _hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
+    """Empty the label columns of all tables of the run's domains, and keep the tables as they were on the host."""
+    for name in sorted({domain.folder for domain in domains}):
+        for path in sorted((folder / name).rglob("*.csv")):
+            data = path.read_bytes()
+            shown = blank(data, _label_columns(name, path.name), str(path.relative_to(folder.parent)))
+            if shown != data:
+                write_file(reference / path.relative_to(folder), data)
+                write_file(path, shown)
+
+
+def _label_columns(folder: str, name: str) -> list[str]:
+    """Return the columns that are labels in a table: of the domains whose table it is, else of any of the folder."""
+    there = [domain for domain in DOMAINS.values() if domain.folder == folder and domain.datasets]
+    its = [domain for domain in there if fnmatch.fnmatch(name, domain.datasets.format("*"))]
+    return [column for domain in its or there for column in domain.label_columns]
+
+
+def _use_coding_agent(agent: Path, staging: Path) -> None:
+    """Put the baseline's program in the place of the meta agent."""
+    try:
+        write_file(staging / "coding_agent.py", (agent / DGM_AGENT).read_bytes())
+    except FileNotFoundError:
+        raise AgentError(
+            f"{str(agent)!r} has no {DGM_AGENT}, which the baseline needs; take --run-baseline away"
+        ) from None
+    for name in ("meta_agent.py", "run_meta_agent.py"):
+        (staging / name).unlink(missing_ok=True)
+
+
+def _keep_initial_results(agent: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
+    """Copy the results of the initial agent that the checkout has, so that they need not be made again."""
+    for domain in domains:
+        for split in domain.splits:
+            source = agent / "outputs" / domain.initial_outputs(split)
+            if domain.read_score(source) is not None:
+                _copy(source, reference / "initial" / domain.evaluation(split), lambda _, __: set())

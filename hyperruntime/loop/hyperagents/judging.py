@@ -1,0 +1,153 @@
+"""Judge answers with the repository's own report, where no agent's code is. Imports commands, labels and place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.domain import Score
+from hyperruntime.errors import AgentError, PatchError
+from hyperruntime.loop.collect import read_file
+from hyperruntime.loop.failures import GenerationFailedError, last_line
+from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.hyperagents.domains import OriginalDomain
+from hyperruntime.loop.hyperagents.initial import read_dataset
+from hyperruntime.loop.hyperagents.labels import Labelled, relabel
+from hyperruntime.loop.layout import REPORT
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.place import Place
+from hyperruntime.loop.predictions import Prediction
+from hyperruntime.loop.setting import Setting
+from hyperruntime.loop.steps import StepLog
+from hyperruntime.loop.storage import json_document, storage_errors, write_file
+from hyperruntime.spec import ExecResult
+from hyperruntime.units import MIB
+
+TABLE = "predictions.csv"
+MAX_TABLE_BYTES = 512 * MIB
+_MAX_REPORT_BYTES = 64 * MIB
+
+
+@attrs.frozen(kw_only=True)
+class Judged:
+    """What a report says of a split's answers.
+
+    Attributes:
+        score: of the tasks that were asked.
+        tasks: how many these were.
+        predictions: the answers, where the domain has a table.
+        scores: their verdicts.
+    """
+
+    score: float
+    tasks: int
+    predictions: tuple[Prediction, ...] = ()
+    scores: tuple[Score, ...] = ()
+
+
+def run_command(place: Place, args: list[str], timeout_s: float, name: str, steps: StepLog) -> ExecResult:
+    """Run a command of the repository to its end.
+
+    Raises:
+        GenerationFailedError: it ended with an error, or took too long.
+        ContainerLostError: its container ended meanwhile.
+    """
+    args = commands.with_python(args)
+    result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
+    if result.timed_out:
+        raise GenerationFailedError("timeout", f"{name} took more than {timeout_s:g} s")
+    if result.exit_code != 0:
+        why = last_line(result.stderr, "it wrote nothing on standard error")
+        raise GenerationFailedError("evaluation", f"{name} ended with exit code {result.exit_code}: {why}")
+    return result
+
+
+def label_answers(
+    setting: Setting, domain: OriginalDomain, split: str, said: bytes, samples: int, steps: StepLog
+) -> Labelled:
+    """Return answers beside their labels.
+
+    Args:
+        setting: of the run. domain: whose table it is. split: which. said: what an agent's container wrote.
+        samples: how many were asked; -1 is all. steps: is told what is odd.
+
+    Raises:
+        GenerationFailedError: what it wrote is no table of answers.
+        AgentError: the checkout had no such table.
+    """
+    dataset, name = read_dataset(setting.layout, domain, split), domain.evaluation(split)
+    try:
+        found = relabel(dataset, said, domain.id_column, samples if samples >= 0 else None)
+    except AgentError as error:
+        raise GenerationFailedError("evaluation", f"{name}: {error}") from error
+    missing = found.answers.count(None)
+    if missing or found.ignored:
+        steps.note(f"{name}: {missing} tasks without an answer; {found.ignored} rows to nothing that was asked")
+    return found
+
+
+def judge(
+    place: Place,
+    domain: OriginalDomain,
+    split: str,
+    folder: Path,
+    said: Labelled | None,
+    options: GenerateOptions,
+    steps: StepLog,
+) -> Judged:
+    """Have an evaluation's directory judged; its report is written there.
+
+    Raises:
+        GenerationFailedError: the report failed, took too long, or gives no score.
+        ContainerLostError: the container ended meanwhile.
+    """
+    name = domain.evaluation(split)
+    target = place.out / name
+    shutil.rmtree(target, ignore_errors=True)
+    with storage_errors(target):
+        if said is None:
+            shutil.copytree(folder, target)
+        else:
+            write_file(target / TABLE, said.table)
+    run_command(place, commands.report(domain, split), options.timeout_report_s, f"the report on {name}", steps)
+    place.settle()
+    value = _read_report(target, name)
+    judged = _judged(domain, name, value, said)
+    write_file(folder / REPORT, json_document(value))
+    return judged
+
+
+def _read_report(folder: Path, name: str) -> Mapping[str, Any]:
+    try:
+        data = read_file(folder, REPORT.encode(), _MAX_REPORT_BYTES)
+        value = json.loads(data) if data is not None else None
+    except (PatchError, ValueError, RecursionError) as error:
+        raise GenerationFailedError("evaluation", f"the report on {name} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise GenerationFailedError("evaluation", f"the report on {name} was not written")
+    return value
+
+
+def _judged(domain: OriginalDomain, name: str, value: Mapping[str, Any], said: Labelled | None) -> Judged:
+    score = domain.score(value)
+    if score is None:
+        raise GenerationFailedError("evaluation", f"the report on {name} gives no {domain.score_key}")
+    if said is None:
+        return Judged(score=score, tasks=domain.staged_samples)
+    total = value.get("total")
+    if isinstance(total, int) and 0 <= total < len(said.ids):
+        score *= total / len(said.ids)  # a report that leaves out what was not answered
+    passed = value.get("question_ids_passed")
+    good = {str(item) for item in passed} if isinstance(passed, list) else set()
+    answers = zip(said.ids, said.answers, strict=True)
+    return Judged(
+        score=score,
+        tasks=len(said.ids),
+        predictions=tuple(Prediction(task_id=name, value=answer) for name, answer in answers),
+        scores=tuple(Score(task_id=name, value=float(name in good), valid=True) for name in said.ids),
+    )

@@ -1,0 +1,111 @@
+"""A domain whose harness and report are the agent repository's own: what the loop asks of any domain, as data.
+
+Imports the domain seam, the table of domains and labels. Tasks and verdicts are not asked of it: see ``evaluation``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.domain import Domain, Score, Split, Task
+from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
+from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.hyperagents.labels import blank
+
+IMAGE = "hyperagents:latest"
+PROTECTED = ("domains/",)
+_HOST_ONLY = ("polyglot",)
+
+
+class RepositoryDomain:
+    """A domain of the table, for the loop.
+
+    Attributes:
+        original: the row of the table; all others are as :class:`~hyperruntime.domain.Domain` says.
+    """
+
+    def __init__(self, original: OriginalDomain) -> None:
+        """Take a row of the table."""
+        self.original = original
+        self.name = original.name
+        self.description = f"{original.name}, by the agent repository's own harness"
+        self.splits = tuple(
+            Split(name=name, staged_samples=original.staged_samples, staged_threshold=original.staged_threshold)
+            for name in original.splits
+        )
+        self.image = IMAGE
+        self.needs_gpu = "genesis" in original.name
+        self.agent = "."
+        self.protected_paths: tuple[str, ...] = PROTECTED
+        self.task_timeout_s = 0.0
+
+    def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
+        """Return nothing: the repository's harness knows them."""
+        return ()
+
+    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value
+        """Return no verdict: the repository's report gives them."""
+        return Score(task_id=task.id, value=0.0, valid=False, detail="judged by the repository's own report")
+
+    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Return the mean of verdicts that the repository's report gave."""
+        values = [score.value for score in scores]
+        return {"score": sum(values) / len(values) if values else 0.0, "total": len(values)}
+
+    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401 - any JSON value
+        """Return nothing: there is nothing to draw."""
+        return None
+
+    def show(self, source: Path, target: Path) -> None:
+        """Copy an evaluation's directory for agents to see: without the labels of its tables.
+
+        Raises:
+            OSError: a file cannot be read or written.
+        """
+        shutil.copytree(source, target, copy_function=_link, ignore=_tables)
+        for path in sorted(source.rglob("*.csv")):
+            place = target / path.relative_to(source)
+            try:
+                data = blank(path.read_bytes(), self.original.label_columns, path.name)
+            except AgentError:
+                continue
+            place.write_bytes(data)
+
+
+def repository_domain(name: str) -> RepositoryDomain:
+    """Return a domain of the table.
+
+    Raises:
+        DomainNotFoundError: it is none of them.
+        SpecError: the original evaluates it on the host, which runs nothing of an agent here.
+    """
+    if name not in DOMAINS:
+        raise DomainNotFoundError(name, list(DOMAINS))
+    if name in _HOST_ONLY:
+        allowed = "a domain whose harness runs in a container; for this one use an agent of the default contract"
+        raise SpecError("domains", name, allowed)
+    return RepositoryDomain(DOMAINS[name])
+
+
+def original_of(domain: Domain) -> OriginalDomain:
+    """Return the row of the table that a domain of such a run is."""
+    assert isinstance(domain, RepositoryDomain)
+    return domain.original
+
+
+def _tables(folder: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))]
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+_: type[Domain] = RepositoryDomain
