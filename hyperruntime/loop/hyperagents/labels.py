@@ -19,7 +19,7 @@ from hyperruntime.errors import AgentError
 
 PREDICTION = "prediction"
 _MAX_FIELD_CHARS = 1 << 30
-_SPECIAL = re.compile("[,\"\\r\\n]")
+_SPECIAL = re.compile('[,"\\r\\n]')
 
 
 @attrs.frozen(kw_only=True)
@@ -79,11 +79,12 @@ def parse_table(data: bytes, name: str) -> Table:
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
     """Return a table as CSV; unlike ``csv``, a lone carriage return is quoted, which readers take for a line's end."""
-    return "".join(",".join(map(_quoted, row)) + "\n" for row in (columns, *rows)).encode("utf-8", "replace")
+    lines = (",".join(map(_quoted, row)) or '""' for row in (columns, *rows))
+    return "".join(line + "\n" for line in lines).encode("utf-8", "replace")
 
 
 def _quoted(field: str) -> str:
-    return '"' + field.replace('"', '""') + '"' if not field or _SPECIAL.search(field) else field
+    return '"' + field.replace('"', '""') + '"' if _SPECIAL.search(field) else field
 
 
 def blank(data: bytes, columns: Sequence[str], name: str) -> bytes:
