@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ import pytest
 
 from hyperdomain_babyai import BabyAI
 from hyperdomain_polyglot import Polyglot
+from hyperdomain_polyglot.languages import LANGUAGES
+from hyperdomain_polyglot.suite import Suite
 from hyperdomain_table import Table
 from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult
 from hyperruntime.errors import HyperRuntimeError, SpecError
@@ -135,6 +138,10 @@ def test_what_later_agents_read_of_a_wrong_answer_does_not_tell_the_label(review
         ("reviews.toml", DEFINITION.replace("inputs", "input"), "may say"),
         ("reviews.toml", DEFINITION.replace("rows.csv", "rows.xls"), "path of a .csv or .jsonl file"),
         ("reviews.toml", DEFINITION.replace("rows.csv", "none.csv"), "No such file"),
+        ("reviews.toml", DEFINITION + 'staged_samples = "3"', "numbers for its first stage"),
+        ("reviews.toml", DEFINITION + "staged_samples = -1", "numbers for its first stage"),
+        ("reviews.toml", DEFINITION.replace("splits.train", "splits.dev"), r"\[splits.train\] among them"),
+        ("reviews.toml", DEFINITION + '[splits.dev]\nfile = "rows.csv"', "a split train, val, test"),
         ("reviews.toml", "name = [", "readable .toml"),
         ("rows.csv", "id,text,outcome\n1,a,good\n1,b,bad\n", "each id once"),
         ("rows.csv", "id,text,outcome\n1,a,excellent\n", "one of bad, fair, good"),
@@ -217,6 +224,93 @@ def test_public_tests_decide_and_are_not_fooled_easily(
     assert judge(domain, task, program, tmp_path / "trial").value == value
 
 
+def test_tests_that_an_exercise_leaves_out_itself_do_not_count(exercises: Path, tmp_path: Path) -> None:
+    path = exercises / "python/exercises/practice/twice/twice_test.py"
+    path.write_text(path.read_text() + "\n    @unittest.skip('extra')\n    def test_more(self):\n        self.fail()\n")
+    domain = Polyglot(str(exercises))
+    (task,) = domain.tasks("train")
+    for program, value in (("return 2 * number", 1.0), ("import unittest; raise unittest.SkipTest", 0.0)):
+        folder = tmp_path / f"trial {value}"
+        folder.mkdir()
+        assert judge(domain, task, f"def twice(number): {program}", folder).value == value
+
+
+@pytest.fixture
+def cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a stand-in for Rust's tool on the path: one file, whose exit code is the first thing that ends it."""
+    text = """#!/bin/sh
+grep -q 'exit(0)' src/lib.rs && exit 0
+grep -q '#\\[ignore' tests/*.rs && echo "some tests are left out" && exit 0
+grep -q '2 \\* n' src/lib.rs || exit 101
+! grep -q 'panic!' tests/*.rs || exit 101
+"""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/cargo").write_text(text)
+    (tmp_path / "bin/cargo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("cargo")
+@pytest.mark.parametrize(
+    ("program", "value", "detail"),
+    [
+        ("pub fn twice(n: u8) -> u8 { 2 * n }", 1.0, "the hidden tests pass"),
+        ("pub fn twice(n: u8) -> u8 { n }", 0.0, "the hidden tests do not pass"),
+        ("pub fn twice(n: u8) -> u8 { std::process::exit(0) }", 0.0, "the hidden tests did not run to their end"),
+    ],
+)
+def test_where_there_is_only_an_exit_code_a_test_that_must_fail_shows_who_ends_early(
+    program: str, value: float, detail: str, exercises: Path, tmp_path: Path
+) -> None:
+    folder = exercises / "rust/exercises/practice/twice"
+    files = {
+        ".docs/instructions.md": "Double a number.",
+        ".meta/config.json": '{"files": {"solution": ["src/lib.rs"], "test": ["tests/twice.rs"]}}',
+        "src/lib.rs": "",
+        "tests/twice.rs": "#[test]\nfn one() {}\n\n#[test]\n#[ignore]\nfn two() {}\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    domain = Polyglot(str(exercises / "rust"))
+    (task,) = domain.tasks("train")
+    (tmp_path / "trial").mkdir()
+    score = judge(domain, task, program, tmp_path / "trial")
+    assert (score.value, score.detail) == (value, detail)
+
+
+def test_a_language_without_its_toolchain_says_so() -> None:
+    suite = Suite("go", {"x_test.go": b""}, {})
+    result = TrialResult(exit_code=127, stdout=b"", stderr=b"")
+    assert suite.count(result) == (0, 1, "the image has no toolchain for go: go is missing")
+
+
+def test_the_first_exercises_are_of_all_languages(exercises: Path) -> None:
+    one = exercises / "python/exercises/practice/twice"
+    for name in ("python/exercises/practice/again", "rust/exercises/practice/twice", "cobol/exercises/practice/twice"):
+        shutil.copytree(one, exercises / name)
+    assert [task.id for task in Polyglot(str(exercises)).tasks("train")] == [
+        "python__again",
+        "rust__twice",
+        "python__twice",
+    ]
+
+
+def test_every_language_has_a_test_that_must_fail() -> None:
+    junit = b"class ATest {\n  @Test\n  void a() {}\n}\n"
+    assert {name for name, language in LANGUAGES.items() if language.with_canary is None} == {"python"}
+    java = LANGUAGES["java"]
+    assert java.with_canary is not None
+    made = java.with_canary(java.enable(b'import x;\n@Disabled("Remove to run test")\n' + junit))
+    assert b"Disabled" not in made
+    assert made.count(b"{") == made.count(b"}")
+    assert made.rstrip().endswith(b"}")
+    assert b"canaryMustFail" in made
+    assert LANGUAGES["javascript"].enable(b"xtest('a')\nxdescribe('b')\ntest('c')\nbox(1)") == (
+        b"test('a')\ndescribe('b')\ntest('c')\nbox(1)"
+    )
+
+
 def test_a_directory_without_exercises_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="LANGUAGE/exercises/practice"):
         Polyglot(str(tmp_path)).tasks("train")
@@ -297,6 +391,27 @@ def test_the_domain_of_the_documentation_is_one(tmp_path: Path) -> None:
     assert rows["reversal"]["problem"] == ""
     assert rows["reversal"]["splits"] == {"train": 4, "val": 2}
     assert rows["table"]["splits"] == {"train": 12, "val": 6}
+
+
+def test_a_level_that_the_worlds_do_not_have_is_named_before_a_run() -> None:
+    with pytest.raises(SpecError, match="did you mean 'GoToLocal-v0'"):
+        BabyAI("OpenDoor-v0+GoToLocl-v0").tasks("train")
+
+
+@pytest.mark.parametrize(
+    "domain", ["babyai:Nowhere-v0", "table:{}/none.csv", "polyglot:{}/nothing", "table:{}/empty.csv"]
+)
+def test_a_domain_that_cannot_be_used_leaves_no_run_behind(domain: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text("id,text,label\n")
+    agent = make_agent_repository(tmp_path / "agent")
+    options = GenerateOptions(
+        domains=domain.format(tmp_path), agent=str(agent), output_dir_parent=str(tmp_path / "out")
+    )
+    runtime = FakeRuntime()
+    with pytest.raises(HyperRuntimeError):
+        start_run(runtime, options)
+    assert not (tmp_path / "out").exists()
+    assert runtime.started == 0
 
 
 def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -> None:
