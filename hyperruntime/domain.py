@@ -13,6 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
+SPLITS = ("train", "val", "test")
+
 
 @attrs.frozen(kw_only=True)
 class Task:
@@ -48,19 +50,19 @@ class Score:
 
 @attrs.frozen(kw_only=True)
 class Split:
-    """One part of a domain's tasks.
+    """One part of a domain's tasks; each domain has ``train``.
 
     Attributes:
-        name: ``train``, ``val`` or ``test``.
+        name: one of ``SPLITS``.
         staged_samples: how many tasks the first, cheap stage runs; 0 means that there is no first stage.
         staged_threshold: the full stage runs when the staged mean score is above this.
         staged_inclusive: whether a staged mean score that is exactly at the threshold is enough.
     """
 
-    name: str
-    staged_samples: int = 0
-    staged_threshold: float = 0.0
-    staged_inclusive: bool = False
+    name: str = attrs.field(validator=attrs.validators.in_(SPLITS))
+    staged_samples: int = attrs.field(default=0, validator=(attrs.validators.instance_of(int), attrs.validators.ge(0)))
+    staged_threshold: float = attrs.field(default=0.0, validator=attrs.validators.instance_of((int, float)))
+    staged_inclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
 
     def is_passed(self, staged_mean: float) -> bool:
         """Return whether the full stage runs after a first stage with this mean score."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hyperdomain_babyai.episode import Episode
 from hyperdomain_babyai.report import babyai_report
 from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Score, Split, Task
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.errors import HyperRuntimeError, SpecError, unknown_name
 
 __all__ = ["BabyAI"]
 
@@ -56,9 +56,12 @@ class BabyAI:
         Raises:
             KeyError: no split has this name.
             HyperRuntimeError: minigrid is not installed.
+            SpecError: minigrid has no such level.
         """
         if find_spec("minigrid") is None:
             raise HyperRuntimeError("the domain babyai needs minigrid; run `pip install 'hyperruntime[babyai]'`")
+        if self._levels is not LEVELS:
+            _check_levels(self._levels)
         first = _FIRST_SEEDS[split]
         return tuple(
             Task(id=f"{level}.{first + number}", inputs={"level": level})
@@ -91,6 +94,16 @@ class BabyAI:
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return None: there is nothing to draw."""
         return None
+
+
+def _check_levels(levels: Sequence[str]) -> None:
+    import gymnasium
+    import minigrid  # noqa: F401 - its import tells gymnasium of the levels
+
+    known = sorted(name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
+    for level in levels:
+        if level not in known or levels.count(level) > 1:
+            raise SpecError("babyai", level, f"a level, each once: {unknown_name('level', level, known)}")
 
 
 if TYPE_CHECKING:

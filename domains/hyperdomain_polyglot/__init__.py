@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hyperdomain_polyglot.answer import parse_answer
+from hyperdomain_polyglot.answer import UNCHANGED, parse_answer
 from hyperdomain_polyglot.exercise import Exercise
 from hyperdomain_polyglot.layout import read_directory
 from hyperdomain_polyglot.report import polyglot_report
@@ -20,7 +20,7 @@ from hyperruntime.domain import Domain, Score, Split, Task, Trial, TrialResult, 
 __all__ = ["Polyglot"]
 
 _SHIPPED = (Split(name="train", staged_samples=3, staged_threshold=0.3), Split(name="val"))
-_DIRECTORY = (Split(name="train", staged_samples=10, staged_threshold=0.39),)
+_DIRECTORY = (Split(name="train", staged_samples=10, staged_threshold=0.4, staged_inclusive=True),)
 
 
 class Polyglot:
@@ -78,7 +78,7 @@ class Polyglot:
         exercise = self._exercise(task)
         files, problem = parse_answer(prediction, exercise.files)
         if problem:
-            facts = {"result": "empty_patch" if prediction is None or not files else "error"}
+            facts = {"result": "empty_patch" if prediction is None or problem == UNCHANGED else "error"}
             return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts=facts)
         return exercise.tests.trial(files)
 

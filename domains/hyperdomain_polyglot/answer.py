@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MAX_FILE_CHARACTERS = 512 * 1024
+UNCHANGED = "the answer leaves the stub as it was"
 
 
 def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -26,4 +27,4 @@ def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str,
         if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
             return {}, "a file of the answer is no valid text"
     files = {**stub, **given}
-    return ({}, "the answer leaves the stub as it was") if files == dict(stub) else (files, "")
+    return ({}, UNCHANGED) if files == dict(stub) else (files, "")

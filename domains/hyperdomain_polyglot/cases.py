@@ -30,7 +30,7 @@ class Cases:
 
     module: str
     cases: Sequence[Mapping[str, Any]]
-    timeout_s: float = 30.0
+    timeout_s: float = 10.0
 
     def trial(self, files: Mapping[str, str]) -> Trial:
         """Return the program that makes the calls; what should come of them is not in it."""

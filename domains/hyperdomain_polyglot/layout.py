@@ -1,4 +1,4 @@
-"""Read exercises from a directory in the layout of the public polyglot benchmark. Imports exercise, suite and errors.
+"""Read exercises from a directory in the layout of the public polyglot benchmark; of the project, imports errors.
 
 ``LANGUAGE/exercises/practice/NAME`` holds ``.docs/*.md``, ``.meta/config.json`` with the lists ``files.solution`` and
 ``files.test``, the stubs, the tests, and what a build needs beside them.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from hyperdomain_polyglot.exercise import Exercise
-from hyperdomain_polyglot.suite import COMMANDS, Suite
+from hyperdomain_polyglot.languages import LANGUAGES
+from hyperdomain_polyglot.suite import Suite
 from hyperruntime.errors import SpecError
 
 _DOCS = ("introduction.md", "introduction.append.md", "instructions.md", "instructions.append.md")
@@ -20,7 +22,9 @@ _HIDDEN = (".docs", ".meta", ".approaches", ".articles")
 
 
 def read_directory(directory: str) -> dict[str, Exercise]:
-    """Return the exercises below a directory by ``LANGUAGE__NAME``, in order of language and name.
+    """Return the exercises below a directory by ``LANGUAGE__NAME``, one of each language in turn, in order of name.
+
+    So the first few, which decide whether the others are tried, are not all of one language.
 
     Raises:
         SpecError: there is none that can be read, or one that cannot.
@@ -28,13 +32,16 @@ def read_directory(directory: str) -> dict[str, Exercise]:
     root = Path(directory).absolute()
     below = "exercises/practice/*/.meta/config.json"
     found = {path.parents[1] for pattern in (f"*/{below}", below) for path in root.glob(pattern)}
-    exercises = {}
+    of_language: dict[str, list[Path]] = {}
     for folder in sorted(found):
-        language = folder.parents[2].name
-        if language in COMMANDS:
+        of_language.setdefault(folder.parents[2].name, []).append(folder)
+    exercises = {}
+    for turn in zip_longest(*(of_language[language] for language in sorted(of_language) if language in LANGUAGES)):
+        for folder in filter(None, turn):
+            language = folder.parents[2].name
             exercises[f"{language}__{folder.name}"] = _read(folder, language)
     if not exercises:
-        known = ", ".join(COMMANDS)
+        known = ", ".join(LANGUAGES)
         raise SpecError("polyglot", directory, f"a directory with LANGUAGE/exercises/practice/NAME for one of {known}")
     return exercises
 
@@ -46,7 +53,7 @@ def _read(folder: Path, language: str) -> Exercise:
         tests = {name: (folder / name).read_bytes() for name in _names(config, "test")}
         docs = [(folder / ".docs" / name) for name in _DOCS]
         statement = "\n".join(path.read_text(encoding="utf-8") for path in docs if path.is_file())
-        suite = Suite(language, tests, {**_others(folder, {*stubs, *tests}), **tests})
+        suite = Suite(language, tests, _others(folder, {*stubs, *tests}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError("polyglot", str(folder), f"an exercise that can be read ({error})") from error
     return Exercise(language=language, statement=statement, files=stubs, tests=suite)

@@ -7,6 +7,8 @@ from typing import Any
 
 from hyperruntime.domain import Score
 
+PREDICTIONS = "predictions.jsonl"  # beside the report, with each exercise's answer and score
+
 
 def polyglot_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
     """Return the report; ``accuracy_score`` is the part of the exercises that pass all of their tests."""
@@ -25,6 +27,7 @@ def polyglot_report(domain: str, split: str, scores: Sequence[Score]) -> dict[st
         "total_resolved_instances": resolved,
         "total_submitted_instances": len(ids["resolved"]) + len(ids["unresolved"]),
         "total_instances": len(scores),
+        "files": [PREDICTIONS],
         "total_resolved_ids": ids["resolved"],
         "total_unresolved_ids": ids["unresolved"],
         "total_emptypatch_ids": ids["empty_patch"],

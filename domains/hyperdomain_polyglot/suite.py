@@ -1,35 +1,26 @@
 """Tests that are code, as public exercises have them: they run in the program's own process. Imports the domain seam.
 
-What such a process says of itself can be forged by the program it runs. For Python, our runner makes that hard: the
-number of tests is known on the host beforehand, and in a second run a test that must fail has to fail. For other
-languages the exit code of their own test command is all there is.
+What such a process says of itself can be forged by the program it runs. That is made hard, not impossible: all tests
+are run twice, the second time with one more, a canary, that must fail. A program that ends the process early, or makes
+every assertion pass, shows there. For Python the host knows the number of tests beforehand, too.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
-from types import MappingProxyType
 from typing import Any
 
 import attrs
 
+from hyperdomain_polyglot.languages import LANGUAGES, RUNNER
 from hyperruntime.domain import Trial, TrialResult
 
-RUNNER = "_runner.py"
-COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "python": ("python3", "-B", RUNNER),
-        "go": ("go", "test", "./..."),
-        "rust": ("cargo", "test", "--offline", "--", "--include-ignored"),
-        "javascript": ("npx", "--no-install", "jest"),
-        "java": ("gradle", "--offline", "test"),
-        "cpp": ("sh", "-c", "cmake -DEXERCISM_RUN_ALL_TESTS=1 -B _build . && cmake --build _build"),
-    }
-)
-"""How the tests of each language are run, in a directory that holds program and tests; nothing is downloaded."""
+_CANARY = "_canary"
+_CANARY_LIVES = 3
+_TWICE = f'"$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
 
 
 @attrs.frozen
@@ -37,9 +28,9 @@ class Suite:
     """Test files of one language.
 
     Attributes:
-        language: names the command.
+        language: one of the languages that are known.
         tests: the test files by path.
-        files: all files that stand beside the program, the tests too.
+        files: what stands beside program and tests, by path.
         timeout_s: seconds they may take.
     """
 
@@ -50,45 +41,57 @@ class Suite:
 
     def trial(self, files: Mapping[str, str]) -> Trial:
         """Return the test command, with the answer's files among those of the exercise; the tests have precedence."""
-        command, beside = COMMANDS[self.language], dict(self.files)
+        language = LANGUAGES[self.language]
+        tests = {name: language.enable(source) for name, source in self.tests.items()}
+        beside: dict[str, str | bytes] = {**files, **self.files, **tests}
         if self.language == "python":
-            runner = resources.files("hyperdomain_polyglot") / "runner.py"
-            beside[RUNNER] = runner.read_bytes()
-            command = (*command, *self.tests)
-        return Trial(args=command, files={**files, **beside}, timeout_s=self.timeout_s)
+            beside[RUNNER] = (resources.files("hyperdomain_polyglot") / "runner.py").read_bytes()
+            return Trial(args=(*language.command, *tests), files=beside, timeout_s=self.timeout_s)
+        assert language.with_canary is not None
+        first = next(iter(tests))
+        beside[f"{_CANARY}/{first}"] = language.with_canary(tests[first])
+        return Trial(args=("sh", "-c", _TWICE, "tests", *language.command), files=beside, timeout_s=self.timeout_s)
 
     def count(self, result: TrialResult) -> tuple[int, int, str]:
         """Return how many tests passed; where only the whole is known, it counts as one."""
         if self.language == "python":
             return self._count_python(result)
         if result.exit_code == 127:
-            return 0, 1, f"the image has no toolchain for {self.language}: {COMMANDS[self.language][0]} is missing"
+            program = LANGUAGES[self.language].command[0]
+            return 0, 1, f"the image has no toolchain for {self.language}: {program} is missing"
+        if result.exit_code == _CANARY_LIVES:
+            return 0, 1, "the hidden tests did not run to their end"
         passed = int(result.exit_code == 0 and not result.timed_out)
         return passed, 1, "the hidden tests pass" if passed else "the hidden tests do not pass"
 
     def _count_python(self, result: TrialResult) -> tuple[int, int, str]:
-        total = sum(_count_tests(source) for source in self.tests.values())
-        said = _last_object(result.stdout)
-        if said.get("canary") is not True or said.get("ran") != total:
+        methods = [method for source in self.tests.values() for method in _test_methods(source)]
+        total = sum(not _is_skipped(method) for method in methods)
+        said = _only_object(result.stdout) if result.exit_code == 0 and not result.timed_out else {}
+        if said.get("canary") is not True or said.get("ran") != len(methods):
             return 0, total, "the hidden tests did not run to their end"
         passed = said.get("passed")
         passed = passed if type(passed) is int and 0 <= passed <= total else 0
         return passed, total, f"{passed} of {total} hidden tests pass"
 
 
-def _count_tests(source: bytes) -> int:
-    """Return how many test methods a file of unittest has."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return sum(
-        isinstance(node, ast.FunctionDef) and node.name.startswith("test") for kind in classes for node in kind.body
-    )
+def _test_methods(source: bytes) -> Iterator[ast.FunctionDef]:
+    """Return the test methods of a file of unittest; of those of one name in one class the last one counts."""
+    for kind in ast.parse(source).body:
+        if isinstance(kind, ast.ClassDef):
+            methods = {node.name: node for node in kind.body if isinstance(node, ast.FunctionDef)}
+            yield from (method for name, method in methods.items() if name.startswith("test"))
 
 
-def _last_object(output: bytes) -> Mapping[str, Any]:
-    """Return the JSON object on the last line, or an empty one."""
-    lines = output.splitlines() or [b""]
+def _is_skipped(method: ast.FunctionDef) -> bool:
+    """Return whether the exercise itself leaves a test out."""
+    return any("skip" in ast.unparse(decorator) for decorator in method.decorator_list)
+
+
+def _only_object(output: bytes) -> Mapping[str, Any]:
+    """Return the JSON object that is all that was printed, or an empty one: a second one would not be the runner's."""
     try:
-        value = json.loads(lines[-1])
+        value = json.loads(output)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

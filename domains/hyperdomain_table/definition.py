@@ -25,13 +25,13 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Split
+from hyperruntime.domain import SPLITS, Split
 from hyperruntime.errors import SpecError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUFFIXES = (".csv", ".jsonl")
 _KNOWN = ("name", "description", "inputs", "label", "id", "ordered", "image", "agent", "task_timeout_s", "splits")
-_KNOWN_OF_SPLIT = ("file", "staged_samples", "staged_threshold")
+_KNOWN_OF_SPLIT = ("file", "staged_samples", "staged_threshold", "staged_inclusive")
 _SAMPLE = Path(__file__).parent / "sample" / "tickets.toml"
 
 
@@ -114,7 +114,10 @@ def _parse(value: Mapping[str, Any], path: Path) -> Definition:
         raise SpecError("splits", splits, f"at least one table [splits.NAME] with a file, in {path}")
     if not value.get("inputs"):
         raise SpecError("inputs", value.get("inputs"), f"the columns that agents may see, in {path}")
-    files = tuple(_split_file(name, item, path) for name, item in splits.items())
+    if SPLITS[0] not in splits:
+        raise SpecError("splits", tuple(splits), f"[splits.{SPLITS[0]}] among them, in {path}")
+    found = [_split_file(name, item, path) for name, item in splits.items()]
+    files = tuple(sorted(found, key=lambda file: SPLITS.index(file.split.name)))
     rest = {key: item for key, item in value.items() if key != "splits"}
     try:
         return Definition(**{"name": path.stem, **rest}, files=files)
@@ -130,9 +133,11 @@ def _split_file(name: str, value: Mapping[str, Any], path: Path) -> SplitFile:
     if not isinstance(file, str) or Path(file).suffix not in _SUFFIXES:
         raise SpecError(f"splits.{name}.file", file, f"the path of a {' or '.join(_SUFFIXES)} file, in {path}")
     staged = {key: item for key, item in value.items() if key != "file"}
-    if not NAME.fullmatch(name):
-        raise SpecError("splits", name, "letters, digits, '.', '_' and '-', at most 64")
-    return SplitFile(split=Split(name=name, **staged), path=path.parent / file)
+    try:
+        return SplitFile(split=Split(name=name, **staged), path=path.parent / file)
+    except (TypeError, ValueError) as error:
+        allowed = f"a split {', '.join(SPLITS)} with numbers for its first stage, in {path}"
+        raise SpecError(f"splits.{name}", value, allowed) from error
 
 
 def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path) -> None:

@@ -13,12 +13,17 @@ import attrs
 
 from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult, TriedDomain
 from hyperruntime.errors import ContainerLostError, SpecError
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.predictions import Prediction
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory, write_file
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
+log = get_logger(__name__)
+
 TRIAL_OUTPUT_BYTES = 1024**2
+_ATTEMPTS = 2
+_LOST = TrialResult(exit_code=137, stdout=b"", stderr=b"")
 _GIVEN = "/workspace/given"
 _RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@"'
 
@@ -52,19 +57,26 @@ class Judge:
         trial = domain.trial(task, said.value)
         if isinstance(trial, Score):
             return trial
-        try:
-            result = self._run(trial)
-        except ContainerLostError as error:
-            if self._setting.containers.stopping:
-                raise
-            return Score(task_id=task.id, value=0.0, valid=False, detail=f"the answer took its container down: {error}")
-        return domain.verdict(
-            task,
-            said.value,
-            TrialResult(
-                exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
-            ),
-        )
+        result = self._try(trial)
+        if result is not None:
+            return domain.verdict(task, said.value, result)
+        known = domain.verdict(task, said.value, _LOST)  # for the facts
+        return attrs.evolve(known, value=0.0, valid=False, detail="the answer took its container down")
+
+    def _try(self, trial: Trial) -> TrialResult | None:
+        """Return how a trial ended; None where its container was lost twice, which is no accident of the machine's."""
+        for _ in range(_ATTEMPTS):
+            try:
+                result = self._run(trial)
+            except ContainerLostError as error:
+                if self._setting.containers.stopping:
+                    raise
+                log.info("container of a trial lost", generation=self._plan.genid, reason=str(error))
+            else:
+                return TrialResult(
+                    exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
+                )
+        return None
 
     def _run(self, trial: Trial) -> ExecResult:
         self._trials += 1

@@ -29,6 +29,7 @@ from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.start import (
     OpenedRun,
     check_agent,
+    check_tasks,
     choose_directory,
     choose_image,
     commit_of,
@@ -80,6 +81,7 @@ def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent 
     """
     options = options.settled()
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, options.contract)
+    check_tasks(options, domains)
     check_agent(options, domains)
     image = choose_image(options, domains)
     path = choose_directory(options)

@@ -14,7 +14,7 @@ import attrs
 
 from hyperruntime import registry
 from hyperruntime.agents import template_names, template_path
-from hyperruntime.domain import Domain
+from hyperruntime.domain import SPLITS, Domain
 from hyperruntime.errors import AgentError, RepositoryError, RunError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive, read_run
@@ -75,6 +75,33 @@ def load_domains(names: Sequence[str], contract: str | None = None) -> tuple[Dom
             raise SpecError("domains", domain.name, "names of letters, digits, '.', '_' and '-', each once")
         known.add(domain.name)
     return domains
+
+
+def check_tasks(options: GenerateOptions, domains: Sequence[Domain]) -> None:
+    """Have each domain read what it reads while nothing is made yet; a repository's own are read by its harness.
+
+    Args:
+        options: have the references of the domains, for whom to blame.
+        domains: what they were loaded as.
+
+    Raises:
+        DriverLoadError: the code of one is broken.
+        HyperRuntimeError: one cannot be used, or has nothing to ask.
+    """
+    if options.contract == "hyperagents":
+        return
+    for name, domain in zip(options.domains, domains, strict=True):
+        with registry.blaming(registry.DOMAINS, name.partition(":")[0]):
+            _check_splits(domain)
+
+
+def _check_splits(domain: Domain) -> None:
+    names = [split.name for split in domain.splits]
+    if SPLITS[0] not in names or len(set(names)) != len(names):
+        raise SpecError("splits", tuple(names), f"{SPLITS[0]}, and others, each once, in the domain {domain.name!r}")
+    for name in names:
+        if not domain.tasks(name, 1):
+            raise SpecError("splits", name, f"at least one task in every split of the domain {domain.name!r}")
 
 
 def _settled_references(names: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,176 @@
+"""Tables of questions with labels: what agents are told, what a report says, what a definition may hold."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperdomain_table import Table
+from hyperruntime.domain import Split
+from hyperruntime.errors import SpecError
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import resume_run, start_run
+from hyperruntime.loop.start import load_domains
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+
+ANSWERS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=12,
+)
+
+DEFINITION = """
+name = "reviews"
+inputs = ["text"]
+label = "outcome"
+ordered = ["bad", "fair", "good"]
+[splits.train]
+file = "rows.csv"
+"""
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    (tmp_path / "rows.csv").write_text('id,text,outcome,note\na/1,"one, two",good,g\n2,three,bad,b\n3,four,fair,f\n')
+    (tmp_path / "reviews.toml").write_text(DEFINITION)
+    return tmp_path / "reviews.toml"
+
+
+def test_agents_see_the_columns_that_a_definition_names_and_no_other(reviews: Path) -> None:
+    tasks = Table(str(reviews)).tasks("train")
+    assert [(task.id, dict(task.inputs)) for task in tasks] == [
+        ("a_1", {"text": "one, two"}), ("2", {"text": "three"}), ("3", {"text": "four"}),
+    ]  # fmt: skip
+
+
+def test_a_table_is_reported_as_readers_know_it(reviews: Path) -> None:
+    domain = Table(str(reviews))
+    one, two, three = domain.tasks("train")
+    scores = [domain.score(one, " Good "), domain.score(two, "good"), domain.score(three, "no idea")]
+    report = domain.report("train", scores)
+    assert report["overall_accuracy"] == report["score"] == pytest.approx(1 / 3)
+    assert report["normalized_mean_absolute_error"] == pytest.approx((0 + 1 + 1) / 3)
+    assert report["accuracy_by_ground_truth"]["good"] == {"precision": 0.5, "recall": 1.0, "correct": 1, "total": 1}
+    assert report["label_distribution"]["prediction"] == {"good": pytest.approx(2 / 3), "none": pytest.approx(1 / 3)}
+    assert report["random_guess_accuracy"] == pytest.approx(1 / 3)
+    assert (report["question_ids_passed"], report["question_ids_failed"]) == (["a_1"], ["2", "3"])
+
+
+def test_what_later_agents_read_of_a_wrong_answer_does_not_tell_the_label(reviews: Path) -> None:
+    domain = Table(str(reviews))
+    task = domain.tasks("train")[1]
+    assert domain.score(task, "good").detail == "wrong"
+    assert "bad" not in domain.score(task, 17).detail
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("reviews.toml", DEFINITION.replace('"text"', '"text", "outcome"'), "without the label"),
+        ("reviews.toml", DEFINITION.replace("inputs", "input"), "may say"),
+        ("reviews.toml", DEFINITION.replace("rows.csv", "rows.xls"), "path of a .csv or .jsonl file"),
+        ("reviews.toml", DEFINITION.replace("rows.csv", "none.csv"), "No such file"),
+        ("reviews.toml", DEFINITION + 'staged_samples = "3"', "numbers for its first stage"),
+        ("reviews.toml", DEFINITION + "staged_samples = -1", "numbers for its first stage"),
+        ("reviews.toml", DEFINITION.replace("splits.train", "splits.dev"), r"\[splits.train\] among them"),
+        ("reviews.toml", DEFINITION + '[splits.dev]\nfile = "rows.csv"', "a split train, val, test"),
+        ("reviews.toml", "name = [", "readable .toml"),
+        ("rows.csv", "id,text,outcome\n1,a,good\n1,b,bad\n", "each id once"),
+        ("rows.csv", "id,text,outcome\n1,a,excellent\n", "one of bad, fair, good"),
+        ("rows.csv", "id,text\n1,a\n", "there is none"),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_where_it_is_wrong(reviews: Path, name: str, text: str, problem: str) -> None:
+    (reviews.parent / name).write_text(text)
+    with pytest.raises(SpecError, match=problem):
+        Table(str(reviews)).tasks("train")
+
+
+def test_json_lines_are_a_table_too(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"q": [1, {"x": 2}], "label": 7}\n\n{"q": "b", "label": "8"}\n')
+    domain = Table(str(tmp_path / "rows.jsonl"))
+    first, second = domain.tasks("train")
+    assert (first.id, first.inputs, second.id) == ("row-1", {"q": [1, {"x": 2}]}, "row-2")
+    assert (domain.score(first, 7).value, domain.score(second, 8.5).valid) == (1.0, False)
+
+
+def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -> None:
+    first, second = load_domains(["table", f"table:{reviews}"])
+    assert (first.name, second.name) == ("tickets", "reviews")
+    with pytest.raises(SpecError, match="each once"):
+        load_domains([f"table:{reviews}", f"table:{reviews}"])
+    with pytest.raises(SpecError, match="'circle_packing' takes no argument"):
+        load_domains(["circle_packing:8"])
+
+
+def test_a_run_finds_its_table_again_from_another_directory(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make_agent_repository(tmp_path / "agent")
+    monkeypatch.chdir(reviews.parent)
+    options = GenerateOptions(
+        domains="table:reviews.toml", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path)
+    )
+    summary = start_run(FakeRuntime(), options)
+    monkeypatch.chdir("/")
+    resumed = resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
+    assert [record.failure for record in resumed.generations] == [None, None]
+    assert (Path(summary.run_dir) / "gen_1/reviews_eval/report.json").is_file()
+
+
+LABELS = st.sampled_from(("low", "mid", "high"))
+ROWS = st.lists(st.tuples(st.text(st.characters(codec="utf-8", exclude_characters="\0")), LABELS), min_size=1)
+
+
+@given(rows=ROWS, lines=st.booleans())
+def test_any_text_comes_to_agents_as_it_stands_in_the_file_and_its_label_does_not(
+    rows: list[tuple[str, str]], lines: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"rows.{'jsonl' if lines else 'csv'}"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            if lines:
+                file.writelines(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+            else:
+                csv.writer(file).writerows([("text", "label"), *rows])
+        domain = Table(str(path))
+        tasks = domain.tasks("train")
+        assert [task.inputs for task in tasks] == [{"text": text} for text, _ in rows]
+        scores = [domain.score(task, label) for task, (_, label) in zip(tasks, rows, strict=True)]
+        assert domain.report("train", scores)["overall_accuracy"] == 1.0
+
+
+@given(answers=st.lists(ANSWERS | LABELS | st.none(), min_size=12, max_size=12))
+def test_a_report_adds_up_whatever_was_answered(answers: list[Any]) -> None:
+    domain = Table()
+    scores = [domain.score(task, answer) for task, answer in zip(domain.tasks("train"), answers, strict=True)]
+    report = domain.report("train", scores)
+    json.dumps(report, allow_nan=False)
+    assert len(report["question_ids_passed"]) == report["total_correct"] == sum(score.value for score in scores)
+    assert len(report["question_ids_passed"]) + len(report["question_ids_failed"]) == report["total"] == 12
+    assert report["overall_accuracy"] == report["score"] == pytest.approx(report["total_correct"] / 12)
+    assert 0 <= report["normalized_mean_absolute_error"] <= 1 - report["score"] + 1e-9
+    for part in report["label_distribution"].values():
+        assert sum(part.values()) == pytest.approx(1)
+    of_labels = report["accuracy_by_ground_truth"].values()
+    assert sum(label["correct"] for label in of_labels) == report["total_correct"]
+    assert sum(label["total"] for label in of_labels) == 12
+    assert all(0 <= label[key] <= 1 for label in of_labels for key in ("precision", "recall"))
+
+
+def test_a_staged_rule_of_a_table_is_its_definition_s(reviews: Path) -> None:
+    reviews.write_text(DEFINITION + "staged_samples = 2\nstaged_threshold = 0.5\nstaged_inclusive = true\n")
+    (split,) = Table(str(reviews)).splits
+    assert split == Split(name="train", staged_samples=2, staged_threshold=0.5, staged_inclusive=True)
+
+
+def test_splits_are_evaluated_in_their_order_whatever_that_of_the_file(reviews: Path) -> None:
+    reviews.write_text(DEFINITION.replace("train", "test") + '[splits.train]\nfile = "rows.csv"\n')
+    assert [split.name for split in Table(str(reviews)).splits] == ["train", "test"]
