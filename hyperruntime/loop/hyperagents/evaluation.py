@@ -23,6 +23,7 @@ from hyperruntime.loop.hyperagents.judging import MAX_TABLE_BYTES, TABLE, Judged
 from hyperruntime.loop.hyperagents.labels import Labelled
 from hyperruntime.loop.hyperagents.repositorydomain import original_of
 from hyperruntime.loop.layout import INITIAL
+from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import Place
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.steps import StepLog
@@ -49,16 +50,25 @@ class RepositoryEvaluator:
     """
 
     def __init__(
-        self, setting: Setting, plan: Plan, trial: Place, open_judge: OpenPlace, folder: Path, steps: StepLog
+        self,
+        setting: Setting,
+        plan: Plan,
+        trial: Place,
+        *,
+        open_judge: OpenPlace,
+        folder: Path,
+        steps: StepLog,
+        phases: Phases,
     ) -> None:
         """Evaluate what is in a place.
 
         Args:
             setting: of the run. plan: of the generation. trial: has the state, and ``/tmp`` as its outputs.
             open_judge: opens a place with the first state and no agent's code. folder: takes the results.
-            steps: takes what is printed.
+            steps: takes what is printed. phases: what was evaluated before an interrupt, and takes what is now.
         """
-        self.results: Results = {}
+        self.results: Results = {domain: dict(splits) for domain, splits in phases.results.items()}
+        self._phases = phases
         self._setting, self._plan, self._trial, self._open_judge = setting, plan, trial, open_judge
         self._folder, self._steps = folder, steps
         self._judge: Place | None = None
@@ -89,19 +99,22 @@ class RepositoryEvaluator:
         for number in range(count):
             for domain in self._domains:
                 for split in domain.splits[number : number + 1]:
-                    wanted = split != TEST or self._setting.options.eval_test
-                    known = not full and split in self.results.get(domain.name, {})
-                    if wanted and not known:
+                    if split != TEST or self._setting.options.eval_test:
                         self._run(domain, split, full=full)
 
     def _run(self, domain: OriginalDomain, split: str, *, full: bool) -> bool:
-        """Evaluate a split; return whether its score is enough for the full evaluation."""
+        """Evaluate a split where it is not done yet; return whether its score is enough for the full evaluation."""
+        done = self.results.get(domain.name, {}).get(split)
+        if done is not None and (done.complete or not full):
+            return done.complete or domain.passes(done.mean)
         judged = self._known(domain, split) if self._plan.genid == INITIAL else None
         if judged is None:
             samples = self._samples(domain) if full else domain.staged_samples
             self._answer(domain, split, samples)
             judged = self._judged(domain, split, samples)
-        self.results.setdefault(domain.name, {})[split] = judged_result(domain, judged, full=full)
+        result = judged_result(domain, judged, full=full)
+        self.results.setdefault(domain.name, {})[split] = result
+        self._phases.keep_split(domain.name, split, result)
         return domain.passes(judged.score)
 
     def _known(self, domain: OriginalDomain, split: str) -> Judged | None:
@@ -112,7 +125,7 @@ class RepositoryEvaluator:
         if score is None:
             return None
         with storage_errors(self._folder):
-            shutil.copytree(source, self._folder / name)
+            shutil.copytree(source, self._folder / name, dirs_exist_ok=True)
         self._steps.note(f"{name}: results of the initial agent were there")
         return Judged(score=score, tasks=domain.staged_samples)
 

@@ -34,7 +34,12 @@ class RepositoryDomain:
         self.name = original.name
         self.description = f"{original.name}, by the agent repository's own harness"
         self.splits = tuple(
-            Split(name=name, staged_samples=original.staged_samples, staged_threshold=original.staged_threshold)
+            Split(
+                name=name,
+                staged_samples=original.staged_samples,
+                staged_threshold=original.staged_threshold,
+                staged_inclusive=original.staged_inclusive,
+            )
             for name in original.splits
         )
         self.image = IMAGE

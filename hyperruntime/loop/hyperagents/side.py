@@ -16,6 +16,7 @@ from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.evaluation import RepositoryEvaluator
 from hyperruntime.loop.hyperagents.initial import add_labels
 from hyperruntime.loop.layout import generation_name
+from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import Place
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.side import AgentSide
@@ -30,12 +31,15 @@ _OPEN_MODE = 0o1777
 class RepositorySide:
     """How a generation talks to an agent of the hyperagents contract."""
 
-    def __init__(self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog) -> None:
+    def __init__(
+        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+    ) -> None:
         """Make the directories of both places.
 
         Args:
             setting: of the run. plan: of the generation. private: takes what containers write.
-            folder: the generation's own. steps: takes what agents print.
+            folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt,
+                and takes what is done now.
         """
         self._setting, self._plan, self._private, self._steps = setting, plan, private, steps
         self._baseline = frozenset((setting.options.run_baseline or "").split("+"))
@@ -44,7 +48,9 @@ class RepositorySide:
         workdir = commands.FROZEN if frozen else ""
         self.agent = Place(setting, plan, private / "agent", *mounts, workdir=workdir, env=ENV)
         self.trial = open_tmp(Place(setting, plan, private / "evaluation", out=commands.TMP, env=ENV))
-        self._evaluator = RepositoryEvaluator(setting, plan, self.trial, self._judge, folder, steps)
+        self._evaluator = RepositoryEvaluator(
+            setting, plan, self.trial, open_judge=self._judge, folder=folder, steps=steps, phases=phases
+        )
 
     @property
     def results(self) -> Results:
