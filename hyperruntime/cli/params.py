@@ -20,6 +20,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
     _ParamType = click.ParamType
 
 _RUN_FILE = "run.json"
+_LIMITS = ("memory", "cpus", "pids")
 
 
 def option_name(param: click.Parameter | None) -> str:
@@ -90,6 +91,26 @@ class Counts(_ParamType):
             return tuple(int(item) for item in items)
         except ValueError:
             raise SpecError(option_name(param), value, "whole numbers separated by commas, such as 2,-1") from None
+
+
+class LimitsText(_ParamType):
+    """Limits of a container, as ``memory=2g,cpus=1.5,pids=512``."""
+
+    name = "limits"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:  # noqa: ANN401
+        """Return the text of each limit that is named."""
+        if isinstance(value, dict):
+            pairs = {str(name): str(text) for name, text in value.items()}
+        else:
+            parts = [part.partition("=") for part in str(value).split(",") if part.strip()]
+            pairs = {name.strip(): text.strip() for name, _, text in parts}
+        for name, text in pairs.items():
+            if name not in _LIMITS:
+                raise SpecError(option_name(param), value, unknown_name("limit", name, _LIMITS))
+            if not text:
+                raise SpecError(option_name(param), value, f"give {name} a value, such as memory=2g,cpus=1.5,pids=512")
+        return pairs
 
 
 class Gpus(_ParamType):
@@ -195,6 +216,6 @@ def existing_path(path: str, field: str) -> str:
     return absolute
 
 
-GPUS, COUNT = Gpus(), Count()
+GPUS, COUNT, LIMITS = Gpus(), Count(), LimitsText()
 SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
 ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()
