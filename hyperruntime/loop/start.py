@@ -77,7 +77,7 @@ def load_domains(names: Sequence[str], contract: str | None = None) -> tuple[Dom
     return domains
 
 
-def _settled_references(names: Sequence[str]) -> tuple[str, ...]:
+def settled_references(names: Sequence[str]) -> tuple[str, ...]:
     """Return references that mean the same from any directory: an argument that is a path is made absolute."""
     parts = (name.partition(":") for name in names)
     return tuple(
@@ -167,7 +167,7 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout)
         "root_commit": root,
         "agent": agent,
         "contract": attrs.asdict(contract),
-        "options": options_to_json(attrs.evolve(options, domains=_settled_references(options.domains))),
+        "options": options_to_json(attrs.evolve(options, domains=settled_references(options.domains))),
     }
     write_atomic(layout.run, json_document(stored))
     return OpenedRun(
