@@ -21,7 +21,7 @@ def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
         args: as the shell hands them over. several: the options, with dashes, that may be followed by several values.
     """
     spread_args: list[str] = []
-    option = ""  # the option of the list above that what follows belongs to
+    option, waiting = "", False  # the option that what follows belongs to, and whether it has no value yet
     for position, arg in enumerate(args):
         if arg == "--":
             return [*spread_args, *args[position:]]

@@ -241,7 +241,7 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     state: RunState = "interrupted"
     if owner_state(layout.root) == "alive":
         state = "running"
-    elif INITIAL in archive and all(number in archive for number in range(1, options.max_generation + 1)):
+    elif options.first_genid in archive and all(number in archive for number in range(1, options.max_generation + 1)):
         state = "finished"
     return RunView(
         run_dir=str(run_dir),

@@ -12,7 +12,8 @@ import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
 from hyperruntime.loop.contract import KINDS, detect_contract
-from hyperruntime.loop.selection import SELECTIONS
+from hyperruntime.loop.layout import INITIAL
+from hyperruntime.loop.selection import SELECTIONS, GenId
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import MIB
 
@@ -215,6 +216,11 @@ class GenerateOptions:
             contract=self.contract or detect_contract(self.agent),
             parent_selection="latest" if self.run_baseline == "no_archive" else self.parent_selection,
         )
+
+    @property
+    def first_genid(self) -> GenId:
+        """The first generation's id: 0 where it is the initial agent with diffs that may change its answers."""
+        return 0 if self.meta_patch_files and not self.reset_task_agent else INITIAL
 
     def samples(self, position: int) -> int | None:
         """Return how many tasks of a split of the domain in this place are run; None for all."""
