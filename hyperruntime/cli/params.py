@@ -176,6 +176,21 @@ class CopyPair(_ParamType):
         return split_pair(str(value), option_name(param), "SOURCE:TARGET")
 
 
+class Generation(_ParamType):
+    """A generation's number, ``initial``, or ``best``."""
+
+    name = "generation"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:  # noqa: ANN401
+        """Return the id, or ``best``."""
+        text = str(value).removeprefix("gen_")
+        if text in ("initial", "best"):
+            return text
+        if text.isascii() and text.isdigit():
+            return int(text)
+        raise SpecError(option_name(param), value, "a generation's number, initial, or best")
+
+
 class RunDirectory(_ParamType):
     """A directory that a run of the generate loop has made."""
 
@@ -218,4 +233,5 @@ def existing_path(path: str, field: str) -> str:
 
 GPUS, COUNT, LIMITS = Gpus(), Count(), LimitsText()
 SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
+GENERATION = Generation()
 ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()

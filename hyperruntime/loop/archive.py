@@ -149,6 +149,10 @@ class Archive:
         """Return a generation."""
         return self._records[genid]
 
+    def get(self, genid: GenId) -> GenerationRecord | None:
+        """Return a generation, or None where it is not finished."""
+        return self._records.get(genid)
+
     def candidates(self) -> list[Candidate]:
         """Return who may become a parent, as they were archived; the first generation where nobody may."""
         first = self._ids[0] if self._ids else INITIAL

@@ -163,7 +163,7 @@ def test_the_log_of_a_run_says_with_what_it_began_and_went_on(run: Run, diffs: l
     args = [line for line in lines if re.match(r"\S+ Args: domains=\('circle_packing',\), ", line)]
     assert [re.findall(r" max_generation=(\d+),", line) for line in args] == [["0"], ["1"]]
     assert all(line.endswith(f", root_commit={commit}") for line in args)
-    assert f"left out of {diffs[0]}: hyperrun.toml: is protected" in lines[1].partition(" ")[2]
+    assert f"left out of {diffs[0]}: hyperrun.toml: hyperrun.toml is protected" in lines[1].partition(" ")[2]
 
 
 def test_the_initial_agent_may_come_from_a_plain_directory(run: Run, tmp_path: Path, agent: Path) -> None:
