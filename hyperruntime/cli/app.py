@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "generate": ("generate", "generate", "Run the generate loop: evolve an agent."),
     "resume": ("generate", "resume", "Go on with a run that was ended or interrupted."),
     "status": ("status", "status", "Show a run's generations and scores."),
+    "evaluate": ("evaluate", "evaluate", "Evaluate one generation on its own, such as on the test split."),
+    "export": ("export", "export", "Write a generation as a git repository that can be run."),
     "report": ("report", "report", "Draw a run's lineage and its best answer."),
 }
 

@@ -10,15 +10,18 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import AGENT_FILE, Command, State, example
-from hyperruntime.cli.generate_options import agent_domains, generate_table, make_options, option_decorators
+from hyperruntime.cli.generate_config import agent_domains, agent_table
+from hyperruntime.cli.generate_options import make_options, option_decorators
+from hyperruntime.cli.generate_resume import changed_options
 from hyperruntime.cli.generations import print_generations, run_to_json
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.progress import Display, PlainDisplay, Tracker
 from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.spread import SpreadingCommand
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
-from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.contract import detect_contract
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
@@ -31,21 +34,28 @@ _EXIT_FAILED, _EXIT_BY_SIGNAL = 1, 128
 
 
 @click.command(
-    cls=Command,
+    cls=SpreadingCommand,
     epilog=example(
         "hyperrun generate --domains circle_packing --max-generation 20 --parallel 2",
         "hyperrun generate --domains circle_packing --agent ./my-agent --timeout-meta 10m --json",
+        "hyperrun generate --config run.toml --limits memory=2g,cpus=1.5 --seed 3",
+        "hyperrun generate --resume-from outputs/generate_1 --max-generation 50",
     ),
 )
 @option_decorators
 @json_option
-@click.pass_obj
-def generate(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
+@click.pass_context
+def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
     """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
 
     Ends with 0 when some generation has a score, else with 1. Interrupted, it keeps all finished generations, and
-    `hyperrun resume` goes on.
+    `hyperrun resume` goes on. Options may be written with underscores.
     """
+    state, run_dir = ctx.ensure_object(State), values.pop("resume_from")
+    state.runtime = values.pop("runtime") or state.runtime
+    if run_dir is not None:
+        view = load_run(run_dir)
+        return go_on(state, view, as_json, **changed_options(ctx, values, view.options, run_dir))
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
         values["agent"] = "."  # the original is run in its own checkout
     if not values["domains"] and values.get("agent"):
@@ -67,7 +77,14 @@ def generate(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN
 @click.pass_obj
 def resume(state: State, run_dir: str, max_generation: int | None, parallel: int | None, as_json: bool) -> int:
     """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one."""
-    view = load_run(run_dir)
+    return go_on(state, load_run(run_dir), as_json, max_generation=max_generation, parallel=parallel)
+
+
+def go_on(
+    state: State, view: RunView, as_json: bool, *, max_generation: int | None = None, parallel: int | None = None
+) -> int:
+    """Go on with a run, show it, and return the exit code."""
+    run_dir = view.run_dir
     last = view.options.max_generation if max_generation is None else max_generation
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
@@ -83,7 +100,7 @@ def resume(state: State, run_dir: str, max_generation: int | None, parallel: int
 
 def generate_here(ctx: click.Context) -> Any:  # noqa: ANN401 - what the command returns
     """Run ``generate`` on the agent repository in the current directory, with its ``[generate]`` options."""
-    table = generate_table(Path(AGENT_FILE), generate)
+    table = agent_table(Path(AGENT_FILE), generate)
     with generate.make_context("generate", [], parent=ctx, default_map={**table, "agent": "."}) as below:
         return generate.invoke(below)
 

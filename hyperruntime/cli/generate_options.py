@@ -1,22 +1,20 @@
-"""The options of a run, from the command line and from the ``[generate]`` table of a ``hyperrun.toml``."""
+"""The options of ``hyperrun generate``, each with the default of the field that it sets."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
 from hyperruntime import registry
-from hyperruntime.cli.command import AGENT_FILE
+from hyperruntime.cli.generate_config import use_config, use_limits
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.cli.params import COUNT, COUNTS, DURATION, GPUS, NAMES, SIZE
-from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime.cli.params import COUNT, COUNTS, DURATION, GPUS, LIMITS, NAMES, RUN_DIRECTORY, SIZE
+from hyperruntime.errors import unknown_name
 from hyperruntime.loop.contract import KINDS
-from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.options import BASELINES, OPTIMIZE_OPTIONS, VALID_PARENT_RULES, GenerateOptions
 from hyperruntime.loop.selection import SELECTIONS
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, Limits
 from hyperruntime.units import format_duration, format_size
@@ -36,8 +34,21 @@ def _seconds(name: str, text: str) -> Decorator:
     return click.option(option, name, type=DURATION, default=value, show_default=format_duration(value), help=text)
 
 
+def _budget(name: str, who: str) -> Decorator:
+    kind: Any = click.FloatRange(min=0, min_open=True) if name.endswith("money") else _POSITIVE
+    what = {"requests": "requests to models", "tokens": "tokens", "money": "money, by the gateway's prices"}
+    text = f"{what[name.rpartition('_')[2]].capitalize()} that {who} may use; default: no limit."
+    return click.option(f"--{name.replace('_', '-')}", name, type=kind, help=text)
+
+
+_BUDGETS = (("", "the run"), ("generation_", "one generation"))
 _OPTIONS: tuple[Decorator, ...] = (
-    click.option("--domains", type=NAMES, multiple=True, help="What agents are evaluated on; repeat, or use commas."),
+    click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), is_eager=True,
+                 expose_value=False, callback=use_config,
+                 help="TOML with these options in [generate], and the gateway's in [gateway]; the command line wins."),
+    click.option("--runtime", metavar="NAME", help="Container engine, as `hyperrun --runtime NAME` says it."),
+    click.option("--domains", type=NAMES, multiple=True,
+                 help="What agents are evaluated on; several after one another, or with commas."),
     click.option("--agent", metavar="PATH|NAME", help="A git repository or a shipped template; default: the domain's."),
     click.option("--contract", type=click.Choice(KINDS), help="What kind of repository it is; default: what it says."),
     click.option("--max-generation", type=_NATURAL, default=_default("max_generation"), show_default=True,
@@ -51,14 +62,36 @@ _OPTIONS: tuple[Decorator, ...] = (
                  help="How many generations run at once."),
     click.option("--parent-selection", metavar="RULE", default=_default("parent_selection"), show_default=True,
                  help=f"One of {', '.join(SELECTIONS)}."),
+    click.option("--valid-parent", type=click.Choice(VALID_PARENT_RULES), default=_default("valid_parent"),
+                 show_default=True, help="strict: who has a score may be a parent; hyperagents: until a child fails."),
+    click.option("--edit-select-parent", is_flag=True, help="The agents' own program chooses parents, and evolves."),
+    click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
+                 help="Go on with this run instead; only --max-generation and --parallel may change."),
     click.option("--executor", metavar="NAME", default=_default("executor"), show_default=True,
                  help="What runs generations."),
     click.option("--eval-samples", type=COUNTS, multiple=True,
                  help="Tasks per split, one count for each domain; -1 for all, which is the default."),
+    click.option("--eval-workers", type=_POSITIVE, default=_default("eval_workers"), show_default=True,
+                 help="Tasks at once, where the repository has a harness of its own."),
+    click.option("--eval-test", is_flag=True, help="Evaluate on the split test too; no choice depends on it."),
     click.option("--skip-staged-eval", is_flag=True, help="Evaluate every generation in full at once."),
+    click.option("--meta-patch-files", type=click.Path(), metavar="FILE", multiple=True,
+                 help="Diffs that the first generation starts with, in this order; several after one another."),
+    click.option("--reset-task-agent", is_flag=True, help="These diffs leave task_agent.py alone."),
+    click.option("--reset-meta-agent", is_flag=True, help="These diffs leave meta_agent.py alone."),
+    click.option("--copy-root-dir", metavar="DIR", help="The initial agent is what is in this directory."),
+    click.option("--run-baseline", type=click.Choice(BASELINES), help="Leave a part of the method out, to compare."),
+    click.option("--optimize-option", type=click.Choice(OPTIMIZE_OPTIONS), default=_default("optimize_option"),
+                 show_default=True, help="What is evolved."),
+    click.option("--agent-archive-path", metavar="RUN_DIR", help="With only_ensemble: the run whose agents it joins."),
+    click.option("--model", metavar="NAME", help="The model that agents ask for."),
+    click.option("--gateway", metavar="FILE", help="TOML with the configuration of the gateway to models."),
+    *(_budget(f"budget_{who}{what}", text) for who, text in _BUDGETS for what in ("requests", "tokens", "money")),
     click.option("--image", metavar="REF", help="A recipe's name or an image reference; default: the domain's."),
     click.option("--network", type=click.Choice(NETWORKS), default=_default("network"), show_default=True,
                  help="What agents can reach."),
+    click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
+                 metavar="memory=SIZE,cpus=N,pids=N", help="Several of the next three at once."),
     click.option("--memory", type=SIZE, help="Memory and swap of each container, such as 2g."),
     click.option("--cpus", type=float, help="Cores of each container, such as 1.5."),
     click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True,
@@ -69,6 +102,9 @@ _OPTIONS: tuple[Decorator, ...] = (
                  help="Of each container, where a domain needs GPUs: all, auto:N, indices or CDI names."),
     _seconds("timeout_meta_s", "What the meta agent may take."),
     _seconds("timeout_eval_s", "What the evaluation of one split may take."),
+    _seconds("timeout_report_s", "What the report on one split may take."),
+    _seconds("timeout_ensemble_s", "What the ensemble may take for one split."),
+    _seconds("timeout_select_s", "What the agents' own choice of a parent may take."),
     _seconds("timeout_check_s", "What the load check may take."),
     click.option("--max-file-bytes", type=SIZE, default=_default("max_file_bytes"),
                  show_default=format_size(_default("max_file_bytes")), help="A larger file stays out of a diff."),
@@ -90,6 +126,7 @@ def make_options(values: Mapping[str, Any]) -> GenerateOptions:
         WrongUsageError: no domain is named, or the executor is unknown.
     """
     given = dict(values)
+    given["meta_patch_files"] = tuple(given["meta_patch_files"])
     limits = Limits(memory_bytes=given.pop("memory"), cpus=given.pop("cpus"), pids=given.pop("pids"))
     domains, samples = _flat(given.pop("domains")), _flat(given.pop("eval_samples"))
     if not domains:
@@ -98,50 +135,6 @@ def make_options(values: Mapping[str, Any]) -> GenerateOptions:
     if given["executor"] not in known:
         raise WrongUsageError(unknown_name("executor", given["executor"], known))
     return GenerateOptions(domains=domains, eval_samples=samples or None, limits=limits, **given).settled()
-
-
-def generate_table(path: Path, command: click.Command) -> dict[str, Any]:
-    """Return the ``[generate]`` options of a ``hyperrun.toml`` by parameter name; domains default to ``[agent]``'s.
-
-    Raises:
-        AgentError: it is no TOML, or has an option that ``generate`` does not.
-    """
-    names = {opt.removeprefix("--").replace("-", "_"): param.name for param in command.params for opt in param.opts}
-    table: dict[str, Any] = {}
-    for key, value in _table(_read(path), "generate").items():
-        name = names.get(key.replace("-", "_"))
-        if name is None:
-            known = (text.replace("_", "-") for text in names)
-            raise AgentError(f"{path}: [generate]: {unknown_name('option', key, known)}")
-        table[name] = value
-    table.setdefault("domains", agent_domains(path.parent))
-    return {name: _listed(name, value) for name, value in table.items()}
-
-
-def agent_domains(agent: Path) -> tuple[str, ...]:
-    """Return the domains that an agent repository's ``hyperrun.toml`` says it is for; none where it has none."""
-    path = agent / AGENT_FILE
-    names = _table(_read(path), "agent").get("domains", ()) if path.is_file() else ()
-    return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else (str(names),)
-
-
-def _listed(name: str, value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """Return a value as click takes an option that may be repeated: a list of what was said once."""
-    return [value] if name in ("domains", "eval_samples") else value
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise AgentError(f"{path} cannot be read as TOML: {error}") from error
-
-
-def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = value.get(name, {})
-    if not isinstance(table, dict):
-        raise AgentError(f"{AGENT_FILE}: [{name}] must be a table")
-    return table
 
 
 def _flat(groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
     _ParamType = click.ParamType
 
 _RUN_FILE = "run.json"
+_LIMITS = ("memory", "cpus", "pids")
 
 
 def option_name(param: click.Parameter | None) -> str:
@@ -92,6 +93,26 @@ class Counts(_ParamType):
             raise SpecError(option_name(param), value, "whole numbers separated by commas, such as 2,-1") from None
 
 
+class LimitsText(_ParamType):
+    """Limits of a container, as ``memory=2g,cpus=1.5,pids=512``."""
+
+    name = "limits"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:  # noqa: ANN401
+        """Return the text of each limit that is named."""
+        if isinstance(value, dict):
+            pairs = {str(name): str(text) for name, text in value.items()}
+        else:
+            parts = [part.partition("=") for part in str(value).split(",") if part.strip()]
+            pairs = {name.strip(): text.strip() for name, _, text in parts}
+        for name, text in pairs.items():
+            if name not in _LIMITS:
+                raise SpecError(option_name(param), value, unknown_name("limit", name, _LIMITS))
+            if not text:
+                raise SpecError(option_name(param), value, f"give {name} a value, such as memory=2g,cpus=1.5,pids=512")
+        return pairs
+
+
 class Gpus(_ParamType):
     """``all``, ``auto:N``, or names separated by commas."""
 
@@ -155,6 +176,21 @@ class CopyPair(_ParamType):
         return split_pair(str(value), option_name(param), "SOURCE:TARGET")
 
 
+class Generation(_ParamType):
+    """A generation's number, ``initial``, or ``best``."""
+
+    name = "generation"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:  # noqa: ANN401
+        """Return the id, or ``best``."""
+        text = str(value).removeprefix("gen_")
+        if text in ("initial", "best"):
+            return text
+        if text.isascii() and text.isdigit():
+            return int(text)
+        raise SpecError(option_name(param), value, "a generation's number, initial, or best")
+
+
 class RunDirectory(_ParamType):
     """A directory that a run of the generate loop has made."""
 
@@ -195,6 +231,7 @@ def existing_path(path: str, field: str) -> str:
     return absolute
 
 
-GPUS, COUNT = Gpus(), Count()
+GPUS, COUNT, LIMITS = Gpus(), Count(), LimitsText()
 SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
+GENERATION = Generation()
 ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()

@@ -149,6 +149,10 @@ class Archive:
         """Return a generation."""
         return self._records[genid]
 
+    def get(self, genid: GenId) -> GenerationRecord | None:
+        """Return a generation, or None where it is not finished."""
+        return self._records.get(genid)
+
     def candidates(self) -> list[Candidate]:
         """Return who may become a parent, as they were archived; the first generation where nobody may."""
         first = self._ids[0] if self._ids else INITIAL
@@ -241,7 +245,7 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     state: RunState = "interrupted"
     if owner_state(layout.root) == "alive":
         state = "running"
-    elif INITIAL in archive and all(number in archive for number in range(1, options.max_generation + 1)):
+    elif options.first_genid in archive and all(number in archive for number in range(1, options.max_generation + 1)):
         state = "finished"
     return RunView(
         run_dir=str(run_dir),

@@ -21,7 +21,6 @@ from hyperruntime.loop.journal import Mark, MarkKind
 from hyperruntime.loop.layout import (
     AGENT_OUTPUT,
     FIRST_SPLIT,
-    INITIAL,
     LINEAGE,
     METADATA,
     PATCH,
@@ -137,7 +136,7 @@ def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
     return {
         "current_genid": record.genid,
         "parent_genid": record.parent,
-        "curr_patch_files": [] if record.genid == INITIAL else [patch_path(record.genid)],
+        "curr_patch_files": [] if record.parent is None else [patch_path(record.genid)],
         "valid_parent": record.valid_parent,
         "hyperruntime": {
             "score": sum(values) / len(values) if values else None,

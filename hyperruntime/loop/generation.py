@@ -25,6 +25,7 @@ from hyperruntime.loop.failures import (
 )
 from hyperruntime.loop.layout import AGENT_OUTPUT
 from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent
+from hyperruntime.loop.parents import is_valid_parent
 from hyperruntime.loop.phases import reached_phases
 from hyperruntime.loop.place import discard
 from hyperruntime.loop.record import GenerationRecord
@@ -205,6 +206,6 @@ class _Generation:
             self._record,
             scores=scores,
             score=score,
-            valid_parent=score is not None,
+            valid_parent=is_valid_parent(self._setting.options.valid_parent, failure=self._record.failure, score=score),
             durations=dict(self._steps.durations),
         )

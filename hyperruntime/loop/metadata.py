@@ -14,6 +14,7 @@ from typing import Any
 
 from hyperruntime.loop.archive import Archive
 from hyperruntime.loop.layout import AGENT_OUTPUT, LINEAGE, METADATA, PATCH, Layout, generation_name
+from hyperruntime.loop.metapatches import meta_patch_paths
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.record import GenerationRecord, record_to_json
 from hyperruntime.loop.selection import GenId
@@ -33,7 +34,7 @@ def generation_metadata(
         "run_baseline": options.run_baseline,
         "optimize_option": options.optimize_option,
         "agent_archive_path": options.agent_archive_path,
-        "prev_patch_files": patches_before(archive, record.parent),
+        "prev_patch_files": meta_patch_paths(options) + patches_before(archive, record.parent),
         "curr_patch_files": [patch_path(record.genid)] if has_patch else [],
         "parent_agent_success": record.parent is None or "diff" in record.durations,  # the step after the meta agent
         "can_select_next_parent": True,

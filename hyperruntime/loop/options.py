@@ -12,7 +12,8 @@ import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
 from hyperruntime.loop.contract import KINDS, detect_contract
-from hyperruntime.loop.selection import SELECTIONS
+from hyperruntime.loop.layout import INITIAL
+from hyperruntime.loop.selection import SELECTIONS, GenId
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import MIB
 
@@ -176,6 +177,20 @@ class GenerateOptions:
         if not self.output_dir_parent or "\0" in self.output_dir_parent:
             raise SpecError("output_dir_parent", self.output_dir_parent, "a directory of the host")
         self._check_samples()
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Refuse what would have to be ignored."""
+        ensembles = self.optimize_option != "only_agent"
+        if self.optimize_option == "only_ensemble" and self.agent_archive_path is None:
+            raise SpecError("optimize_option", self.optimize_option, "it needs --agent-archive-path, a finished run")
+        if self.agent_archive_path is not None and self.optimize_option != "only_ensemble":
+            raise SpecError("agent_archive_path", self.agent_archive_path, "it is for --optimize-option only_ensemble")
+        if ensembles and self.run_baseline == "no_archive":
+            raise SpecError("optimize_option", self.optimize_option, "there is no ensemble in the baseline no_archive")
+        for name in ("reset_task_agent", "reset_meta_agent"):
+            if getattr(self, name) and not self.meta_patch_files:
+                raise SpecError(name, True, "it says what --meta-patch-files leave alone; name some")
 
     def _check_samples(self) -> None:
         if self.eval_samples is None:
@@ -187,15 +202,25 @@ class GenerateOptions:
             raise SpecError("eval_samples", self.eval_samples, f"one count for each of {len(self.domains)} domains")
 
     def settled(self) -> GenerateOptions:
-        """Return the options with a run id, a seed and a contract.
+        """Return the options with a run id, a seed and a contract; the baseline ``no_archive`` takes the latest parent.
 
         Raises:
             AgentError: the agent's ``hyperrun.toml`` cannot be read.
         """
         now = datetime.now(UTC).strftime("%Y%m%d_%H%M%S_%f")
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
-        contract = self.contract or detect_contract(self.agent)
-        return attrs.evolve(self, run_id=self.run_id or now, seed=seed, contract=contract)
+        return attrs.evolve(
+            self,
+            run_id=self.run_id or now,
+            seed=seed,
+            contract=self.contract or detect_contract(self.agent),
+            parent_selection="latest" if self.run_baseline == "no_archive" else self.parent_selection,
+        )
+
+    @property
+    def first_genid(self) -> GenId:
+        """The first generation's id: 0 where it is the initial agent with diffs that may change its answers."""
+        return 0 if self.meta_patch_files and not self.reset_task_agent else INITIAL
 
     def samples(self, position: int) -> int | None:
         """Return how many tasks of a split of the domain in this place are run; None for all."""

@@ -15,12 +15,13 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import read_run
 from hyperruntime.loop.events import OnEvent
 from hyperruntime.loop.failures import RunInterruptedError
-from hyperruntime.loop.finish import finish_generation
+from hyperruntime.loop.finish import finish_generation, mark_generation
 from hyperruntime.loop.generation import make_generation
 from hyperruntime.loop.interrupt import on_interrupt
-from hyperruntime.loop.layout import INITIAL, Layout
+from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.parents import parent_mark
 from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.running import LoopRuntime, RunningContainers
@@ -168,9 +169,12 @@ class _Run:
         )
 
     def _run_all(self, executor: Executor) -> None:
-        if INITIAL not in self._archive:
-            self._submit(executor, Plan(genid=INITIAL, parent=None, commit=self._opened.root))
+        start = self._opened.start
+        if start.genid not in self._archive:
+            self._submit(executor, Plan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
+        for record in self._archive:
+            self._judge_parent(record)  # what a kill may have left undone
         missing = self._missing()
         while not self._containers.stopping:
             while len(self._pending) < self._opened.options.parallel:
@@ -222,13 +226,19 @@ class _Run:
             except RunInterruptedError:
                 continue
 
+    def _judge_parent(self, record: GenerationRecord) -> None:
+        if mark := parent_mark(self._opened.options.valid_parent, self._archive, record):
+            log.info("no parent any more", generation=mark.genid, because_of=mark.by)
+            mark_generation(self._setting, self._archive, mark)
+
     def _keep(self, record: GenerationRecord) -> None:
         broken = record.failure == "infrastructure"
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
-        lost = broken and record.genid == INITIAL  # to be made again by a resume, for all others need it
+        lost = broken and record.parent is None  # to be made again by a resume, for all others need it
         if not lost:
             self._lock.check()
             finish_generation(self._setting, self._archive, record)
+            self._judge_parent(record)
         if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
             raise RunError(
                 f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "

@@ -6,18 +6,20 @@ a resumed run chooses what the interrupted one would have.
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Sequence
 
 import attrs
 
-SELECTIONS = ("random", "latest", "best", "score_prop", "score_child_prop")
+SELECTIONS = ("random", "latest", "best", "score_prop", "score_child_prop", "dgm")
 
 GenId = str | int
 _STEEPNESS = 10.0
 _TOP = 3
 _CHILDREN_SCALE = 8.0
+_DGM_MIDPOINT = 0.5
 
 
 @attrs.frozen
@@ -37,7 +39,7 @@ class Candidate:
 
 def midpoint(scores: Sequence[float]) -> float:
     """Return the mean of the three best scores, where the sigmoid is one half."""
-    top = sorted(scores, reverse=True)[:_TOP]
+    top = heapq.nlargest(_TOP, scores)
     return math.fsum(top) / len(top)
 
 
@@ -52,24 +54,27 @@ def sigmoid(score: float, middle: float) -> float:
 def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
     """Return the candidates' weights, which need not add up to one.
 
-    ``score_prop`` weighs by the sigmoid, ``score_child_prop`` by the sigmoid times
-    ``exp(-(children / 8) ** 3)``; where all are zero, and for ``random``, each weighs the same.
+    ``score_prop`` weighs by the sigmoid, ``score_child_prop`` by the sigmoid times ``exp(-(children / 8) ** 3)``, and
+    ``dgm`` by the sigmoid around 0.5 times ``1 / (1 + children)``; where all are zero, and for ``random``, each weighs
+    the same.
 
     Raises:
         ValueError: the rule draws nothing (``best``, ``latest``) or is unknown.
     """
-    if rule not in ("random", "score_prop", "score_child_prop"):
+    if rule not in ("random", "score_prop", "score_child_prop", "dgm"):
         raise ValueError(f"rule {rule!r} has no weights")
-    values = [1.0] * len(candidates)
-    if rule != "random":
-        middle = midpoint([candidate.score for candidate in candidates])
-        values = [sigmoid(candidate.score, middle) for candidate in candidates]
-    if rule == "score_child_prop":
-        values = [
-            value * math.exp(-((candidate.children / _CHILDREN_SCALE) ** 3))
-            for value, candidate in zip(values, candidates, strict=True)
-        ]
+    if rule == "random":
+        return [1.0] * len(candidates)
+    middle = _DGM_MIDPOINT if rule == "dgm" else midpoint([candidate.score for candidate in candidates])
+    values = [sigmoid(candidate.score, middle) * _damping(rule, candidate.children) for candidate in candidates]
     return values if math.fsum(values) > 0 else [1.0] * len(candidates)
+
+
+def _damping(rule: str, children: int) -> float:
+    """Return what is left of a candidate's weight when it has had children."""
+    if rule == "score_child_prop":
+        return math.exp(-((children / _CHILDREN_SCALE) ** 3))
+    return 1.0 / (1 + children) if rule == "dgm" else 1.0
 
 
 def select_parent(rule: str, candidates: Sequence[Candidate], *, seed: int, generation: int) -> GenId:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from hyperruntime.domain import Domain
@@ -12,6 +14,12 @@ from hyperruntime.loop.running import RunningContainers
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.steps import Events
 from hyperruntime.workspace import RepositoryStore
+
+
+def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
+    """Return the paths of an agent repository that no patch may change."""
+    paths = (path for domain in domains for path in domain.protected_paths)
+    return tuple(dict.fromkeys((CONTRACT_FILE, *paths)))
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +51,7 @@ class Setting:
     @property
     def protected(self) -> tuple[str, ...]:
         """Paths of the agent repository that no patch may change."""
-        paths = (path for domain in self.domains for path in domain.protected_paths)
-        return tuple(dict.fromkeys((CONTRACT_FILE, *paths)))
+        return protected_paths(self.domains)
 
     @property
     def needs_gpu(self) -> bool:

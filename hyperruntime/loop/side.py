@@ -55,6 +55,15 @@ class AgentSide(Protocol):
         """
         ...
 
+    def evaluate_split(self, split: str) -> None:
+        """Evaluate the state in full on one split of each domain, which all have it.
+
+        Raises:
+            GenerationFailedError: an evaluation took too long, or could not run at all.
+            ContainerLostError: the container ended meanwhile.
+        """
+        ...
+
     def write_results(self, folder: Path) -> None:
         """Write what the evaluation gave to the generation's directory.
 

@@ -24,10 +24,13 @@ from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
 from hyperruntime.loop.hyperagents.repositorydomain import original_of, repository_domain
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
 from hyperruntime.loop.lock import owner_state
+from hyperruntime.loop.metapatches import Start, begin, read_meta_patches, stored_start
 from hyperruntime.loop.options import GenerateOptions, options_to_json
 from hyperruntime.loop.phases import unfinished
 from hyperruntime.loop.record import SCHEMA
+from hyperruntime.loop.runlog import log_args
 from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.setting import protected_paths
 from hyperruntime.loop.storage import json_document, make_directory, write_atomic
 from hyperruntime.workspace import RepositoryStore, inspect_repository
 
@@ -46,6 +49,7 @@ class OpenedRun:
         store: the states.
         contract: what the agent offers.
         root: the commit of the initial agent.
+        start: the first generation: the initial agent, or what diffs have made of it.
         domains: what it is evaluated on.
         archive: what is finished.
     """
@@ -55,6 +59,7 @@ class OpenedRun:
     store: RepositoryStore
     contract: Contract
     root: str
+    start: Start
     domains: tuple[Domain, ...]
     archive: Archive
 
@@ -104,7 +109,7 @@ def _check_splits(domain: Domain) -> None:
             raise SpecError("splits", name, f"at least one task in every split of the domain {domain.name!r}")
 
 
-def _settled_references(names: Sequence[str]) -> tuple[str, ...]:
+def settled_references(names: Sequence[str]) -> tuple[str, ...]:
     """Return references that mean the same from any directory: an argument that is a path is made absolute."""
     parts = (name.partition(":") for name in names)
     return tuple(
@@ -150,8 +155,13 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain]) -> str:
         AgentError: it is neither a directory nor a shipped template.
     """
     agent = options.agent or domains[0].agent
+    read_meta_patches(options)
+    if options.copy_root_dir is not None and not os.path.isdir(options.copy_root_dir):
+        raise AgentError(f"--copy-root-dir: {options.copy_root_dir!r} is no directory; give one with the agent's files")
     if options.contract == "hyperagents":
         return check_checkout(agent)
+    if options.copy_root_dir is not None:
+        return _check_root_directory(options.copy_root_dir, options.agent)
     if agent in template_names() and os.sep not in agent:
         return agent
     if not os.path.isdir(agent):
@@ -160,6 +170,17 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain]) -> str:
         template_path(agent)
     inspect_repository(agent)
     return agent
+
+
+def _check_root_directory(path: str, agent: str | None) -> str:
+    """Return the directory that the initial agent is copied from, once it is sure that it can be."""
+    if agent is not None:
+        raise SpecError("copy_root_dir", path, f"the agent is given as {agent!r} already; leave one of them out")
+    if os.path.lexists(os.path.join(path, ".git")):
+        inspect_repository(path)
+    elif os.path.lexists(os.path.join(path, ".env")):
+        raise AgentError(f"--copy-root-dir: {path!r} holds .env, and keys must not reach an agent; move it away")
+    return path
 
 
 def create_run(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> OpenedRun:
@@ -185,27 +206,39 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout)
         root = make_root(options, originals, layout, store, agent)
         contract = repository_contract(str(options.run_id))
     else:
-        shipped = agent in template_names()
-        root = store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
+        root = _add_agent(store, options, agent)
         contract = parse_contract(store.read_file(root, CONTRACT_FILE))
+    start = begin(store, root, options, layout, contract=contract, protected=protected_paths(domains))
     stored = {
         "schema": SCHEMA,
         "seed": options.seed,
         "root_commit": root,
+        "start": {"genid": start.genid, "commit": start.commit},
         "agent": agent,
         "contract": attrs.asdict(contract),
-        "options": options_to_json(attrs.evolve(options, domains=_settled_references(options.domains))),
+        "options": options_to_json(attrs.evolve(options, domains=settled_references(options.domains))),
     }
     write_atomic(layout.run, json_document(stored))
+    log_args(layout, options, root, start.notes)
     return OpenedRun(
         options=options,
         layout=layout,
         store=store,
         contract=contract,
         root=root,
+        start=start,
         domains=domains,
         archive=Archive(layout),
     )
+
+
+def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> str:
+    """Put the initial agent into the store and return its commit."""
+    if options.copy_root_dir is not None:
+        top = os.path.lexists(os.path.join(options.copy_root_dir, ".git"))
+        return store.add_repository(options.copy_root_dir) if top else store.from_directory(options.copy_root_dir)
+    shipped = agent in template_names()
+    return store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
 
 
 def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | None) -> OpenedRun:
@@ -229,6 +262,7 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
     store = RepositoryStore(layout.repository)
     store.recover()
     archive.repair()
+    log_args(layout, changed, stored["root_commit"])
     amend_marked(layout, archive)
     publish_missing(layout, archive, domains)
     return OpenedRun(
@@ -237,6 +271,7 @@ def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | No
         store=store,
         contract=contract_from_json(stored["contract"]),
         root=stored["root_commit"],
+        start=stored_start(stored),
         domains=domains,
         archive=archive,
     )
@@ -259,7 +294,7 @@ def commit_of(run: OpenedRun, genid: GenId) -> str:
         StorageError: a patch cannot be read.
     """
     if genid not in run.archive:
-        return run.root
+        return run.start.commit
     record = run.archive[genid]
     try:
         run.store.tree(record.commit)
@@ -267,7 +302,7 @@ def commit_of(run: OpenedRun, genid: GenId) -> str:
     except RepositoryError:
         log.warning("state made again from its patches", generation=genid)
     if record.parent is None:
-        return run.root
+        return run.start.commit
     path = run.layout.generation(genid) / AGENT_OUTPUT / PATCH
     patch = path.read_bytes() if path.is_file() else b""
     return run.store.apply_patch(commit_of(run, record.parent), patch, genid, max_file_bytes=sys.maxsize).commit

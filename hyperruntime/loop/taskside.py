@@ -82,6 +82,14 @@ class TaskSide:
         setting = self._setting
         return evaluate_domains(self._evaluator, setting.domains, setting.options, self._copy_histories)
 
+    def evaluate_split(self, split: str) -> None:
+        """Evaluate the state in full on one split of each domain."""
+        for position, domain in enumerate(self._setting.domains):
+            part = next(part for part in domain.splits if part.name == split)
+            samples = self._setting.options.samples(position)
+            self._evaluator.run_split(domain, part, samples=samples, staged=False)
+            self._copy_histories(domain, part)
+
     def write_results(self, folder: Path) -> None:
         """Write predictions and reports."""
         for domain in self._setting.domains:

@@ -52,10 +52,13 @@ def run_dir(tmp_path: Path) -> Path:
     return path
 
 
+NOT_OPTIONS = ("as_json", "resume_from", "runtime")
+
+
 def parsed(*args: str) -> GenerateOptions:
     """Return the options of ``hyperrun generate`` with these arguments."""
     context = generate.make_context("generate", list(args))
-    values = {name: value for name, value in context.params.items() if name != "as_json"}
+    values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
     with context:
         return make_options(values)
 

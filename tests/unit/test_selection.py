@@ -91,3 +91,64 @@ def test_nothing_to_choose_from_is_an_error() -> None:
 def test_an_unknown_rule_is_an_error() -> None:
     with pytest.raises(ValueError, match="no weights"):
         select_parent("worst", POOL, seed=0, generation=1)
+
+
+# The formulas again, from their description and in exact terms, for a pool with every special case in it.
+CASES = (
+    [("initial", 0.2, 3), (1, 0.6, 0), (2, 0.6, 8), (3, 0.1, 1)],
+    [("initial", 0.0, 0)],
+    [("initial", 0.5, 2), (4, 0.5, 2)],
+    [(0, 0.3, 24), (1, 0.9, 1), (2, 0.9, 1), (5, 0.9, 0), (6, 1.0, 40)],
+)
+
+
+def exactly(rule: str, pool: list[tuple[str | int, float, int]]) -> list[float]:
+    """Return the probabilities that the description states."""
+    top = sorted((score for _, score, _ in pool), reverse=True)[:3]
+    middle = 0.5 if rule == "dgm" else sum(top) / len(top)
+    values = []
+    for _, score, children in pool:
+        sig = 1 / (1 + math.exp(-10 * (score - middle)))
+        by_children = {"score_child_prop": math.exp(-((children / 8) ** 3)), "dgm": 1 / (1 + children)}
+        values.append(1.0 if rule == "random" else sig * by_children.get(rule, 1.0))
+    total = sum(values)
+    return [value / total for value in values]
+
+
+@pytest.mark.parametrize("pool", CASES)
+@pytest.mark.parametrize("rule", ["random", "score_prop", "score_child_prop", "dgm"])
+def test_probabilities_are_those_of_the_description(rule: str, pool: list[tuple[str | int, float, int]]) -> None:
+    found = weights(rule, [Candidate(*one) for one in pool])
+    assert [value / sum(found) for value in found] == pytest.approx(exactly(rule, pool), rel=1e-12)
+
+
+# The 99.9th percentile of chi-square, by degrees of freedom.
+CRITICAL = {1: 10.828, 3: 16.266, 4: 18.467}
+
+
+@pytest.mark.parametrize("pool", [case for case in CASES if len(case) > 1])
+@pytest.mark.parametrize("rule", ["random", "score_prop", "score_child_prop", "dgm"])
+@pytest.mark.parametrize("drawn_over", ["seeds", "generations"])
+def test_draws_over_seeds_and_over_generations_fit_the_probabilities(
+    drawn_over: str, rule: str, pool: list[tuple[str | int, float, int]]
+) -> None:
+    draws, some = 4000, [Candidate(*one) for one in pool]
+    pairs = [(n, 1) if drawn_over == "seeds" else (12, n) for n in range(draws)]
+    drawn = Counter(select_parent(rule, some, seed=seed, generation=number) for seed, number in pairs)
+    chances = exactly(rule, pool)
+    rare = [n for n, chance in enumerate(chances) if chance * draws < 5]  # too few for the statistic: counted as one
+    assert sum(drawn[pool[n][0]] for n in rare) <= 5 + 6 * math.sqrt(sum(chances[n] * draws for n in rare))
+    kept = [n for n in range(len(pool)) if n not in rare]
+    statistic = sum((drawn[pool[n][0]] - draws * chances[n]) ** 2 / (draws * chances[n]) for n in kept)
+    assert statistic < CRITICAL[len(pool) - 1]
+
+
+def test_the_last_archived_and_the_first_of_equals_are_taken() -> None:
+    tied = [Candidate("initial", 0.5, 0), Candidate(2, 0.7, 9), Candidate(1, 0.7, 0)]
+    assert select_parent("best", tied, seed=0, generation=3) == 2
+    assert select_parent("latest", tied, seed=0, generation=3) == 1
+
+
+@pytest.mark.parametrize("rule", SELECTIONS)
+def test_the_only_candidate_is_the_parent(rule: str) -> None:
+    assert select_parent(rule, [Candidate("initial", 0.0, 10**6)], seed=5, generation=9) == "initial"

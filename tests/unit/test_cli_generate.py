@@ -1,0 +1,249 @@
+"""The options of ``hyperrun generate``: the way HyperAgents' are written, files of options, combinations, resuming."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import click
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.cli import main
+from hyperruntime.cli.generate import generate
+from hyperruntime.cli.generate_options import make_options
+from hyperruntime.cli.spread import spread
+from hyperruntime.errors import AgentError, SpecError
+from hyperruntime.loop.options import GenerateOptions, options_to_json
+from hyperruntime.spec import Limits
+
+DOMAINS = ("--domains", "circle_packing")
+NOT_OPTIONS = ("as_json", "resume_from", "runtime")
+# The flags of HyperAgents with their defaults there (`--domains`, which is required, apart).
+ORIGINAL = {
+    "run_id": None,
+    "max_generation": 10,
+    "eval_samples": None,
+    "eval_workers": 10,
+    "parent_selection": "score_child_prop",
+    "resume_from": None,
+    "output_dir_parent": "outputs",
+    "meta_patch_files": (),
+    "reset_task_agent": False,
+    "reset_meta_agent": False,
+    "copy_root_dir": None,
+    "run_baseline": None,
+    "optimize_option": "only_agent",
+    "agent_archive_path": None,
+    "eval_test": False,
+    "skip_staged_eval": False,
+    "edit_select_parent": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    """Leave structlog to other tests as they expect it: commands configure it."""
+    yield
+    structlog.reset_defaults()
+
+
+def parsed(*args: str) -> GenerateOptions:
+    """Return the options of ``hyperrun generate`` with these arguments."""
+    context = generate.make_context("generate", list(args))
+    values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
+    with context:
+        return make_options(values)
+
+
+@pytest.mark.parametrize("name", ORIGINAL)
+def test_every_flag_of_the_original_is_an_option_with_its_default(name: str) -> None:
+    option = next(param for param in generate.params if f"--{name.replace('_', '-')}" in param.opts)
+    assert option.name == name
+    if name == "resume_from":
+        assert generate.make_context("generate", list(DOMAINS)).params[name] is None
+    else:
+        made = attrs.evolve(parsed(*DOMAINS), run_id=None)
+        assert getattr(made, name) == ORIGINAL[name]
+
+
+@pytest.mark.parametrize(
+    ("args", "field", "value"),
+    [
+        (("--eval_workers", "3"), "eval_workers", 3),
+        (("--eval_test", "--skip_staged_eval", "--edit_select_parent"), "edit_select_parent", True),
+        (("--run_baseline=dgm+no_selfimprove",), "run_baseline", "dgm+no_selfimprove"),
+        (("--copy_root_dir", "a_b"), "copy_root_dir", "a_b"),
+        (("--optimize_option", "only_ensemble", "--agent_archive_path", "x_y"), "agent_archive_path", "x_y"),
+        (
+            ("--meta_patch_files", "a.diff", "b c.diff", "--reset_task_agent"),
+            "meta_patch_files",
+            ("a.diff", "b c.diff"),
+        ),
+        (("--timeout_report", "2m"), "timeout_report_s", 120.0),
+        (("--timeout-ensemble", "3s"), "timeout_ensemble_s", 3.0),
+        (("--timeout-select", "4s"), "timeout_select_s", 4.0),
+        (("--budget-requests", "7"), "budget_requests", 7),
+        (("--budget-generation-money", "0.5"), "budget_generation_money", 0.5),
+        (("--budget-generation-tokens", "9"), "budget_generation_tokens", 9),
+        (("--model", "m", "--gateway", "g.toml"), "gateway", "g.toml"),
+        (("--valid-parent", "hyperagents"), "valid_parent", "hyperagents"),
+        (("--run-baseline", "no_archive", "--parent-selection", "best"), "parent_selection", "latest"),
+    ],
+)
+def test_options_set_their_fields(args: tuple[str, ...], field: str, value: object) -> None:
+    assert getattr(parsed(*DOMAINS, *args), field) == value
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--domains", "circle_packing", "other", "--eval-samples", "5", "-1"),
+        ("--domains", "circle_packing,other", "--eval-samples", "5,-1"),
+        ("--domains", "circle_packing", "--domains", "other", "--eval-samples", "5", "--eval-samples", "-1"),
+        ("--domains=circle_packing", "other", "--eval_samples=5", "-1"),
+        ("--eval_samples", "5", "-1", "--skip-staged-eval", "--domains", "circle_packing", "other"),
+    ],
+)
+def test_several_values_may_be_written_in_three_ways(args: tuple[str, ...]) -> None:
+    made = parsed(*args)
+    assert made.domains == ("circle_packing", "other")
+    assert made.eval_samples == (5, -1)
+
+
+WORDS = st.text(st.characters(categories=("L", "N"), include_characters=" =,._-"), min_size=1).filter(
+    lambda text: not text.startswith("-")
+)
+
+
+@given(st.lists(WORDS, min_size=1), WORDS)
+def test_a_list_of_values_comes_through_as_it_is(values: list[str], single: str) -> None:
+    found = spread(["--x_y", *values, "--a_b", single], {"--x-y"})
+    assert found[-2:] == ["--a-b", single]
+    assert found[:-2] == [part for value in values for part in ("--x-y", value)]
+
+
+@given(st.lists(st.text()))
+def test_what_is_no_option_and_what_follows_two_dashes_stays(words: list[str]) -> None:
+    plain = [word for word in words if not word.startswith("--")]
+    assert spread(plain, {"--x-y"}) == plain
+    assert spread(["--", *words], {"--x-y"}) == ["--", *words]
+
+
+def test_one_value_too_many_is_refused() -> None:
+    with pytest.raises(click.UsageError):
+        parsed(*DOMAINS, "--max-generation", "3", "4")
+
+
+@pytest.mark.parametrize(
+    ("args", "limits"),
+    [
+        (("--limits", "memory=2g,cpus=1.5,pids=64"), Limits(memory_bytes=2 * 1024**3, cpus=1.5, pids=64)),
+        (("--limits", "memory=2g", "--memory", "1g"), Limits(memory_bytes=1024**3)),
+        (("--pids", "none", "--limits", "pids=64,cpus=2"), Limits(cpus=2.0, pids=None)),
+        (("--limits", "pids=none"), Limits(pids=None)),
+    ],
+)
+def test_limits_may_be_named_together_and_single_options_win(args: tuple[str, ...], limits: Limits) -> None:
+    assert parsed(*DOMAINS, *args).limits == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("memry=2g", "did you mean 'memory'"), ("memory", "give memory a value"), ("cpus=-1", "cpus")]
+)
+def test_a_wrong_limit_is_refused(text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        parsed(*DOMAINS, "--limits", text)
+
+
+def test_a_file_has_the_options_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[generate]\ndomains = ["circle_packing", "other"]\neval-samples = [5, -1]\nmax_generation = 3\n'
+        'timeout-meta = "10m"\nskip-staged-eval = true\nlimits = "memory=2g,pids=99"\nmeta-patch-files = ["a", "b"]\n'
+        "[gateway]\nupstream = 1\n"
+    )
+    made = parsed("--max-generation", "4", "--limits", "cpus=1,pids=77", "--config", str(path))
+    assert made.domains == ("circle_packing", "other")
+    assert made.eval_samples == (5, -1)
+    assert (made.max_generation, made.timeout_meta_s, made.skip_staged_eval) == (4, 600.0, True)
+    assert made.limits == Limits(memory_bytes=2 * 1024**3, cpus=1.0, pids=77)
+    assert made.meta_patch_files == ("a", "b")
+    assert made.gateway == str(path)
+    assert parsed("--config", str(path), "--gateway", "other.toml").gateway == "other.toml"
+    assert parsed("--config", str(path), *DOMAINS, "--eval-samples", "1").domains == ("circle_packing",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[generate]\nmax-generatin = 3\n", "did you mean 'max-generation'"),
+        ("[generat]\nmax-generation = 3\n", "unknown table 'generat'; did you mean 'generate'"),
+        ("[generate]\nconfig = 'x'\n", "unknown option 'config'"),
+        ("[generate\n", "cannot be read as TOML"),
+        ("generate = 3\n", "must be a table"),
+    ],
+)
+def test_a_file_with_what_is_unknown_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(AgentError, match=said):
+        parsed("--config", str(path), *DOMAINS)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--optimize-option", "only_ensemble"), "it needs --agent-archive-path"),
+        (("--agent-archive-path", "x"), "it is for --optimize-option only_ensemble"),
+        (("--reset-task-agent",), "--meta-patch-files"),
+        (("--reset_meta_agent",), "--meta-patch-files"),
+        (("--optimize-option", "both_agent_ensemble", "--run-baseline", "no_archive"), "no ensemble in the baseline"),
+        (("--eval-samples", "1", "2"), "one count for each of 1 domains"),
+        (("--eval-samples", "0"), "a positive count of tasks, or -1 for all"),
+        (("--run-baseline", "dmg"), "'dmg' is not one of"),
+        (("--config", "/no/such.toml"), "does not exist"),
+        (("--meta-patch-files", "/no/such.diff"), "'/no/such.diff' cannot be read"),
+        (("--copy-root-dir", "/no/such"), "'/no/such' is no directory"),
+    ],
+)
+def test_what_cannot_be_together_or_is_missing_is_one_sentence(
+    args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", *DOMAINS, *args]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run that was interrupted before its first generation."""
+    path = tmp_path / "generate_1"
+    path.mkdir()
+    options = GenerateOptions(
+        domains=("circle_packing",), max_generation=5, run_id="1", seed=7, output_dir_parent=str(tmp_path)
+    )
+    (path / "run.json").write_text(json.dumps({"seed": 7, "options": options_to_json(options)}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--seed", "8"), "--seed cannot change when a run goes on, and run "),
+        (("--domains", "other"), "has circle_packing; leave it out"),
+        (("--run-id", "2"), "--run-id cannot change"),
+        (("--memory", "2g"), "has None; leave it out"),
+        (("--output-dir-parent", "/elsewhere"), "--output-dir-parent cannot change"),
+    ],
+)
+def test_a_run_that_goes_on_keeps_its_options(
+    run_dir: Path, args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "--resume_from", str(run_dir), *args]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,188 @@
+"""Runs that begin with diffs of other runs' agents, or with another directory; what the run's log says of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import AgentError, RepositoryError, SpecError
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.contract import Contract
+from hyperruntime.loop.metapatches import reset_paths
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+from hyperruntime.workspace import RepositoryStore
+
+Run = Callable[..., RunSummary]
+CHANGES = {
+    "task_agent.py": "\n# a better task agent\n",
+    "meta_agent.py": "\n# a better meta agent\n",
+    "hyperrun.toml": "[commands]\n",
+    "notes.txt": "learned\n",
+}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    return make_agent_repository(tmp_path / "agent")
+
+
+@pytest.fixture
+def diffs(tmp_path: Path, agent: Path) -> list[str]:
+    """Two diffs, the second on top of the first, as another run has left them."""
+    work = tmp_path / "evolved"
+    subprocess.run(["git", "clone", "-q", agent, work], check=True)
+    found = []
+    for number, names in enumerate((["task_agent.py", "hyperrun.toml"], ["meta_agent.py", "notes.txt"])):
+        for name in names:
+            with open(work / name, "a") as file:
+                file.write(CHANGES[name])
+        subprocess.run(["git", "-C", work, "add", "--all"], check=True)
+        done = subprocess.run(["git", "-C", work, "diff", "--cached", "--binary"], check=True, capture_output=True)
+        subprocess.run(["git", "-C", work, "commit", "-q", "-m", "x"], check=True)
+        path = tmp_path / f"diff {number}.diff"
+        path.write_bytes(done.stdout)
+        found.append(str(path))
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, agent: Path) -> Run:
+    def start(**options: Any) -> RunSummary:
+        chosen = {
+            "domains": "circle_packing",
+            "agent": str(agent),
+            "max_generation": 2,
+            "parent_selection": "latest",
+            "seed": 3,
+            "run_id": "r",
+            "output_dir_parent": str(tmp_path / "out"),
+            "eval_samples": (1,),
+            **options,
+        }
+        return start_run(FakeRuntime(), GenerateOptions(**chosen))
+
+    return start
+
+
+def state(summary: RunSummary, number: int, name: str) -> str:
+    """Return a file of a generation's state, or ``""``."""
+    store = RepositoryStore(Path(summary.run_dir) / "repository.git")
+    return (store.read_file(summary.generations[number].commit, name) or b"").decode()
+
+
+def metadata(summary: RunSummary, genid: str | int) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((Path(summary.run_dir) / f"gen_{genid}" / "metadata.json").read_text())
+    return value
+
+
+def test_a_run_that_begins_with_diffs_begins_with_generation_0(run: Run, diffs: list[str]) -> None:
+    summary = run(meta_patch_files=diffs)
+    root = Path(summary.run_dir)
+    assert [(record.genid, record.parent) for record in summary.generations] == [(0, None), (1, 0), (2, 1)]
+    assert all(record.failure is None and record.valid_parent for record in summary.generations)
+    assert load_run(root).state == "finished"
+    assert CHANGES["task_agent.py"] in state(summary, 0, "task_agent.py")
+    assert CHANGES["meta_agent.py"] in state(summary, 2, "meta_agent.py")
+    assert state(summary, 0, "notes.txt") == "learned\n"
+    assert state(summary, 0, "hyperrun.toml") == ""
+    copies = ["meta_patch_files/model_patch_0.diff", "meta_patch_files/model_patch_1.diff"]
+    assert metadata(summary, 0)["prev_patch_files"] == copies
+    assert metadata(summary, 0)["curr_patch_files"] == []
+    assert metadata(summary, 2)["prev_patch_files"] == [*copies, "gen_1/agent_output/model_patch.diff"]
+    assert b"hyperrun.toml" not in (root / copies[0]).read_bytes()
+
+
+def test_the_lineage_with_its_diffs_makes_the_state_from_the_root(run: Run, diffs: list[str]) -> None:
+    summary = run(meta_patch_files=diffs)
+    root, known = Path(summary.run_dir), metadata(summary, 2)
+    store = RepositoryStore(root / "repository.git")
+    patches = [(root / name).read_bytes() for name in known["prev_patch_files"] + known["curr_patch_files"]]
+    first = json.loads((root / "run.json").read_text())["root_commit"]
+    assert store.replay(first, patches) == store.tree(summary.generations[2].commit)
+
+
+def test_a_task_agent_that_is_reset_leaves_the_first_generation_its_name(run: Run, diffs: list[str]) -> None:
+    summary = run(meta_patch_files=diffs, reset_task_agent=True, max_generation=1)
+    assert [record.genid for record in summary.generations] == ["initial", 1]
+    assert CHANGES["task_agent.py"] not in state(summary, 0, "task_agent.py")
+    assert CHANGES["meta_agent.py"] in state(summary, 0, "meta_agent.py")
+    assert metadata(summary, "initial")["prev_patch_files"][1] == "meta_patch_files/model_patch_1.diff"
+
+
+def test_a_meta_agent_can_be_left_alone(run: Run, diffs: list[str]) -> None:
+    summary = run(meta_patch_files=diffs, reset_meta_agent=True, max_generation=0)
+    assert CHANGES["task_agent.py"] in state(summary, 0, "task_agent.py")
+    assert CHANGES["meta_agent.py"] not in state(summary, 0, "meta_agent.py")
+    assert state(summary, 0, "notes.txt") == "learned\n"
+
+
+def test_the_files_of_both_agents_are_those_that_the_contract_names() -> None:
+    contract = Contract(task_agent="agents.solver:Solver", load=("agents.solver:Solver", "meta_agent:MetaAgent"))
+    both = GenerateOptions(domains="d", meta_patch_files=("x",), reset_task_agent=True, reset_meta_agent=True)
+    assert reset_paths(both, contract) == ("task_agent.py", "agents/solver.py", "meta_agent.py")
+
+
+def test_a_run_with_diffs_goes_on(run: Run, diffs: list[str]) -> None:
+    summary = run(meta_patch_files=diffs, max_generation=0)
+    again = resume_run(FakeRuntime(), summary.run_dir, max_generation=2)
+    assert [record.genid for record in again.generations] == [0, 1, 2]
+    assert CHANGES["task_agent.py"] in state(again, 2, "task_agent.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "the text is no diff"),
+        ("--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n", "does not apply"),
+        ("--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+b\n", "tries to leave the repository"),
+    ],
+)
+def test_a_diff_that_is_of_no_use_ends_it_before_anything_is_made(
+    run: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "bad.diff").write_text(text)
+    with pytest.raises(AgentError, match=said):
+        run(meta_patch_files=[str(tmp_path / "bad.diff")])
+    assert not (tmp_path / "out" / "generate_r").exists()
+
+
+def test_the_log_of_a_run_says_with_what_it_began_and_went_on(run: Run, diffs: list[str]) -> None:
+    summary = run(meta_patch_files=diffs, max_generation=0)
+    resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
+    root = Path(summary.run_dir)
+    lines = (root / "generate_loop.log").read_text().splitlines()
+    commit = json.loads((root / "run.json").read_text())["root_commit"]
+    args = [line for line in lines if re.match(r"\S+ Args: domains=\('circle_packing',\), ", line)]
+    assert [re.findall(r" max_generation=(\d+),", line) for line in args] == [["0"], ["1"]]
+    assert all(line.endswith(f", root_commit={commit}") for line in args)
+    assert f"left out of {diffs[0]}: hyperrun.toml: hyperrun.toml is protected" in lines[1].partition(" ")[2]
+
+
+def test_the_initial_agent_may_come_from_a_plain_directory(run: Run, tmp_path: Path, agent: Path) -> None:
+    (agent / "extra.txt").write_text("mine\n")
+    with pytest.raises(RepositoryError, match=r"extra\.txt"):
+        run(copy_root_dir=str(agent), agent=None)
+    plain = tmp_path / "plain"
+    subprocess.run(["cp", "-r", agent, plain], check=True)
+    subprocess.run(["rm", "-rf", plain / ".git"], check=True)
+    summary = run(copy_root_dir=str(plain), agent=None, max_generation=1)
+    assert state(summary, 1, "extra.txt") == "mine\n"
+    assert summary.generations[1].failure is None
+
+
+def test_a_plain_directory_with_keys_is_refused(run: Run, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / ".env").write_text("KEY=1\n")
+    with pytest.raises(AgentError, match=r"holds \.env"):
+        run(copy_root_dir=str(plain), agent=None)
+    with pytest.raises(SpecError, match="leave one of them out"):
+        run(copy_root_dir=str(plain))
