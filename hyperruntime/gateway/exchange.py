@@ -94,7 +94,7 @@ class LineFile:
                 os.write(self._fd, data[written:])
         except OSError as error:
             if not self._failed:
-                log.error("gateway file cannot be written", path=self._path, error=str(error))
+                log.warning("gateway file cannot be written", path=self._path, error=str(error))
             self._failed = True
 
     def close(self) -> None:
