@@ -84,7 +84,10 @@ class Call:
         if self.adds_usage:
             options = self.body.get("stream_options")
             body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+        try:
+            return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        except UnicodeEncodeError:  # half of a pair, which only JSON's own escape can say
+            return json.dumps(body, separators=(",", ":")).encode()
 
 
 def parse_call(path: str, body: bytes, headers: Mapping[str, str]) -> Call:
