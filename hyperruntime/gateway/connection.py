@@ -68,8 +68,9 @@ class BoundedConnection(web.RequestHandler[web.BaseRequest]):
     def wait_for_head(self) -> None:
         """Start the time that the client has for its next request's head."""
         self.serve_request()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._connections.client_s, self._drop)
+        if self.transport is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._connections.client_s, self._drop)
 
     def serve_request(self) -> None:
         """Stop that time: a request is here, and has a deadline of its own."""

@@ -8,7 +8,7 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SOCKET_NAME = "gateway.sock"
 _CALL_S = 30.0
+_PATIENCE_S = 0.05  # for requests that run when their seat is closed
 _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 Result = TypeVar("Result")
 
@@ -43,7 +44,7 @@ class Seat:
         self.socket_path = os.path.join(directory, SOCKET_NAME)
         self._gateway = gateway
         self._meter = Meter(name, budget)
-        self._server: asyncio.Server | None = None
+        self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
 
     @property
     def spent(self) -> Spent:
@@ -123,7 +124,7 @@ class Gateway:
         self._redactor.add(seat.token)
         listener = _listen(directory)
         try:
-            seat._server = self._call(self._serve(seat, listener))  # noqa: SLF001 - of this module
+            seat._stop = self._call(self._serve(seat, listener))  # noqa: SLF001 - of this module
         except BaseException:
             listener.close()
             raise
@@ -138,7 +139,7 @@ class Gateway:
                 return
             self._seats.remove(seat)
         self._redactor.remove(seat.token)
-        self._call(_stop(seat._server))  # noqa: SLF001 - of this module
+        self._call(seat._stop())  # noqa: SLF001 - of this module
         with suppress(OSError):
             os.unlink(seat.socket_path)
 
@@ -186,7 +187,8 @@ class Gateway:
             record=LineFile(config.record, self._redactor) if config.record else None,
         )
 
-    async def _serve(self, seat: Seat, listener: socket.socket) -> asyncio.Server:
+    async def _serve(self, seat: Seat, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Listen for a seat; return what ends that and all its connections."""
         from aiohttp import web
 
         from hyperruntime.gateway.connection import BoundedConnection, Connections
@@ -197,9 +199,15 @@ class Gateway:
         server = web.Server(service, handler_cancellation=True)
         connections = Connections(limits.connections, limits.client_s)
         options = {"access_log": None, "keepalive_timeout": 3600.0, "lingering_time": 0.5, "auto_decompress": False}
-        return await asyncio.get_running_loop().create_unix_server(
+        sockets = await asyncio.get_running_loop().create_unix_server(
             lambda: BoundedConnection(connections, server, **options), sock=listener
         )
+
+        async def stop() -> None:
+            sockets.close()
+            await server.shutdown(_PATIENCE_S)
+
+        return stop
 
     async def _end(self) -> None:
         own = asyncio.current_task()
@@ -217,9 +225,8 @@ class Gateway:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
 
-async def _stop(server: asyncio.Server | None) -> None:
-    if server is not None:
-        server.close()
+async def _nothing() -> None:
+    """End what was not begun."""
 
 
 def _listen(directory: str) -> socket.socket:
