@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,12 @@ body = json.dumps({"model": "m", "messages": [], "stream": len(sys.argv) > 1}).e
 headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
 request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
 sys.stdout.buffer.write(urllib.request.urlopen(request).read())
+"""
+
+KILL_FORWARDER = """
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' <$process/cmdline | grep -q '^python3 -I -S -'; then kill "${process#/proc/}"; fi
+done
 """
 
 
@@ -98,15 +105,13 @@ def test_another_containers_token_opens_nothing(
 
 def test_a_forwarder_that_a_command_ended_is_told(container: hr.Container, gateway: Gateway) -> None:
     with Access(gateway, container, "gen-1") as access:
-        container.exec(["sh", "-c", "pkill -f gateway.sock || kill $(pgrep -f gateway.sock)"])
+        container.exec(["sh", "-c", KILL_FORWARDER]).check()
         with pytest.raises(GatewayError, match="forwarder"):
             wait_for_end(access)
 
 
 def wait_for_end(access: Access) -> None:
     """Look until the access is known to be lost, at most five seconds."""
-    import time
-
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         access.check()

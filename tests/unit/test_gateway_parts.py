@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hyperruntime.errors import GatewayError, SpecError
 from hyperruntime.gateway.budget import Meter, Tokens
 from hyperruntime.gateway.config import Budget, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.configfile import load_config
 from hyperruntime.gateway.exchange import LineFile
 from hyperruntime.gateway.redact import Redactor
 from hyperruntime.gateway.request import RefusedError, parse_call
@@ -208,3 +209,47 @@ def test_a_torn_tape_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text('{"key": "a", "status": 200, "type": "t", "body": ""}\n{"key')
     with pytest.raises(GatewayError, match="line 2"):
         Tape(str(tmp_path / "tape"))
+
+
+def test_a_configuration_is_read_from_toml_with_its_paths(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        """
+        [gateway]
+        log = "logs/exchanges.jsonl"
+        retries = 2
+        budget = {tokens = 1000, money = 2.5}
+        [[gateway.upstreams]]
+        name = "vllm"
+        url = "http://node7:8000/v1"
+        key_env = "VLLM_KEY"
+        [[gateway.upstreams]]
+        name = "old"
+        url = "replay:tape.jsonl"
+        [[gateway.models]]
+        name = "gpt-*"
+        upstream = "vllm"
+        send_as = "qwen"
+        """
+    )
+    config = load_config(tmp_path / "c.toml")
+    assert config.log == str(tmp_path / "logs/exchanges.jsonl")
+    assert (config.retries, config.budget) == (2, Budget(tokens=1000, money=2.5))
+    assert [upstream.name for upstream in config.upstreams] == ["vllm", "old"]
+    assert config.upstreams[1].replay == str(tmp_path / "tape.jsonl")
+    assert config.models == (ModelRule(name="gpt-*", upstream="vllm", send_as="qwen"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no table"),
+        ("[gateway", "TOML"),
+        ("[gateway]\nmodels = []\nupstream = 3", "upstream"),
+        ("[gateway]\nmodels = []\n[[gateway.upstreams]]\nname = 'a'\nurl = 'ftp://x'", "http"),
+        ("[gateway]\nmodels = []\nretries = -1", "zero or more"),
+    ],
+)
+def test_a_wrong_configuration_is_told(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(GatewayError, match=why):
+        load_config(tmp_path / "c.toml")
