@@ -42,6 +42,7 @@ class Upstream:
         key_env: name of the host's environment variable that holds its key.
         key_file: file of the host that holds its key, instead.
         proxy: URL of an HTTP proxy on the way.
+        token_ids: whether it sends token ids when asked, as vLLM does.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Upstream:
     key_env: str | None = None
     key_file: str | None = None
     proxy: str | None = None
+    token_ids: bool = False
 
     def __attrs_post_init__(self) -> None:
         """Check every field."""
@@ -172,6 +174,7 @@ class GatewayConfig:
         deadline_s: of a request with all its attempts, and of a whole stream.
         stall_s: without a byte from the upstream.
         log: file to which each exchange is added as a line of JSON.
+        tokens: whether the log has each generated token with its log probability, of OpenAI's format.
         record: file to which each exchange is added so that ``replay:FILE`` can play it back.
     """
 
@@ -186,6 +189,7 @@ class GatewayConfig:
     deadline_s: float = attrs.field(default=900.0, validator=_positive)
     stall_s: float = attrs.field(default=180.0, validator=_positive)
     log: str | None = None
+    tokens: bool = False
     record: str | None = None
 
     def __attrs_post_init__(self) -> None:

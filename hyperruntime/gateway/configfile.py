@@ -39,12 +39,16 @@ def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
         GatewayError: a name is unknown or missing, or a value of the wrong kind.
     """
     from cattrs import BaseValidationError, Converter, transform_error
+    from cattrs.v import format_exception
+
+    def said(error: BaseException, kind: type | None) -> str:
+        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
 
     converter = Converter(forbid_extra_keys=True)
     try:
         return converter.structure(_based(table, base), GatewayConfig)
     except BaseValidationError as error:
-        whys = "; ".join(transform_error(error, path=_TABLE))
+        whys = "; ".join(transform_error(error, path=_TABLE, format_exception=said))
         raise GatewayError(f"the gateway's configuration is wrong: {whys}") from error
     except (SpecError, TypeError, AttributeError) as error:
         raise GatewayError(f"the gateway's configuration is wrong: {error}") from error

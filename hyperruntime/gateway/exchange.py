@@ -36,6 +36,7 @@ class Exchange:
         duration_s: seconds to its end.
         tokens: what it used.
         money: what that cost.
+        generated: the tokens themselves, when asked for.
         error: a fixed word, and a sentence.
     """
 
@@ -53,6 +54,7 @@ class Exchange:
     duration_s: float = 0.0
     tokens: Tokens | None = None
     money: float = 0.0
+    generated: dict[str, Any] | None = None
     error: str = ""
     started: float = attrs.field(factory=time.monotonic)
     time: float = attrs.field(factory=time.time)

@@ -13,6 +13,7 @@ from hyperruntime.gateway.exchange import Exchange, LineFile
 from hyperruntime.gateway.redact import Redactor
 from hyperruntime.gateway.request import Call, RefusedError, error_event
 from hyperruntime.gateway.sse import EventSplitter, EventTooLongError
+from hyperruntime.gateway.tokens import TokenRecord
 from hyperruntime.gateway.upstream import Answer
 from hyperruntime.gateway.usage import StreamUsage, estimate, parse_usage
 
@@ -23,19 +24,29 @@ class Relay:
     """One answer on its way."""
 
     def __init__(
-        self, call: Call, exchange: Exchange, redactor: Redactor, limit_bytes: int, record: LineFile | None
+        self,
+        call: Call,
+        exchange: Exchange,
+        *,
+        redactor: Redactor,
+        limit_bytes: int,
+        record: LineFile | None,
+        tokens: bool,
     ) -> None:
         """Relay the answer to a call."""
         self._call, self._exchange, self._redactor, self._limit = call, exchange, redactor, limit_bytes
         self._record = record
         self._recorded = bytearray()
         self._usage = StreamUsage()
+        self._generated = TokenRecord() if tokens else None
         self._tokens: Tokens | None = None
         self._streaming = self._complete = False
 
     def used(self) -> Tokens:
         """Return what the exchange used, as far as it went; nothing where the upstream refused it."""
         exchange = self._exchange
+        if self._generated is not None:
+            exchange.generated = self._generated.to_json()
         if self._tokens is not None:
             return self._tokens
         if self._streaming:
@@ -65,6 +76,8 @@ class Relay:
         data = self._redactor.clean(bytes(body))
         if answer.status == _OK:
             self._tokens = parse_usage(data) or estimate(exchange.request_bytes, len(data))
+            if self._generated is not None:
+                self._generated.see_body(data)
         else:
             exchange.error = f"upstream_error: {data[:300].decode(errors='replace')}"
         self._keep(answer, data)
@@ -100,7 +113,9 @@ class Relay:
             await self._send(response, [rest])
 
     def _hides(self, event: bytes) -> bool:
-        """Take in an event's usage; tell whether the client did not ask for this event."""
+        """Take in an event's usage and tokens; tell whether the client did not ask for this event."""
+        if self._generated is not None:
+            self._generated.see_event(event)
         return self._usage.see(event) and self._call.adds_usage
 
     async def _send(self, response: web.StreamResponse, events: list[bytes]) -> None:

@@ -78,9 +78,9 @@ class Call:
         asked = isinstance(options, dict) and options.get("include_usage") is True
         return self.stream and self.path in _WITH_STREAM_OPTIONS and not asked
 
-    def encode(self, send_as: str | None) -> bytes:
+    def encode(self, send_as: str | None, extra: Mapping[str, Any] | None = None) -> bytes:
         """Return the body for the upstream: its name of the model, and a stream that tells its usage."""
-        body = {**self.body, "model": send_as or self.model}
+        body = {**self.body, **(extra or {}), "model": send_as or self.model}
         if self.adds_usage:
             options = self.body.get("stream_options")
             body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}

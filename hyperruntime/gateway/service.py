@@ -163,7 +163,14 @@ class Service:
         self, request: web.BaseRequest, call: Call, rule: ModelRule, upstream: Upstream, exchange: Exchange
     ) -> web.StreamResponse:
         shared = self._shared
-        relay = Relay(call, exchange, shared.redactor, shared.config.limits.answer_bytes, shared.record)
+        relay = Relay(
+            call,
+            exchange,
+            redactor=shared.redactor,
+            limit_bytes=shared.config.limits.answer_bytes,
+            record=shared.record,
+            tokens=shared.config.tokens and call.wire == "openai",
+        )
         with ExitStack() as after:
             after.callback(self._charge, rule, exchange, relay)
             answer: Answer = await shared.sender.send(call, rule, upstream, exchange)

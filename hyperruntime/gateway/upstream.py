@@ -16,6 +16,7 @@ from hyperruntime.gateway.exchange import Exchange
 from hyperruntime.gateway.redact import Redactor
 from hyperruntime.gateway.request import Call, RefusedError
 from hyperruntime.gateway.tape import Recorded, Tape
+from hyperruntime.gateway.tokens import asks_for_tokens
 
 _CONNECT_S = 15.0
 _RETRIED = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
@@ -90,7 +91,8 @@ class Sender:
         """
         if upstream.replay:
             return _played(self._tapes[upstream.name].play(call))
-        body = call.encode(rule.send_as)
+        extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
+        body = call.encode(rule.send_as, extra)
         deadline = exchange.started + self._config.deadline_s
         while True:
             exchange.attempts += 1

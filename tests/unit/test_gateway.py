@@ -448,3 +448,21 @@ def test_the_log_tells_each_exchange(start: Callable[..., Rig]) -> None:
     assert (line["seat"], line["model"], line["status"], line["attempts"]) == ("gen-7", "m", 200, 1)
     assert line["usage"] == {"input_tokens": 11, "output_tokens": 3, "estimated": False}
     assert 0 < line["first_byte_s"] <= line["duration_s"] < 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_generated_tokens_are_logged_with_their_probabilities_when_asked(
+    start: Callable[..., Rig], *, stream: bool
+) -> None:
+    tokens = [{"token": "he", "logprob": -0.5}, {"token": "llo", "logprob": -0.1}]
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    if stream:
+        deltas = [{"choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token]}}]} for token in tokens]
+        reply = Reply(pieces=(*map(event, deltas), event({"choices": [], "usage": usage})), stream=True)
+    else:
+        reply = json_reply({"choices": [{"index": 0, "logprobs": {"content": tokens}}], "usage": usage})
+    rig = start(reply, tokens=True)
+    send(rig.seat(), {"model": "m", "stream": stream}).read()
+    assert rig.upstream.received[0].body["logprobs"] is True
+    (line,) = rig.lines()
+    assert line["generated"]["choices"] == [{"index": 0, "tokens": ["he", "llo"], "logprobs": [-0.5, -0.1]}]
