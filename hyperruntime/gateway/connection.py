@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
 
 _MAX_AHEAD = 8
+if TYPE_CHECKING:
+    Base = web.RequestHandler[web.BaseRequest]
+else:
+    Base = web.RequestHandler  # no generic class in all versions
 
 
 class Connections:
@@ -26,7 +35,7 @@ class Connections:
         self.refused = 0
 
 
-class BoundedConnection(web.RequestHandler[web.BaseRequest]):
+class BoundedConnection(Base):
     """aiohttp's own connection, closed when it brings no request in time, or too many ahead of their answers.
 
     The time runs while no request is being served, from its start and not from the last byte, so that a byte now
@@ -38,14 +47,16 @@ class BoundedConnection(web.RequestHandler[web.BaseRequest]):
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._connections = connections
         self._timer: asyncio.TimerHandle | None = None
+        self._socket: asyncio.Transport | None = None
         self._counted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it, or close it where the seat has enough."""
+        self._socket = cast(asyncio.Transport, transport)
         super().connection_made(transport)
         if self._connections.open >= self._connections.limit:
             self._connections.refused += 1
-            self._drop()
+            self.drop()
             return
         self._connections.open += 1
         self._counted = True
@@ -54,23 +65,24 @@ class BoundedConnection(web.RequestHandler[web.BaseRequest]):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count it no more."""
         self.serve_request()
+        self._socket = None
         if self._counted:
             self._connections.open -= 1
             self._counted = False
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and refuse a client that sends many requests without reading answers."""
+        """Take bytes, and refuse a client that sends many requests without reading answers, or another protocol."""
         super().data_received(data)
-        if len(self._messages) > _MAX_AHEAD:
-            self._drop()
+        if len(self._messages) > _MAX_AHEAD or self._upgrade:
+            self.drop()
 
     def wait_for_head(self) -> None:
         """Start the time that the client has for its next request's head."""
         self.serve_request()
-        if self.transport is not None:
+        if self._socket is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._connections.client_s, self._drop)
+            self._timer = loop.call_later(self._connections.client_s, self.drop)
 
     def serve_request(self) -> None:
         """Stop that time: a request is here, and has a deadline of its own."""
@@ -78,6 +90,13 @@ class BoundedConnection(web.RequestHandler[web.BaseRequest]):
             self._timer.cancel()
             self._timer = None
 
-    def _drop(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()  # type: ignore[attr-defined]
+    def drop(self) -> None:
+        """Close it now, whatever is not sent yet."""
+        if self._socket is not None:
+            self._socket.abort()
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ANN401 - as logging takes them
+        """Tell a fault of ours; what a client sent wrong is no news."""
+        error = kw.get("exc_info")
+        tell = log.debug if isinstance(error, HttpProcessingError) else log.warning
+        tell("gateway request failed", error=repr(error))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SOCKET_NAME = "gateway.sock"
 _CALL_S = 30.0
+_IDLE_S = 3600.0  # the connection bounds it itself
 _PATIENCE_S = 0.05  # for requests that run when their seat is closed
 _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 Result = TypeVar("Result")
@@ -198,14 +199,18 @@ class Gateway:
         service = Service(seat.name, seat.token, seat._meter, self._shared)  # noqa: SLF001 - of this module
         server = web.Server(service, handler_cancellation=True)
         connections = Connections(limits.connections, limits.client_s)
-        options = {"access_log": None, "keepalive_timeout": 3600.0, "lingering_time": 0.5, "auto_decompress": False}
+        options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.5}
+        options |= {"auto_decompress": False, "tcp_keepalive": False}
         sockets = await asyncio.get_running_loop().create_unix_server(
             lambda: BoundedConnection(connections, server, **options), sock=listener
         )
 
         async def stop() -> None:
             sockets.close()
+            left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
             await server.shutdown(_PATIENCE_S)
+            for connection in left:
+                connection.drop()
 
         return stop
 
