@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import aiohttp
@@ -18,6 +19,7 @@ from hyperruntime.gateway.upstream import Answer
 from hyperruntime.gateway.usage import StreamUsage, estimate, parse_usage
 
 _OK = 200
+_GRACE_S = 2.0  # for a client to take the event that says that its time is up
 
 
 class Relay:
@@ -83,14 +85,18 @@ class Relay:
         self._keep(answer, data)
         return web.Response(status=answer.status, body=data, headers=answer.headers)
 
-    async def stream(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
-        """Relay a stream, event by event, as they come."""
+    async def stream(self, request: web.BaseRequest, answer: Answer, deadline: asyncio.Timeout) -> web.StreamResponse:
+        """Relay a stream, event by event, as they come; at the deadline it ends with an error event."""
+        end = deadline.when()
+        if end is not None:
+            deadline.reschedule(end + _GRACE_S)
         response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Cache-Control": "no-cache"})
         self._exchange.status = answer.status
         self._streaming = True
         await response.prepare(request)
         try:
-            await self._events(response, answer)
+            async with asyncio.timeout_at(end):
+                await self._events(response, answer)
             self._complete = True
             self._keep(answer, bytes(self._recorded))
         except EventTooLongError as error:

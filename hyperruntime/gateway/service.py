@@ -27,7 +27,7 @@ from hyperruntime.gateway.request import (
     error_body,
     parse_call,
 )
-from hyperruntime.gateway.upstream import Answer, Sender, forwarded_headers
+from hyperruntime.gateway.upstream import Sender, forwarded_headers
 
 BUDGET_KIND = "budget_exceeded"
 
@@ -70,6 +70,9 @@ class Service:
         connection.serve_request()
         try:
             return await self._answer(request, exchange)
+        except asyncio.CancelledError:
+            exchange.error = exchange.error or "client_gone: the client did not wait for the end"
+            raise
         finally:
             exchange.duration_s = time.monotonic() - exchange.started
             if self._shared.log is not None:
@@ -79,11 +82,15 @@ class Service:
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         wire: Wire = PATHS.get(request.path, "openai")
         try:
-            async with asyncio.timeout(self._shared.config.deadline_s):
-                return await self._serve(request, exchange)
+            async with asyncio.timeout(self._shared.config.deadline_s) as deadline:
+                return await self._serve(request, exchange, deadline)
         except RefusedError as error:
             refusal = error
         except TimeoutError:
+            if exchange.status:  # a stream has begun, and its client reads nothing
+                exchange.error = "slow_client: the client did not read its stream"
+                cast(BoundedConnection, request.protocol).drop()
+                raise ConnectionResetError from None
             refusal = RefusedError(504, "deadline_exceeded", "the request was not answered within its deadline")
         exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {refusal.message}"
         response = web.Response(
@@ -95,7 +102,9 @@ class Service:
             response.force_close()  # its body is not read, and may never come
         return response
 
-    async def _serve(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.BaseRequest, exchange: Exchange, deadline: asyncio.Timeout
+    ) -> web.StreamResponse:
         if not hmac.compare_digest(client_token(request.headers).encode(), self._token.encode()):
             raise RefusedError(401, "wrong_token", "this is not the token of this container")
         self._check_endpoint(request)
@@ -111,7 +120,12 @@ class Service:
             exchange.upstream, exchange.sent_as = upstream.name, rule.send_as or call.model
             async with self._shared.slots:
                 self._admit()
-                return await self._exchange(request, call, rule, upstream, exchange)
+                relay = self._relay(call, exchange)
+                with ExitStack() as after:
+                    after.callback(self._charge, rule, exchange, relay)
+                    answer = await self._shared.sender.send(call, rule, upstream, exchange)
+                    after.callback(answer.close)
+                    return await (relay.stream(request, answer, deadline) if answer.streams else relay.whole(answer))
 
     def _check_endpoint(self, request: web.BaseRequest) -> None:
         expected = "GET" if request.path == MODELS_PATH else "POST"
@@ -159,23 +173,16 @@ class Service:
             self._shared.meter.give_back()
             raise RefusedError(403, BUDGET_KIND, why)
 
-    async def _exchange(
-        self, request: web.BaseRequest, call: Call, rule: ModelRule, upstream: Upstream, exchange: Exchange
-    ) -> web.StreamResponse:
-        shared = self._shared
-        relay = Relay(
+    def _relay(self, call: Call, exchange: Exchange) -> Relay:
+        config = self._shared.config
+        return Relay(
             call,
             exchange,
-            redactor=shared.redactor,
-            limit_bytes=shared.config.limits.answer_bytes,
-            record=shared.record,
-            tokens=shared.config.tokens and call.wire == "openai",
+            redactor=self._shared.redactor,
+            limit_bytes=config.limits.answer_bytes,
+            record=self._shared.record,
+            tokens=config.tokens and call.wire == "openai",
         )
-        with ExitStack() as after:
-            after.callback(self._charge, rule, exchange, relay)
-            answer: Answer = await shared.sender.send(call, rule, upstream, exchange)
-            after.callback(answer.close)
-            return await (relay.stream(request, answer) if answer.streams else relay.whole(answer))
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
         tokens = relay.used()

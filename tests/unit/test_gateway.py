@@ -466,3 +466,38 @@ def test_generated_tokens_are_logged_with_their_probabilities_when_asked(
     assert rig.upstream.received[0].body["logprobs"] is True
     (line,) = rig.lines()
     assert line["generated"]["choices"] == [{"index": 0, "tokens": ["he", "llo"], "logprobs": [-0.5, -0.1]}]
+
+
+def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
+    rig = start(chat_stream(*"abcdefghij", pause_s=0.3), deadline_s=1.0)
+    began = time.monotonic()
+    data = send(rig.seat(), {"model": "m", "stream": True}).read()
+    assert data.startswith(b"data: ")
+    assert b"upstream_lost" in data
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody(start: Callable[..., Rig]) -> None:
+    rig = start(
+        Reply(pieces=tuple(event("x" * 100_000) for _ in range(300)), stream=True), deadline_s=1.0, concurrency=1
+    )
+    seat, other = rig.seat(), rig.seat("gen-2")
+    body = json.dumps({"model": "m", "stream": True})
+    client = raw(seat)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    began = time.monotonic()
+    time.sleep(0.3)
+    assert send(other, {"model": "m", "stream": True}).status in (200, 504)
+    assert time.monotonic() - began < 5
+    client.close()
+
+
+def test_a_client_that_changes_the_protocol_is_dropped(start: Callable[..., Rig]) -> None:
+    client = raw(start(chat("hello")).seat())
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        client.sendall(
+            b"GET /v1/models HTTP/1.1\r\nHost: g\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+            + b"x" * 50_000_000
+        )
+    client.close()
