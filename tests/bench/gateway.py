@@ -50,7 +50,8 @@ threads, each = int(sys.argv[1]), int(sys.argv[2])
 url = urlsplit(os.environ["OPENAI_BASE_URL"])
 body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
 request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n"
-           f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
+           f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+request += body
 times = []
 def ask():
     client = socket.create_connection((url.hostname, url.port))
@@ -90,16 +91,19 @@ def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
     """Return what a request costs through the gateway, and how many pass in a second."""
     with fixed_server() as url:
         config = GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),))
-        with runtime.container(hr.ContainerSpec(image=image)) as container, Gateway(config) as gateway:
-            with Access(gateway, container, "bench") as access:
+        with (
+            runtime.container(hr.ContainerSpec(image=image)) as container,
+            Gateway(config) as gateway,
+            Access(gateway, container, "bench") as access,
+        ):
 
-                def inside(threads: int, each: int) -> list[float]:
-                    args = ["python3", "-c", _CLIENT, str(threads), str(each)]
-                    return list(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
+            def inside(threads: int, each: int) -> list[float]:
+                args = ["python3", "-c", _CLIENT, str(threads), str(each)]
+                return list(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
 
-                inside(1, 20)
-                alone_s, _ = inside(1, 300)
-                _, rate = inside(16, 100)
+            inside(1, 20)
+            alone_s, _ = inside(1, 300)
+            _, rate = inside(16, 100)
     with fixed_server() as url:
         env = {**os.environ, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}
         direct_s = json.loads(run_process([sys.executable, "-c", _CLIENT, "1", "300"], env=env).stdout)[0]
