@@ -13,6 +13,7 @@ from hyperruntime.logs import get_logger
 log = get_logger(__name__)
 
 _MAX_AHEAD = 8
+_UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's name for it, from 3.14 on and before
 if TYPE_CHECKING:
     Base = web.RequestHandler[web.BaseRequest]
 else:
@@ -33,6 +34,10 @@ class Connections:
         self.limit, self.client_s = limit, client_s
         self.open = 0
         self.refused = 0
+
+    def refuse_all(self) -> None:
+        """Take no more, also none that was accepted and has not begun yet."""
+        self.limit = 0
 
 
 class BoundedConnection(Base):
@@ -74,8 +79,11 @@ class BoundedConnection(Base):
     def data_received(self, data: bytes) -> None:
         """Take bytes, and refuse a client that sends many requests without reading answers, or another protocol."""
         super().data_received(data)
-        if len(self._messages) > _MAX_AHEAD or self._upgrade:
+        if len(self._messages) > _MAX_AHEAD or self._asks_for_another_protocol():
             self.drop()
+
+    def _asks_for_another_protocol(self) -> bool:
+        return any(getattr(self, name, False) is True for name in _UPGRADED)
 
     def wait_for_head(self) -> None:
         """Start the time that the client has for its next request's head."""

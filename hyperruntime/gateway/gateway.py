@@ -207,6 +207,7 @@ class Gateway:
 
         async def stop() -> None:
             sockets.close()
+            connections.refuse_all()
             left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
             await server.shutdown(_PATIENCE_S)
             for connection in left:

@@ -52,9 +52,9 @@ class Access:
         self._closing = False
         self._output = b""
         self._ended = ""
-        directory, inside = exchange_of(container)
-        self.seat: Seat = gateway.seat(name, directory, budget)
-        self._socket = posixpath.join(inside, SOCKET_NAME)
+        exchange = container.exchange
+        self.seat: Seat = gateway.seat(name, exchange.source, budget)
+        self._socket = posixpath.join(exchange.target, SOCKET_NAME)
         self._thread = threading.Thread(target=self._run, name="hyperruntime-forwarder", daemon=True)
         self._thread.start()
         self._started.wait(_START_S)
@@ -125,10 +125,3 @@ class Access:
             self._output += chunk
             if self._output.endswith(b"\n"):
                 self._started.set()
-
-
-def exchange_of(container: Container) -> tuple[str, str]:
-    """Return the directory of the host that is mounted into a container for exchange, and where it is inside."""
-    from hyperruntime.container import EXCHANGE_TARGET
-
-    return container._exchange, EXCHANGE_TARGET  # noqa: SLF001 - until the container tells it

@@ -58,24 +58,10 @@ class Relay:
         return Tokens()
 
     async def whole(self, answer: Answer) -> web.Response:
-        """Return an answer that came in one piece.
-
-        Raises:
-            RefusedError: it broke off, or is too large.
-        """
+        """Return an answer that came in one piece; the sender has read it."""
         exchange = self._exchange
-        body = bytearray()
-        try:
-            async for piece in answer.body:
-                exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
-                body += piece
-                if len(body) > self._limit:
-                    raise RefusedError(502, "answer_too_large", f"the answer is longer than {self._limit} bytes")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            self._tokens = estimate(exchange.request_bytes, len(body))
-            raise RefusedError(502, "upstream_lost", f"the upstream's answer broke off: {error!r}") from None
-        exchange.status, exchange.answer_bytes = answer.status, len(body)
-        data = self._redactor.clean(bytes(body))
+        data = self._redactor.clean(b"".join([piece async for piece in answer.body]))
+        exchange.status, exchange.answer_bytes = answer.status, len(data)
         if answer.status == _OK:
             self._tokens = parse_usage(data) or estimate(exchange.request_bytes, len(data))
             if self._generated is not None:
@@ -106,15 +92,14 @@ class Relay:
             raise
         except (aiohttp.ClientError, TimeoutError) as error:
             await self._broken(response, RefusedError(502, "upstream_lost", f"the stream broke off: {error!r}"))
-        await response.write_eof()
-        return response
+        return response  # its end is sent by the server, once it is counted
 
     async def _events(self, response: web.StreamResponse, answer: Answer) -> None:
         splitter = EventSplitter(self._limit)
         async for piece in answer.body:
             exchange = self._exchange
             exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
-            await self._send(response, [event for event in splitter.feed(piece) if not self._hides(event)])
+            await self._send(response, splitter.feed(piece))
         if rest := splitter.rest():
             await self._send(response, [rest])
 
@@ -125,12 +110,12 @@ class Relay:
         return self._usage.see(event) and self._call.adds_usage
 
     async def _send(self, response: web.StreamResponse, events: list[bytes]) -> None:
-        data = self._redactor.clean(b"".join(events))
+        if self._record is not None:
+            self._recorded += self._redactor.clean(b"".join(events))
+        data = self._redactor.clean(b"".join([event for event in events if not self._hides(event)]))
         if not data:
             return
         self._exchange.answer_bytes += len(data)
-        if self._record is not None:
-            self._recorded += data
         await response.write(data)
 
     async def _broken(self, response: web.StreamResponse, error: RefusedError) -> None:

@@ -100,6 +100,8 @@ class Sender:
             wait_s = self._backoff(exchange.attempts)
             try:
                 answer = await self._attempt(call, upstream, body)
+                if not answer.streams:
+                    answer = await self._read(answer, exchange)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 if last or time.monotonic() + wait_s > deadline:
                     raise _unreachable(upstream, error) from None
@@ -121,6 +123,24 @@ class Sender:
             raise RefusedError(502, "upstream_redirect", f"upstream {upstream.name!r} redirects; correct its URL")
         kept = {name: response.headers[name] for name in _ANSWER_HEADERS if name in response.headers}
         return Answer(status=response.status, headers=kept, body=response.content.iter_any(), response=response)
+
+    async def _read(self, answer: Answer, exchange: Exchange) -> Answer:
+        """Return an answer that is read to its end, so that one that breaks off can be asked for again.
+
+        Raises:
+            RefusedError: it is too large.
+            ClientError, TimeoutError: it broke off.
+        """
+        limit, data = self._config.limits.answer_bytes, bytearray()
+        try:
+            async for piece in answer.body:
+                exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
+                data += piece
+                if len(data) > limit:
+                    raise RefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
+        finally:
+            answer.close()
+        return Answer(status=answer.status, headers=answer.headers, body=_once(bytes(data)))
 
     def _auth(self, upstream: Upstream) -> dict[str, str]:
         key = self._keys[upstream.name]
@@ -167,7 +187,8 @@ def _unreachable(upstream: Upstream, error: Exception) -> RefusedError:
 
 
 def _played(recorded: Recorded) -> Answer:
-    async def body() -> AsyncIterator[bytes]:
-        yield recorded.body
+    return Answer(status=recorded.status, headers={"Content-Type": recorded.content_type}, body=_once(recorded.body))
 
-    return Answer(status=recorded.status, headers={"Content-Type": recorded.content_type}, body=body())
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

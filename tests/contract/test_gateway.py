@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from psutil import Process
 
 import hyperruntime as hr
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway import Access, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
 from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, chat_stream, scripted_upstream
+from hyperruntime.units import MIB
 
 pytestmark = pytest.mark.engine
 
@@ -21,6 +25,66 @@ body = json.dumps({"model": "m", "messages": [], "stream": len(sys.argv) > 1}).e
 headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
 request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
 sys.stdout.buffer.write(urllib.request.urlopen(request).read())
+"""
+
+HOSTILE = r"""
+import json, os, socket, sys, threading, time
+from urllib.parse import urlsplit
+url, own = urlsplit(os.environ["OPENAI_BASE_URL"]), os.environ["OPENAI_API_KEY"]
+def dial():
+    return socket.create_connection((url.hostname, url.port), timeout=30)
+def head(token=own, **more):
+    names = {"Host": "g", "Authorization": "Bearer " + token, **{k.replace("_", "-"): v for k, v in more.items()}}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in names.items())
+    return f"POST /v1/chat/completions HTTP/1.1\r\n{lines}\r\n".encode()
+def answer(client):
+    data = b""
+    try:
+        while b"\r\n" not in data and (piece := client.recv(4096)):
+            data += piece
+    except ConnectionError:
+        pass
+    client.close()
+    return data.split(b" ")[1].decode() if data else "closed"
+def ask(body, token=own):
+    client = dial()
+    client.sendall(head(token, Content_Length=len(body)) + body)
+    return answer(client)
+def endless():
+    client = dial()
+    try:
+        client.sendall(head(Transfer_Encoding="chunked"))
+        for _ in range(3000):
+            client.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+    except ConnectionError:
+        pass
+    return answer(client)
+def drip(first, part):
+    client = dial()
+    try:
+        client.sendall(first)
+        for _ in range(100):
+            client.sendall(part)
+            time.sleep(0.2)
+    except ConnectionError:
+        return True
+    return False
+def announced():
+    client = dial()
+    client.sendall(head(Content_Length=10**12))
+    return answer(client)
+good = json.dumps({"model": "m"}).encode()
+found = {"junk": ask(b"{]"), "deep": ask(b"[" * 50_000), "model": ask(b'{"model": "dear"}'), "token": ask(good, sys.argv[1]),
+         "announced": announced(), "endless": endless()}
+drips, threads = [], []
+begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n"
+for first, part in ((b"", b"G"), (begun, b"x: y\r\n"), (head(Content_Length=90), b"{")) * 6:
+    threads.append(threading.Thread(target=lambda first=first, part=part: drips.append(drip(first, part))))
+    threads[-1].start()
+[thread.join() for thread in threads]
+found["dripping clients dropped"] = all(drips)
+found["good"] = ask(good)
+print(json.dumps(found))
 """
 
 KILL_FORWARDER = """
@@ -101,6 +165,51 @@ def test_another_containers_token_opens_nothing(
             assert b"401" in result.stderr
         assert container.exec(["python3", "-c", ASK], env=mine.env, timeout_s=30).exit_code == 0
     assert [upstream.received[0].body["model"], len(upstream.received)] == ["m", 1]
+
+
+def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
+    runtime: hr.Runtime, container: hr.Container, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    config = GatewayConfig(
+        upstreams=(Upstream(name="u", url=upstream.url),),
+        models=(ModelRule(name="m", upstream="u"),),
+        limits=ClientLimits(body_bytes=100_000, client_s=2.0, connections=16),
+        log=str(log),
+    )
+    with (
+        Gateway(config) as gateway,
+        runtime.container(container.spec) as other,
+        Access(gateway, container, "hostile") as bad,
+        Access(gateway, other, "calm") as good,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        before = Process().memory_info().rss
+        attack = pool.submit(container.exec, ["python3", "-c", HOSTILE, good.seat.token], env=bad.env, timeout_s=120)
+        served = 0
+        while not attack.done():
+            other.exec(["python3", "-c", ASK], env=good.env, timeout_s=30).check()
+            served += 1
+        found = json.loads(attack.result().check().stdout)
+        grown = Process().memory_info().rss - before
+    assert found == {
+        "junk": "400",
+        "deep": "400",
+        "model": "403",
+        "token": "401",
+        "announced": "413",
+        "endless": found["endless"],
+        "dripping clients dropped": True,
+        "good": "200",
+    }
+    assert found["endless"] in ("413", "closed")
+    assert served >= 2
+    assert grown < 64 * MIB
+    assert len(upstream.received) == served + 1, "nothing else went on"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    refused = {line["error"].partition(":")[0] for line in lines if line["seat"] == "hostile"}
+    assert {"invalid_json", "model_not_allowed", "wrong_token", "body_too_large", "slow_client"} <= refused
+    assert all(line["status"] == 200 for line in lines if line["seat"] == "calm")
 
 
 def test_a_forwarder_that_a_command_ended_is_told(container: hr.Container, gateway: Gateway) -> None:
