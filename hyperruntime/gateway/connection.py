@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -14,10 +14,6 @@ log = get_logger(__name__)
 
 _MAX_AHEAD = 8
 _UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's name for it, from 3.14 on and before
-if TYPE_CHECKING:
-    Base = web.RequestHandler[web.BaseRequest]
-else:
-    Base = web.RequestHandler  # no generic class in all versions
 
 
 class Connections:
@@ -40,14 +36,14 @@ class Connections:
         self.limit = 0
 
 
-class BoundedConnection(Base):
+class BoundedConnection(web.RequestHandler):
     """aiohttp's own connection, closed when it brings no request in time, or too many ahead of their answers.
 
     The time runs while no request is being served, from its start and not from the last byte, so that a byte now
     and then does not keep it open.
     """
 
-    def __init__(self, connections: Connections, server: web.Server[web.BaseRequest], **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, connections: Connections, server: web.Server, **options: Any) -> None:  # noqa: ANN401
         """Serve for a server, with aiohttp's options."""
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._connections = connections

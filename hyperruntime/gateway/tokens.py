@@ -12,7 +12,7 @@ from typing import Any
 from hyperruntime.gateway.request import Call
 from hyperruntime.gateway.sse import event_data
 
-_ASK = {
+_ASK: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": {"logprobs": True},
     "/v1/completions": {"logprobs": 0},
 }

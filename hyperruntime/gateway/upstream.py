@@ -165,7 +165,7 @@ def forwarded_headers(call_path_wire: str, headers: dict[str, str]) -> dict[str,
     """Return the client's headers that go on: those that choose a version of the format."""
     if call_path_wire != "anthropic":
         return {}
-    kept = {name: headers[name] for name in ("anthropic-version", "anthropic-beta") if name in headers}
+    kept: dict[str, str] = {name: headers[name] for name in ("anthropic-version", "anthropic-beta") if name in headers}
     return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
 
 

@@ -74,8 +74,8 @@ def announced():
     client.sendall(head(Content_Length=10**12))
     return answer(client)
 good = json.dumps({"model": "m"}).encode()
-found = {"junk": ask(b"{]"), "deep": ask(b"[" * 50_000), "model": ask(b'{"model": "dear"}'), "token": ask(good, sys.argv[1]),
-         "announced": announced(), "endless": endless()}
+found = {"junk": ask(b"{]"), "deep": ask(b"[" * 50_000), "model": ask(b'{"model": "dear"}'),
+         "token": ask(good, sys.argv[1]), "announced": announced(), "endless": endless()}
 drips, threads = [], []
 begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n"
 for first, part in ((b"", b"G"), (begun, b"x: y\r\n"), (head(Content_Length=90), b"{")) * 6:
