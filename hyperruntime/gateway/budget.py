@@ -55,10 +55,10 @@ class Meter:
         budget: the limit.
     """
 
-    def __init__(self, name: str, budget: Budget) -> None:
-        """Count from zero."""
+    def __init__(self, name: str, budget: Budget, spent: Spent | None = None) -> None:
+        """Count from what was spent before, or from zero."""
         self.name, self.budget = name, budget
-        self._spent = Spent()
+        self._spent = spent or Spent()
         self._refused = ""
         self._lock = threading.Lock()
 
@@ -66,6 +66,11 @@ class Meter:
     def spent(self) -> Spent:
         """What was used so far."""
         return self._spent
+
+    @property
+    def used_up(self) -> str:
+        """Which limit is reached, in a sentence; nothing while there is budget."""
+        return self._exhausted()
 
     @property
     def refused(self) -> str:

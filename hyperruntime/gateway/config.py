@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import attrs
 
 from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.units import MIB
 
 Wire = Literal["openai", "anthropic"]
@@ -41,6 +42,7 @@ class Upstream:
         wire: the format it speaks; requests are passed through, never translated.
         key_env: name of the host's environment variable that holds its key.
         key_file: file of the host that holds its key, instead.
+        key_name: the variable in ``key_file`` that is the key, where that is a file of such (``.env``).
         proxy: URL of an HTTP proxy on the way.
         token_ids: whether it sends token ids when asked, as vLLM does.
     """
@@ -50,6 +52,7 @@ class Upstream:
     wire: Wire = "openai"
     key_env: str | None = None
     key_file: str | None = None
+    key_name: str | None = None
     proxy: str | None = None
     token_ids: bool = False
 
@@ -60,7 +63,8 @@ class Upstream:
         if self.wire not in WIRES:
             raise SpecError("Upstream.wire", self.wire, f"one of {', '.join(WIRES)}")
         if not self.replay and not _URL.fullmatch(self.url):
-            raise SpecError("Upstream.url", self.url, "http:// or https:// and a host, no user in it, or replay:FILE")
+            shown = re.sub(r"//[^/]*@", "//...@", self.url)
+            raise SpecError("Upstream.url", shown, "http:// or https:// and a host, no user in it, or replay:FILE")
         if self.key_env and self.key_file:
             raise SpecError("Upstream.key_file", self.key_file, "None where key_env is given")
 
@@ -82,7 +86,8 @@ class Upstream:
         if self.key_file is None:
             return ""
         try:
-            key = Path(self.key_file).read_text().strip()
+            text = Path(self.key_file).read_text()
+            key = text.strip() if self.key_name is None else parse_dotenv(text).get(self.key_name, "")
         except (OSError, ValueError) as error:
             raise GatewayError(f"the key of upstream {self.name!r} cannot be read: {error}") from error
         if not key or not key.isprintable():
@@ -173,6 +178,7 @@ class GatewayConfig:
         backoff_max_s: the longest wait between two attempts that no ``Retry-After`` asked for.
         deadline_s: of a request with all its attempts, and of a whole stream.
         stall_s: without a byte from the upstream.
+        grace_s: for the agents of a run to end by themselves once a budget is used up; then they are ended.
         log: file to which each exchange is added as a line of JSON.
         tokens: whether the log has each generated token with its log probability, of OpenAI's format.
         record: file to which each exchange is added so that ``replay:FILE`` can play it back.
@@ -188,6 +194,7 @@ class GatewayConfig:
     backoff_max_s: float = attrs.field(default=30.0, validator=_positive)
     deadline_s: float = attrs.field(default=900.0, validator=_positive)
     stall_s: float = attrs.field(default=180.0, validator=_positive)
+    grace_s: float = attrs.field(default=15.0, validator=_positive)
     log: str | None = None
     tokens: bool = False
     record: str | None = None
@@ -206,6 +213,27 @@ class GatewayConfig:
         played = [os.path.realpath(upstream.replay) for upstream in self.upstreams if upstream.replay]
         if self.record is not None and os.path.realpath(self.record) in played:
             raise SpecError("GatewayConfig.record", self.record, "another file than the one that is replayed")
+
+    def with_model(self, model: str) -> GatewayConfig:
+        """Return a configuration in which a model answers, whatever model a request of its format names.
+
+        Args:
+            model: as the rules name it; ``openai/`` or ``anthropic/`` before it chooses the format.
+
+        Raises:
+            SpecError: no rule lets it be called.
+        """
+        prefix, _, rest = model.partition("/")
+        wires: tuple[Wire, ...] = get_args(Wire) if prefix not in WIRES else (cast(Wire, prefix),)
+        name = rest if prefix in WIRES else model
+        if prefix not in WIRES and name.startswith("claude"):
+            wires = wires[::-1]
+        for wire in wires:
+            if found := self.rule_for(name, wire):
+                rule = attrs.evolve(found[0], name="*", send_as=found[0].send_as or name)
+                return attrs.evolve(self, models=(rule, *self.models))
+        allowed = ", ".join(rule.name for rule in self.models)
+        raise SpecError("model", model, f"one that the gateway's rules let through: {allowed}")
 
     def rule_for(self, model: str, wire: Wire) -> tuple[ModelRule, Upstream] | None:
         """Return the first rule that matches a model whose upstream speaks a format, with that upstream."""

@@ -38,28 +38,40 @@ class Seat:
         socket_path: where the gateway listens for this container.
     """
 
-    def __init__(self, gateway: Gateway, name: str, budget: Budget, directory: str) -> None:
+    def __init__(self, gateway: Gateway, name: str, meter: Meter, directory: str) -> None:
         """Take no socket yet; :meth:`Gateway.seat` does."""
         self.name = name
         self.token = f"hyperruntime-{secrets.token_urlsafe(24)}"
         self.socket_path = os.path.join(directory, SOCKET_NAME)
         self._gateway = gateway
-        self._meter = Meter(name, budget)
+        self._meter = meter
+        self._refused = ""
+        self._on_refused: list[Callable[[], None]] = []
         self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
 
     @property
     def spent(self) -> Spent:
-        """What this seat used so far."""
+        """What this seat used so far, with all others that count on its meter."""
         return self._meter.spent
 
     def check(self) -> None:
         """Do nothing while there is budget.
 
         Raises:
-            BudgetExceededError: a request was refused because a budget, this seat's or the run's, is used up.
+            BudgetExceededError: a request of this seat was refused because a budget, its own or the run's, is used up.
         """
-        if why := self._meter.refused or self._gateway.refused:
-            raise BudgetExceededError(f"{why}; give a larger budget, or end here")
+        if self._refused:
+            raise BudgetExceededError(f"{self._refused}; give a larger budget, or end here")
+
+    def when_refused(self, act: Callable[[], None]) -> None:
+        """Have something done, once and quickly, when a request of this seat is first refused for a budget."""
+        self._on_refused.append(act)
+
+    def refuse(self, why: str) -> None:
+        """Note why a request was refused; the gateway's own thread does."""
+        self._refused = self._refused or why
+        while self._on_refused:
+            self._on_refused.pop()()
 
     def close(self) -> None:
         """Close its socket and all connections to it; may be called again."""
@@ -79,15 +91,19 @@ class Seat:
 class Gateway:
     """Serves models to containers until it is closed; safe to use from many threads."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, spent: Spent | None = None) -> None:
         """Start it.
+
+        Args:
+            config: what it does.
+            spent: what counts against its budget already, as of an earlier sitting.
 
         Raises:
             GatewayError: a key or a recorded file is missing, or a library is.
             StorageError: a log cannot be written.
         """
         self._redactor = Redactor()
-        self._meter = Meter("the run", config.budget)
+        self._meter = Meter("the run", config.budget, spent)
         self._lock = threading.Lock()
         self._seats: list[Seat] = []
         self._closed = False
@@ -107,13 +123,18 @@ class Gateway:
         """Which limit of the run's budget a request was refused for; nothing while there was none."""
         return self._meter.refused
 
-    def seat(self, name: str, directory: str, budget: Budget | None = None) -> Seat:
+    @property
+    def used_up(self) -> str:
+        """Which limit of the run's budget is reached, in a sentence; nothing while there is budget."""
+        return self._meter.used_up
+
+    def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
         """Listen for one container.
 
         Args:
             name: to whom exchanges are attributed.
             directory: of the host; the socket is made in it.
-            budget: of this seat, beside the run's.
+            budget: of this seat, beside the run's; or a meter that counts for several seats together.
 
         Raises:
             GatewayError: the socket cannot be made, or the gateway is closed.
@@ -121,7 +142,8 @@ class Gateway:
         """
         if not _SEAT_NAME.fullmatch(name):
             raise SpecError("seat", name, "1 to 200 letters, digits and . _ : / -")
-        seat = Seat(self, name, budget or Budget(), directory)
+        meter = budget if isinstance(budget, Meter) else Meter(name, budget or Budget())
+        seat = Seat(self, name, meter, directory)
         self._redactor.add(seat.token)
         listener = _listen(directory)
         try:
@@ -196,7 +218,7 @@ class Gateway:
         from hyperruntime.gateway.service import Service
 
         limits = self._shared.config.limits
-        service = Service(seat.name, seat.token, seat._meter, self._shared)  # noqa: SLF001 - of this module
+        service = Service(seat.name, seat.token, seat._meter, self._shared, seat.refuse)  # noqa: SLF001 - of this module
         server = web.Server(service, handler_cancellation=True)
         connections = Connections(limits.connections, limits.client_s)
         options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.5}
@@ -206,8 +228,11 @@ class Gateway:
         )
 
         async def stop() -> None:
-            sockets.close()
             connections.refuse_all()
+            asyncio.get_running_loop().remove_reader(listener)
+            for _ in range(2):  # asyncio forgets a connection that is accepted while its server closes
+                await asyncio.sleep(0)
+            sockets.close()
             left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
             await server.shutdown(_PATIENCE_S)
             for connection in left:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, GatewayError, HyperRuntimeError
+from hyperruntime.gateway.budget import Meter
 from hyperruntime.gateway.config import Budget
 from hyperruntime.gateway.gateway import SOCKET_NAME, Gateway, Seat
 from hyperruntime.logs import get_logger
@@ -35,14 +36,14 @@ class Access:
         port: of 127.0.0.1 inside.
     """
 
-    def __init__(self, gateway: Gateway, container: Container, name: str, budget: Budget | None = None) -> None:
+    def __init__(self, gateway: Gateway, container: Container, name: str, budget: Budget | Meter | None = None) -> None:
         """Listen for the container, and start the forwarder in it.
 
         Args:
             gateway: who answers.
             container: that runs; any network, also none.
             name: to whom exchanges are attributed.
-            budget: of this container, beside the run's.
+            budget: of this container, beside the run's; or a meter that counts for several containers together.
 
         Raises:
             GatewayError: the image has no Python 3, or the forwarder does not start.
@@ -74,6 +75,7 @@ class Access:
             "OPENAI_API_BASE": f"{base}/v1",
             "OPENAI_API_KEY": token,
             "ANTHROPIC_BASE_URL": base,
+            "ANTHROPIC_API_BASE": base,
             "ANTHROPIC_API_KEY": token,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast
 
@@ -58,9 +59,10 @@ class Shared:
 class Service:
     """Answers the requests of one seat."""
 
-    def __init__(self, name: str, token: str, meter: Meter, shared: Shared) -> None:
-        """Serve whoever shows the token."""
+    def __init__(self, name: str, token: str, meter: Meter, shared: Shared, on_refused: Callable[[str], None]) -> None:
+        """Serve whoever shows the token; tell of requests that a budget refuses."""
         self._name, self._token, self._meter, self._shared = name, token, meter, shared
+        self._on_refused = on_refused
         self._slots = asyncio.Semaphore(shared.config.limits.concurrency)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -167,10 +169,11 @@ class Service:
 
     def _admit(self) -> None:
         """Count the request for the run and for the seat, or for neither."""
-        if why := self._shared.meter.admit():
-            raise RefusedError(403, BUDGET_KIND, why)
-        if why := self._meter.admit():
+        why = self._shared.meter.admit()
+        if not why and (why := self._meter.admit()):
             self._shared.meter.give_back()
+        if why:
+            self._on_refused(why)
             raise RefusedError(403, BUDGET_KIND, why)
 
     def _relay(self, call: Call, exchange: Exchange) -> Relay:
