@@ -59,11 +59,11 @@ def read_dotenv(path: Path) -> dict[str, str]:
     return {name: found[name] for name in names if found.get(name)}
 
 
-def derive_config(env_file: Path, environment: Mapping[str, str] | None = None) -> GatewayConfig | None:
+def derive_config(env_file: Path | None, environment: Mapping[str, str] | None = None) -> GatewayConfig | None:
     """Return a gateway to whatever servers the variables name, for any of their models; None where they name none.
 
     Args:
-        env_file: a ``.env`` file; may be missing. What the environment says goes first.
+        env_file: a ``.env`` file, which may be missing, or None. What the environment says goes first.
         environment: instead of the host's.
 
     Raises:
@@ -71,7 +71,7 @@ def derive_config(env_file: Path, environment: Mapping[str, str] | None = None) 
         SpecError: a URL is malformed.
     """
     known = {name: value for name, value in (environment or os.environ).items() if value}
-    filed = read_dotenv(env_file)
+    filed = {} if env_file is None else read_dotenv(env_file)
     upstreams = [_upstream(family, known, filed, env_file) for family in _FAMILIES]
     found = [upstream for upstream in upstreams if upstream is not None]
     if not found:
@@ -80,7 +80,9 @@ def derive_config(env_file: Path, environment: Mapping[str, str] | None = None) 
     return GatewayConfig(upstreams=tuple(found), models=tuple(rules))
 
 
-def _upstream(family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path) -> Upstream | None:
+def _upstream(
+    family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path | None
+) -> Upstream | None:
     both = {**filed, **known}
     url = next((both[name] for name in family.urls if name in both), None)
     if url is None and family.key not in both:

@@ -79,6 +79,7 @@ class _Generation:
             shutil.rmtree(self._folder, ignore_errors=True)
         discard(setting, self._private)
         make_directory(self._folder)
+        setting.models.begin(plan.genid)
         self._steps = StepLog(plan.genid, setting.events, self._folder)
         self._side = open_side(setting, plan, self._private, self._folder, self._steps, self._phases)
         self._agent, self._trial = self._side.agent, self._side.trial
@@ -207,4 +208,5 @@ class _Generation:
             score=score,
             valid_parent=score is not None,
             durations=dict(self._steps.durations),
+            usage=self._setting.models.usage(self._plan.genid),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -187,7 +188,7 @@ class GenerateOptions:
             raise SpecError("eval_samples", self.eval_samples, f"one count for each of {len(self.domains)} domains")
 
     def settled(self) -> GenerateOptions:
-        """Return the options with a run id, a seed and a contract.
+        """Return the options with a run id, a seed, a contract, and a configuration file that is found from anywhere.
 
         Raises:
             AgentError: the agent's ``hyperrun.toml`` cannot be read.
@@ -195,7 +196,8 @@ class GenerateOptions:
         now = datetime.now(UTC).strftime("%Y%m%d_%H%M%S_%f")
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
         contract = self.contract or detect_contract(self.agent)
-        return attrs.evolve(self, run_id=self.run_id or now, seed=seed, contract=contract)
+        gateway = None if self.gateway is None else os.path.abspath(self.gateway)
+        return attrs.evolve(self, run_id=self.run_id or now, seed=seed, contract=contract, gateway=gateway)
 
     def samples(self, position: int) -> int | None:
         """Return how many tasks of a split of the domain in this place are run; None for all."""

@@ -7,10 +7,12 @@ import attrs
 from hyperruntime.domain import Domain
 from hyperruntime.loop.contract import CONTRACT_FILE, Contract
 from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.models import Models
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.running import RunningContainers
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.steps import Events
+from hyperruntime.secretfree import ENV_FILE
 from hyperruntime.workspace import RepositoryStore
 
 
@@ -28,6 +30,7 @@ class Setting:
         image: reference of the image its containers run.
         containers: opens them.
         events: who watches.
+        models: what agents may ask.
     """
 
     options: GenerateOptions
@@ -39,12 +42,13 @@ class Setting:
     image: str
     containers: RunningContainers
     events: Events
+    models: Models = attrs.field(factory=Models)
 
     @property
     def protected(self) -> tuple[str, ...]:
         """Paths of the agent repository that no patch may change."""
         paths = (path for domain in self.domains for path in domain.protected_paths)
-        return tuple(dict.fromkeys((CONTRACT_FILE, *paths)))
+        return tuple(dict.fromkeys((CONTRACT_FILE, ENV_FILE, *paths)))
 
     @property
     def needs_gpu(self) -> bool:
