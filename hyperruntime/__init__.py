@@ -13,42 +13,55 @@ if TYPE_CHECKING:
     from hyperruntime.domain import Domain, Score, Split, Task
     from hyperruntime.driver import EngineInfo, PostMortem
     from hyperruntime.errors import HyperRuntimeError
+    from hyperruntime.gateway import Access, Budget, Gateway, GatewayConfig, ModelRule, Upstream
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Access": "gateway",
+    "Budget": "gateway",
     "Container": "container",
     "ContainerSpec": "spec",
     "Domain": "domain",
     "EngineInfo": "driver",
     "ExecResult": "spec",
+    "Gateway": "gateway",
+    "GatewayConfig": "gateway",
     "HyperRuntimeError": "errors",
     "Limits": "spec",
+    "ModelRule": "gateway",
     "Mount": "spec",
     "PostMortem": "driver",
     "Runtime": "runtime",
     "Score": "domain",
     "Split": "domain",
     "Task": "domain",
+    "Upstream": "gateway",
     "open_runtime": "runtime",
 }
 
 __all__ = [
+    "Access",
+    "Budget",
     "Container",
     "ContainerSpec",
     "Domain",
     "EngineInfo",
     "ExecResult",
+    "Gateway",
+    "GatewayConfig",
     "HyperRuntimeError",
     "Limits",
+    "ModelRule",
     "Mount",
     "PostMortem",
     "Runtime",
     "Score",
     "Split",
     "Task",
+    "Upstream",
     "open_runtime",
 ]
 

@@ -87,7 +87,7 @@ class Container:
                 spec=attrs.evolve(spec, env=early_env, gpus=self._gpus.take(), limits=limits),
                 name=self.name,
                 labels={**spec.labels, **labels, **owner.identity.to_labels()},
-                exchange=Mount(source=self._exchange, target=EXCHANGE_TARGET),
+                exchange=self.exchange,
                 private_dir=self._dir,
             )
             self._live: LiveContainer = driver.launch(launch)
@@ -99,6 +99,11 @@ class Container:
             self.close()
             raise
         log.debug("container started", driver=driver.name, name=self.name, duration_s=time.monotonic() - started)
+
+    @property
+    def exchange(self) -> Mount:
+        """The private directory that it has read-only: what is made there on the host is inside at once."""
+        return Mount(source=self._exchange, target=EXCHANGE_TARGET)
 
     def exec(
         self,

@@ -310,3 +310,11 @@ class AgentError(HyperRuntimeError):
     """An agent repository breaks its contract (a missing command, a bad hyperrun.toml)."""
 
     exit_code = 2
+
+
+class GatewayError(HyperRuntimeError):
+    """The LLM gateway cannot start, or cannot be reached from a container."""
+
+
+class BudgetExceededError(GatewayError):
+    """A budget of requests, tokens or money is used up, and requests were refused for it."""

@@ -6,6 +6,7 @@ import os
 
 from hyperruntime.errors import RepositoryError
 from hyperruntime.git import try_git
+from hyperruntime.secretfree import ENV_FILE
 
 _LISTED = 5
 
@@ -42,7 +43,8 @@ def _refuse_dirty(where: str) -> None:
     )  # fmt: skip
     if status.exit_code != 0:
         raise RepositoryError(f"git status failed in {where!r}: {status.error_text}")
-    changed = [os.fsdecode(line[3:]) for line in status.stdout.split(b"\0") if line]
+    names = [os.fsdecode(line[3:]) for line in status.stdout.split(b"\0") if line]
+    changed = [name for name in names if name != ENV_FILE]  # which no commit of ours has
     if changed:
         shown = ", ".join(map(repr, changed[:_LISTED])) + (", ..." if len(changed) > _LISTED else "")
         raise RepositoryError(

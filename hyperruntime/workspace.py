@@ -29,6 +29,7 @@ from hyperruntime.errors import PatchError, RepositoryError, SpecError
 from hyperruntime.git import git, try_git
 from hyperruntime.patch import Notes, filter_patch
 from hyperruntime.repository import inspect_repository
+from hyperruntime.secretfree import without_secrets
 from hyperruntime.worktree import MAX_NEW_BYTES, WorkTree, compare
 
 __all__ = ["BRANCH", "RepositoryStore", "Snapshot", "inspect_repository"]
@@ -70,7 +71,7 @@ class RepositoryStore(BareRepository):
     """
 
     def add_repository(self, source: _Path) -> str:
-        """Copy the commit that a git repository is at, without its history; return it.
+        """Copy the commit that a git repository is at, without its history and its ``.env``; return what was kept.
 
         No program runs in ``source`` but git's own inspection: its objects are read from here.
 
@@ -80,10 +81,11 @@ class RepositoryStore(BareRepository):
         commit = inspect_repository(source)
         there = ["-C", os.path.realpath(source)]
         objects = git([*there, "rev-parse", "--path-format=absolute", "--git-path", "objects"])
-        self.make(commit)
-        self.copy_objects(commit, os.fsdecode(objects).removesuffix("\n"), self.path)
-        self.git("update-ref", _ROOT_REF, commit)
-        return commit
+        with without_secrets(commit, os.fsdecode(objects).removesuffix("\n")) as (kept, place):
+            self.make(kept)
+            self.copy_objects(kept, place, self.path)
+        self.git("update-ref", _ROOT_REF, kept)
+        return kept
 
     def from_directory(self, directory: _Path) -> str:
         """Make a commit of the files in a plain directory, the same one for the same files; return it.

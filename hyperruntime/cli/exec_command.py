@@ -7,6 +7,9 @@ import select
 import signal
 import stat
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import attrs
@@ -16,7 +19,9 @@ from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE, existing_path
 from hyperruntime.container import Container
-from hyperruntime.errors import ImageNotFoundError, TransferError
+from hyperruntime.errors import BudgetExceededError, ImageNotFoundError, TransferError
+from hyperruntime.gateway import Access, Gateway, GatewayConfig
+from hyperruntime.gateway.configfile import load_config
 from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
@@ -41,12 +46,14 @@ class ExecOptions:
         timeout_s: after which everything it started is ended.
         put: copied in before, host to container.
         get: copied out after, container to host.
+        gateway: what gives it models, or None.
     """
 
     args: tuple[str, ...]
     timeout_s: float | None
     put: Pairs
     get: Pairs
+    gateway: GatewayConfig | None = None
 
 
 @click.command(
@@ -57,6 +64,7 @@ class ExecOptions:
         "hyperrun exec -- python3 -c 'print(6 * 7)'",
         "hyperrun exec --mount ./data:/data --memory 512m --timeout 10s -- sh -c 'wc -c /data/*'",
         "hyperrun exec --put ./src:/src --get /src/out:./out -- make -C /src < input.txt",
+        "hyperrun exec --image agent --gateway gateway.toml --put ask.py:/ask.py -- python3 /ask.py",
     ),
 )
 @click.option("--image", default=BASE, show_default=True, help="A recipe's name, or an image reference.")
@@ -82,6 +90,7 @@ class ExecOptions:
 @click.option("--read-only", is_flag=True, help="The image's own files cannot be changed.")
 @click.option("--put", type=COPY_PAIR, multiple=True, help="Copy in before; may be repeated.")
 @click.option("--get", type=COPY_PAIR, multiple=True, help="Copy out after, whatever the exit code; may be repeated.")
+@click.option("--gateway", "gateway_file", metavar="FILE", help="Models for it, by the table [gateway] of a TOML file.")
 @click.argument("args", metavar="COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def exec_command(
@@ -94,6 +103,7 @@ def exec_command(
     cpus: float | None,
     pids: int | None,
     read_only: bool,
+    gateway_file: str | None,
     **rest: Any,  # noqa: ANN401 - the other options, by the names of their fields
 ) -> int:
     """Run one command in a fresh container: no network, no host path, nothing left behind.
@@ -110,7 +120,8 @@ def exec_command(
         read_only_rootfs=read_only,
         **container,
     )
-    options = ExecOptions(**rest)
+    gateway = None if gateway_file is None else load_config(Path(existing_path(gateway_file, "--gateway")))
+    options = ExecOptions(**rest, gateway=gateway)
     for source, _ in options.put:
         existing_path(source, "--put")
     try:
@@ -133,18 +144,33 @@ def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
 def _run(container: Container, options: ExecOptions) -> int:
     for source, target in options.put:
         container.put(source, target)
-    source_file = _standard_input()
-    result = container.exec(
-        options.args,
-        timeout_s=options.timeout_s,
-        input=source_file,
-        on_output=_hand_on,
-        output_limit_bytes=_KEPT_BYTES,
-    )
+    with _models(container, options.gateway) as env:
+        result = container.exec(
+            options.args,
+            timeout_s=options.timeout_s,
+            env=env,
+            input=_standard_input(),
+            on_output=_hand_on,
+            output_limit_bytes=_KEPT_BYTES,
+        )
     if result.timed_out:
         note(f"hyperrun: the command and all it started was ended after {format_duration(options.timeout_s or 0)}")
     _copy_out(container, options.get, result)
     return result.exit_code
+
+
+@contextmanager
+def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapping[str, str] | None]:
+    """Give the container a gateway for as long as a command runs; yield the variables that the command needs."""
+    if config is None:
+        yield None
+        return
+    with Gateway(config) as gateway, Access(gateway, container, "exec") as access:
+        yield access.env
+        try:
+            access.seat.check()
+        except BudgetExceededError as error:
+            note(f"hyperrun: {error}")
 
 
 def _copy_out(container: Container, pairs: Pairs, result: ExecResult) -> None:

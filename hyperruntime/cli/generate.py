@@ -23,9 +23,11 @@ from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.contract import detect_contract
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.models import choose_gateway
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
+from hyperruntime.loop.start import agent_directory, check_agent, choose_directory, choose_image, load_domains
 from hyperruntime.loop.storage import make_directory
 from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
@@ -126,10 +128,11 @@ def check_options(options: GenerateOptions) -> Path:
         HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
     """
     domains = load_domains(options.domains, options.contract)
-    check_agent(options, domains)
+    agent = agent_directory(check_agent(options, domains))
     choose_image(options, domains)
     try:
         path = choose_directory(options)
+        choose_gateway(options, agent, Layout(path))
         make_directory(path.parent)
     except (RunError, StorageError) as error:
         raise WrongUsageError(str(error)) from error
@@ -151,7 +154,7 @@ def ensure_image(runtime: Runtime, options: GenerateOptions) -> None:
 def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> None:
     """Print what became of a run, and on standard error what to do next."""
     if as_json:
-        facts = {"seed": seed, "interrupted": summary.interrupted}
+        facts = {"seed": seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
         print_json(run_to_json(summary.run_dir, summary.generations, **facts))
     elif summary.generations:
         print_generations(summary.generations)
@@ -159,6 +162,8 @@ def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> No
         click.echo(summary.run_dir)
     if summary.interrupted:
         note(f"interrupted; go on with: hyperrun resume {summary.run_dir}")
+    elif summary.used_up:
+        note(f"{summary.used_up}; go on with a larger one: hyperrun resume {summary.run_dir} --budget-...")
 
 
 def exit_code(summary: RunSummary, number: int) -> int:

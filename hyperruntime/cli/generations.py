@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyperruntime.cli.tables import print_table
+from hyperruntime.gateway.budget import Spent
 from hyperruntime.loop.record import GenerationRecord, record_to_json
 from hyperruntime.units import format_duration
 
 _DETAIL_CHARS = 90
+_USAGE = ("requests", "tokens", "money")
 
 
 def print_generations(
@@ -24,7 +26,8 @@ def print_generations(
     more = extra or {}
     best, splits = best_generation(records), _splits(records)
     failures = ("failure",) if any(record.failure for record in records) else ()
-    columns = ("generation", "parent", "score", *splits, *more, "duration", *failures)
+    usage = _USAGE if any(record.usage is not None for record in records) else ()
+    columns = ("generation", "parent", "score", *splits, *more, *usage, "duration", *failures)
     rows = [
         (
             f"{record.genid}{' *' if record is best else ''}",
@@ -32,12 +35,19 @@ def print_generations(
             "" if record.score is None else f"{record.score:.4f}",
             *(_split_score(record, name) for name in splits),
             *(texts.get(str(record.genid), "") for texts in more.values()),
+            *(_usage_texts(record.usage) if usage else ()),
             format_duration(sum(record.durations.values())),
             *(failure_text(record) for _ in failures),
         )
         for record in sorted(records, key=lambda record: -1 if isinstance(record.genid, str) else record.genid)
     ]
-    print_table(columns, rows, right=("score", *splits, *more, "duration"))
+    print_table(columns, rows, right=("score", *splits, *more, *usage, "duration"))
+
+
+def _usage_texts(usage: Spent | None) -> tuple[str, ...]:
+    if usage is None:
+        return ("",) * len(_USAGE)
+    return f"{usage.requests}", f"{usage.input_tokens + usage.output_tokens}", f"{usage.money:.4g}"
 
 
 def best_generation(records: Sequence[GenerationRecord]) -> GenerationRecord | None:

@@ -118,7 +118,7 @@ class Asker:
     def _write_spec(self, name: str, task_timeout_s: float, tasks: Sequence[Task]) -> None:
         spec = {
             "agent": self._contract.task_agent,
-            "model": None,
+            "model": self._place.model,
             "task_timeout_s": task_timeout_s,
             "max_prediction_bytes": MAX_PREDICTION_BYTES,
             "tasks": [{"id": task.id, "inputs": dict(task.inputs)} for task in tasks],

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from hyperruntime.driver import PostMortem
-from hyperruntime.errors import ContainerLostError, ExecStartError, HyperRuntimeError, RepositoryError
+from hyperruntime.errors import (
+    BudgetExceededError,
+    ContainerLostError,
+    ExecStartError,
+    HyperRuntimeError,
+    RepositoryError,
+)
 from hyperruntime.loop.record import FailureClass
 
 _BLAME: Mapping[str, FailureClass] = MappingProxyType(
@@ -75,6 +81,8 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError | In
     blame = _BLAME.get(step, "infrastructure")
     if isinstance(error, (GenerationFailedError, InfrastructureFailedError)):
         return error
+    if isinstance(error, BudgetExceededError):
+        return GenerationFailedError("budget", str(error))
     if isinstance(error, ContainerLostError):
         post_mortem = error.post_mortem
         if isinstance(post_mortem, PostMortem) and post_mortem.oom_killed:

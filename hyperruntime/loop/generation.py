@@ -80,6 +80,7 @@ class _Generation:
             shutil.rmtree(self._folder, ignore_errors=True)
         discard(setting, self._private)
         make_directory(self._folder)
+        setting.models.begin(plan.genid)
         self._steps = StepLog(plan.genid, setting.events, self._folder)
         self._side = open_side(setting, plan, self._private, self._folder, self._steps, self._phases)
         self._agent, self._trial = self._side.agent, self._side.trial
@@ -208,4 +209,5 @@ class _Generation:
             score=score,
             valid_parent=is_valid_parent(self._setting.options.valid_parent, failure=self._record.failure, score=score),
             durations=dict(self._steps.durations),
+            usage=self._setting.models.usage(self._plan.genid),
         )

@@ -6,6 +6,7 @@
         run.json            options, seed and what the agent offers; written once
         journal.jsonl       one line per finished generation: what a run goes by
         archive.jsonl       which generations there are, as other tools read it
+        exchanges.jsonl     one line per request to a model, where agents have any
         owner.json          which process works on it
         repository.git/     every state as a commit
         view/               what meta agents see of earlier generations
@@ -66,6 +67,7 @@ class Layout:
         self.run = root / "run.json"
         self.journal = root / "journal.jsonl"
         self.archive = root / "archive.jsonl"
+        self.exchanges = root / "exchanges.jsonl"
         self.repository = root / "repository.git"
         self.view = root / "view"
         self.work = root / "work"

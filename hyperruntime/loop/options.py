@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -202,18 +203,22 @@ class GenerateOptions:
             raise SpecError("eval_samples", self.eval_samples, f"one count for each of {len(self.domains)} domains")
 
     def settled(self) -> GenerateOptions:
-        """Return the options with a run id, a seed and a contract; the baseline ``no_archive`` takes the latest parent.
+        """Return the options with a run id, a seed, a contract, and a configuration file that is found from anywhere.
+
+        The baseline ``no_archive`` takes the latest parent.
 
         Raises:
             AgentError: the agent's ``hyperrun.toml`` cannot be read.
         """
         now = datetime.now(UTC).strftime("%Y%m%d_%H%M%S_%f")
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
+        gateway = None if self.gateway is None else os.path.abspath(self.gateway)
         return attrs.evolve(
             self,
             run_id=self.run_id or now,
             seed=seed,
             contract=self.contract or detect_contract(self.agent),
+            gateway=gateway,
             parent_selection="latest" if self.run_baseline == "no_archive" else self.parent_selection,
         )
 

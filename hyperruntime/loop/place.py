@@ -1,4 +1,4 @@
-"""One fresh container of a generation with its private directories. Imports setting, running and spec."""
+"""One fresh container of a generation with its private directories. Imports setting, models, running and spec."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.models import Way
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory
@@ -31,6 +32,7 @@ class Place:
     Attributes:
         repo: becomes the repository inside; private to this generation.
         out: becomes the folder for outputs inside.
+        model: that agents are told to ask for; None leaves it to them.
     """
 
     def __init__(
@@ -59,10 +61,13 @@ class Place:
         self._workdir = workdir or self._repo
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
+        self._way, self._step = Way(), folder.name
+        self.model = setting.options.model
         self._env = {
             "HYPERRUN_SEED": str(setting.options.seed),
             "HYPERRUN_GENERATION": str(plan.genid),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **({} if self.model is None else {"HYPERRUN_MODEL": self.model}),
             **(env or {}),
         }
 
@@ -95,20 +100,24 @@ class Place:
         The container must have been started, or be about to.
 
         Raises:
+            BudgetExceededError: a model was asked for more than a budget has, whatever became of the command.
             ContainerLostError: the container ended meanwhile.
         """
         if self._container is None:
             self.start()
         assert self._container is not None
-        return self._container.exec(
-            args,
-            workdir=self._workdir,
-            env=self._env,
-            input=source,
-            timeout_s=timeout_s,
-            on_output=on_output,
-            output_limit_bytes=KEPT_BYTES,
-        )
+        try:
+            return self._container.exec(
+                args,
+                workdir=self._workdir,
+                env={**self._env, **self._way.env},
+                input=source,
+                timeout_s=timeout_s,
+                on_output=on_output,
+                output_limit_bytes=KEPT_BYTES,
+            )
+        finally:
+            self._way.check()
 
     def settle(self) -> None:
         """Let the host's user read and remove what other users wrote in the container.
@@ -125,6 +134,7 @@ class Place:
         early, self._early = self._early, None
         if early is not None and early.exception() is None:
             self._container = early.result()
+        self._way.close()
         if self._container is not None:
             self._setting.containers.close(self._container)
             self._container = None
@@ -154,7 +164,13 @@ class Place:
             limits_mode=options.limits_mode,
         )
         labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
-        return self._setting.containers.open(spec, labels)
+        container = self._setting.containers.open(spec, labels)
+        try:
+            self._way = self._setting.models.open(container, self._plan.genid, self._step)
+        except BaseException:
+            self._setting.containers.close(container)
+            raise
+        return container
 
 
 def discard(setting: Setting, folder: Path) -> None:

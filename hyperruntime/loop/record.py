@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from hyperruntime.gateway.budget import Spent
 from hyperruntime.loop.selection import GenId
 
 FailureClass = Literal[
@@ -38,6 +39,7 @@ class GenerationRecord:
         attempts: how often it was tried because the infrastructure failed.
         archived: how many generations were archived when its parent was chosen; with the seed, its number and those
             generations that choice can be made again.
+        usage: of models, with all attempts; None where the run has none.
     """
 
     genid: GenId
@@ -54,6 +56,7 @@ class GenerationRecord:
     staged_only: bool = False
     attempts: int = 1
     archived: int = 0
+    usage: Spent | None = None
 
 
 def record_to_json(record: GenerationRecord) -> dict[str, Any]:
@@ -93,6 +96,7 @@ def record_from_json(value: object) -> GenerationRecord:
         staged_only=value.get("staged_only") is True,
         attempts=value["attempts"] if isinstance(value.get("attempts"), int) else 1,
         archived=value["archived"] if isinstance(value.get("archived"), int) else 0,
+        usage=_usage(value.get("usage")),
     )
 
 
@@ -119,6 +123,13 @@ def _number(value: object) -> float | None:
 def _numbers(value: object) -> dict[str, float]:
     items = value.items() if isinstance(value, dict) else ()
     return {str(name): float(number) for name, number in items if type(number) in _NUMBERS and math.isfinite(number)}
+
+
+def _usage(value: object) -> Spent | None:
+    if not isinstance(value, dict):
+        return None
+    counts = {name: int(_number(value.get(name)) or 0) for name in ("requests", "input_tokens", "output_tokens")}
+    return Spent(**counts, money=_number(value.get("money")) or 0.0)
 
 
 def _scores(value: object) -> dict[str, dict[str, float]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -20,6 +21,7 @@ from hyperruntime.loop.generation import make_generation
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
+from hyperruntime.loop.models import Models, choose_gateway
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.parents import parent_mark
 from hyperruntime.loop.phases import Phases
@@ -29,6 +31,7 @@ from hyperruntime.loop.selection import GenId, select_parent
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.start import (
     OpenedRun,
+    agent_directory,
     check_agent,
     check_tasks,
     choose_directory,
@@ -56,12 +59,14 @@ class RunSummary:
         generations: the finished ones, in the order in which they were archived.
         best: the one with the highest score, or None.
         interrupted: whether it was ended before all were made; it can be resumed.
+        used_up: which budget ended it before all were made, in a sentence; it can be resumed with a larger one.
     """
 
     run_dir: str
     generations: tuple[GenerationRecord, ...]
     best: GenerationRecord | None
     interrupted: bool
+    used_up: str = ""
 
 
 def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent | None = None) -> RunSummary:
@@ -83,14 +88,16 @@ def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent 
     options = options.settled()
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, options.contract)
     check_tasks(options, domains)
-    check_agent(options, domains)
+    agent = agent_directory(check_agent(options, domains))
     image = choose_image(options, domains)
     path = choose_directory(options)
+    gateway = choose_gateway(options, agent, Layout(path))
     reference = runtime.images.ensure(image)
     layout = Layout(make_directory(path, fresh=True))
     with RunLock(path) as lock:
-        opened = create_run(options, domains, layout)
-        return _Run(runtime, opened, reference, on_event, lock).run(make_executor)
+        opened = create_run(options, domains, layout, gateway=gateway is not None)
+        with Models(gateway, options) as models:
+            return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
 
 
 def resume_run(
@@ -99,13 +106,16 @@ def resume_run(
     *,
     max_generation: int | None = None,
     parallel: int | None = None,
+    changes: Mapping[str, Any] | None = None,
     on_event: OnEvent | None = None,
 ) -> RunSummary:
     """Go on with a run that was interrupted, or extend a finished one, and do it to its end.
 
     Args:
         runtime: an open runtime. run_dir: the run. max_generation: a new last generation, None keeps it.
-        parallel: how many at once, None keeps it. on_event: as for :func:`start_run`.
+        parallel: how many at once, None keeps it.
+        changes: other options that change by name, such as ``budget_tokens``; None keeps each.
+        on_event: as for :func:`start_run`.
 
     Raises:
         ArchiveError: the directory is no run.
@@ -113,19 +123,35 @@ def resume_run(
         HyperRuntimeError: as for :func:`start_run`.
     """
     layout = Layout(Path(run_dir).absolute())
-    options = read_run(layout)[0]
+    stored_options, _, stored = read_run(layout)
+    options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
+    agent = agent_directory(str(stored.get("agent", "")))
+    gateway = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
     reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
-        opened = reopen_run(layout, max_generation=max_generation, parallel=parallel)
-        return _Run(runtime, opened, reference, on_event, lock).run(make_executor)
+        opened = reopen_run(layout, options)
+        with Models(gateway, options) as models:
+            return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
+
+
+def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
+    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
+    gateway = None if changed.gateway is None else os.path.abspath(changed.gateway)
+    return attrs.evolve(changed, gateway=gateway)
 
 
 class _Run:
     """A run that is going on."""
 
     def __init__(
-        self, runtime: LoopRuntime, opened: OpenedRun, image: str, on_event: OnEvent | None, lock: RunLock
+        self,
+        runtime: LoopRuntime,
+        opened: OpenedRun,
+        image: str,
+        models: Models,
+        on_event: OnEvent | None,
+        lock: RunLock,
     ) -> None:
         self._opened, self._archive, self._lock = opened, opened.archive, lock
         self._containers = RunningContainers(runtime)
@@ -140,6 +166,7 @@ class _Run:
             image=image,
             containers=self._containers,
             events=Events(on_event),
+            models=models,
         )
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._failures_in_a_row = 0
@@ -166,6 +193,7 @@ class _Run:
             generations=tuple(self._archive),
             best=self._archive.best(),
             interrupted=self._containers.stopping,
+            used_up=self._setting.models.used_up if self._lacks_any() else "",
         )
 
     def _run_all(self, executor: Executor) -> None:
@@ -177,7 +205,7 @@ class _Run:
             self._judge_parent(record)  # what a kill may have left undone
         missing = self._missing()
         while not self._containers.stopping:
-            while len(self._pending) < self._opened.options.parallel:
+            while len(self._pending) < self._opened.options.parallel and not self._setting.models.used_up:
                 number = next(missing, None)
                 if number is None:
                     break
@@ -191,6 +219,9 @@ class _Run:
     def _missing(self) -> Iterator[int]:
         numbers = range(1, self._opened.options.max_generation + 1)
         return (number for number in numbers if number not in self._archive)
+
+    def _lacks_any(self) -> bool:
+        return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
 
     def _plan(self, number: int) -> Plan:
         options = self._opened.options
@@ -234,7 +265,9 @@ class _Run:
     def _keep(self, record: GenerationRecord) -> None:
         broken = record.failure == "infrastructure"
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
-        lost = broken and record.parent is None  # to be made again by a resume, for all others need it
+        if record.parent is None and record.failure == "budget" and self._setting.models.used_up:
+            return  # to be made again by a resume with a larger budget, for all others need it
+        lost = broken and record.parent is None  # to be made again by a resume, too
         if not lost:
             self._lock.check()
             finish_generation(self._setting, self._archive, record)

@@ -9,17 +9,19 @@ import attrs
 from hyperruntime.domain import Domain
 from hyperruntime.loop.contract import CONTRACT_FILE, Contract
 from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.models import Models
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.running import RunningContainers
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.steps import Events
+from hyperruntime.secretfree import ENV_FILE
 from hyperruntime.workspace import RepositoryStore
 
 
 def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
     """Return the paths of an agent repository that no patch may change."""
     paths = (path for domain in domains for path in domain.protected_paths)
-    return tuple(dict.fromkeys((CONTRACT_FILE, *paths)))
+    return tuple(dict.fromkeys((CONTRACT_FILE, ENV_FILE, *paths)))
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +38,7 @@ class Setting:
         image: reference of the image its containers run.
         containers: opens them.
         events: who watches.
+        models: what agents may ask.
     """
 
     options: GenerateOptions
@@ -47,6 +50,7 @@ class Setting:
     image: str
     containers: RunningContainers
     events: Events
+    models: Models = attrs.field(factory=Models)
 
     @property
     def protected(self) -> tuple[str, ...]:

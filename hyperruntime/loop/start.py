@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -183,7 +182,14 @@ def _check_root_directory(path: str, agent: str | None) -> str:
     return path
 
 
-def create_run(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> OpenedRun:
+def agent_directory(agent: str) -> Path | None:
+    """Return the directory of an agent that was checked; None for a shipped one."""
+    return None if agent in template_names() and os.sep not in agent else Path(agent).absolute()
+
+
+def create_run(
+    options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout, *, gateway: bool = False
+) -> OpenedRun:
     """Fill a run directory that was just made and is ours; it is removed again where that fails.
 
     Raises:
@@ -191,13 +197,13 @@ def create_run(options: GenerateOptions, domains: tuple[Domain, ...], layout: La
         StorageError: a file cannot be written.
     """
     try:
-        return _fill(options, domains, layout)
+        return _fill(options, domains, layout, gateway=gateway)
     except BaseException:
         shutil.rmtree(layout.root, ignore_errors=True)
         raise
 
 
-def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> OpenedRun:
+def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout, *, gateway: bool) -> OpenedRun:
     for folder in (layout.view, layout.work):
         make_directory(folder)
     store, agent = RepositoryStore(layout.repository), check_agent(options, domains)
@@ -214,7 +220,8 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout)
         "seed": options.seed,
         "root_commit": root,
         "start": {"genid": start.genid, "commit": start.commit},
-        "agent": agent,
+        "agent": str(agent_directory(agent) or agent),
+        "gateway": gateway,
         "contract": attrs.asdict(contract),
         "options": options_to_json(attrs.evolve(options, domains=settled_references(options.domains))),
     }
@@ -241,32 +248,30 @@ def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> 
     return store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
 
 
-def reopen_run(layout: Layout, *, max_generation: int | None, parallel: int | None) -> OpenedRun:
-    """Open a run again whose directory is ours, and make up for what a kill left undone.
+def reopen_run(layout: Layout, options: GenerateOptions) -> OpenedRun:
+    """Open a run again whose directory is ours, with options that may have changed; make up for what a kill left.
 
     Raises:
         ArchiveError: the directory is no run.
         DomainNotFoundError: a domain of it is not installed any more.
         StorageError: a file cannot be written.
     """
-    options, _, stored = read_run(layout)
-    changes: dict[str, Any] = {"max_generation": max_generation, "parallel": parallel}
-    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
-    domains = load_domains(changed.domains, changed.contract)
+    stored_options, _, stored = read_run(layout)
+    domains = load_domains(options.domains, options.contract)
     archive = Archive.load(layout)
     _clear_work(layout, archive)
     for folder in (layout.view, layout.work):
         make_directory(folder)
-    if changed != options:
-        write_atomic(layout.run, json_document({**stored, "options": options_to_json(changed)}))
+    if options != stored_options:
+        write_atomic(layout.run, json_document({**stored, "options": options_to_json(options)}))
     store = RepositoryStore(layout.repository)
     store.recover()
     archive.repair()
-    log_args(layout, changed, stored["root_commit"])
+    log_args(layout, options, stored["root_commit"])
     amend_marked(layout, archive)
     publish_missing(layout, archive, domains)
     return OpenedRun(
-        options=changed,
+        options=options,
         layout=layout,
         store=store,
         contract=contract_from_json(stored["contract"]),

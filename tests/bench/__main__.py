@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
-from tests.bench import execs, generations
+from tests.bench import execs, gateway, generations
 from tests.bench.measure import Row, machine
 
 DOCUMENT = Path("docs/benchmarks.md")
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--runtime", default="podman", help="the engine")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the document from such files")
-    parser.add_argument("--only", choices=["execs", "generations"], help="one part")
+    parser.add_argument("--only", choices=["execs", "generations", "gateway"], help="one part")
     options = parser.parse_args()
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
@@ -44,11 +44,12 @@ def measure(name: str, only: str | None) -> dict[str, Any]:
     rows: list[Row] = []
     with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
-        parts = (
-            [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows] if only != "generations" else []
-        )
-        parts += [generations.overhead_rows] if only != "execs" else []
-        parts += [generations.resume_rows] if only != "execs" and name == "podman" else []
+        parts = []
+        if only in (None, "execs"):
+            parts += [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
+        parts += [generations.overhead_rows] if only in (None, "generations") else []
+        parts += [generations.resume_rows] if only in (None, "generations") and name == "podman" else []
+        parts += [gateway.gateway_rows] if only in (None, "gateway") and name == "podman" else []
         for part in parts:
             print(f"measuring {part.__name__} on {name} ...", file=sys.stderr, flush=True)
             rows += part(runtime, image)

@@ -22,6 +22,7 @@ import hyperruntime as hr
 from hyperruntime.agents import template_path
 from hyperruntime.owner import OwnerIdentity
 from hyperruntime.process import wait_until
+from hyperruntime.testing.upstream import chat, scripted_upstream
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
@@ -171,6 +172,31 @@ def test_exec_interrupted_leaves_nothing(number: signal.Signals, code: int) -> N
     assert process.returncode == code
     assert b"interrupted" in err
     assert not [row for row in told("ps") if row["owner_pid"] == process.pid]
+
+
+def test_exec_gives_a_command_models(tmp_path: Path) -> None:
+    ask = (
+        "import json, os, urllib.request as u\n"
+        "body = json.dumps({'model': 'gpt-4o', 'messages': []}).encode()\n"
+        "headers = {'Authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']}\n"
+        "url = os.environ['OPENAI_BASE_URL'] + '/chat/completions'\n"
+        "print(json.load(u.urlopen(u.Request(url, body, headers)))['choices'][0]['message']['content'])\n"
+    )
+    with scripted_upstream(lambda _: chat("hello")) as upstream:
+        config = tmp_path / "run.toml"
+        models = "[{name = 'gpt-*', upstream = 'u'}]"
+        config.write_text(
+            f"[gateway]\nupstreams = [{{name = 'u', url = '{upstream.url}', key_env = 'SECRET'}}]\nmodels = {models}\n"
+            "budget = {requests = 2}\n"
+        )
+        args = ("exec", "--gateway", str(config), "--", "python3", "-c")
+        done = hyperrun(*args, ask, env={"SECRET": "sk-secret"})
+        assert (done.returncode, done.stdout) == (0, b"hello\n"), done.stderr.decode()
+        assert upstream.received[0].headers["authorization"] == "Bearer sk-secret"
+        done = hyperrun(*args, ask * 3, env={"SECRET": "sk-secret"})
+        assert (done.returncode, done.stdout) == (1, b"hello\nhello\n")
+        assert b"2 of 2 requests" in done.stderr
+        assert b"set SECRET" in hyperrun(*args, ask, env={"SECRET": ""}).stderr
 
 
 def test_exec_options_describe_the_container(tmp_path: Path, runtime: hr.Runtime) -> None:

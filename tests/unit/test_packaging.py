@@ -39,6 +39,7 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/",),
     "openai": ("hyperruntime/loop/model.py",),
+    "aiohttp": ("hyperruntime/gateway/", "hyperruntime/testing/upstream.py"),
     "torch": ("domains/",),
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
     "minigrid": ("domains/hyperdomain_babyai/",),
@@ -58,8 +59,7 @@ HEAVY = (
     "stevedore",
     "click",
     "requests",
-    "starlette",
-    "uvicorn",
+    "aiohttp",
 )
 
 LOAD_ENTRY_POINTS = """

@@ -1,0 +1,48 @@
+"""The LLM gateway: models for containers that have no network and hold no keys.
+
+A server on the host, reached through a Unix socket in the container's exchange directory, and a forwarder inside that
+offers it as ``http://127.0.0.1:PORT``. Names are resolved on first use, so importing this loads no HTTP library.
+Design: docs/decisions/0015-gateway.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyperruntime.gateway.budget import Spent
+    from hyperruntime.gateway.config import Budget, ClientLimits, GatewayConfig, ModelRule, Upstream
+    from hyperruntime.gateway.gateway import Gateway, Seat
+    from hyperruntime.gateway.inside import Access
+
+_HOMES = {
+    "Access": "inside",
+    "Budget": "config",
+    "ClientLimits": "config",
+    "Gateway": "gateway",
+    "GatewayConfig": "config",
+    "ModelRule": "config",
+    "Seat": "gateway",
+    "Spent": "budget",
+    "Upstream": "config",
+}
+
+__all__ = [
+    "Access",
+    "Budget",
+    "ClientLimits",
+    "Gateway",
+    "GatewayConfig",
+    "ModelRule",
+    "Seat",
+    "Spent",
+    "Upstream",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Return a public name from the module that holds it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hyperruntime.gateway' has no attribute {name!r}")
+    return getattr(import_module(f"hyperruntime.gateway.{_HOMES[name]}"), name)

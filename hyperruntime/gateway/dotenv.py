@@ -1,0 +1,32 @@
+"""Read a ``.env`` file: lines of ``NAME=value``. Imports nothing of the project."""
+
+from __future__ import annotations
+
+import re
+
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+_QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)\"""")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def parse_dotenv(text: str) -> dict[str, str]:
+    """Return the variables that a text sets; what is no such line is passed over, and a later one wins.
+
+    A value may stand in quotes; in double ones a backslash escapes. Without quotes it ends at `` #``. No variable is
+    put in for its name.
+    """
+    found = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match is not None:
+            found[match[1]] = _value(match[2])
+    return found
+
+
+def _value(text: str) -> str:
+    quoted = _QUOTED.match(text)
+    if quoted is None:
+        return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
+    if quoted[1] is not None:
+        return quoted[1]
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), quoted[2])

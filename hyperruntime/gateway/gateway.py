@@ -1,0 +1,278 @@
+"""The gateway: an event loop in a thread, and a socket for each container. Imports service; aiohttp when opened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
+from hyperruntime.gateway.budget import Meter, Spent
+from hyperruntime.gateway.config import Budget, GatewayConfig
+from hyperruntime.gateway.redact import Redactor
+
+if TYPE_CHECKING:
+    from hyperruntime.gateway.service import Shared
+
+SOCKET_NAME = "gateway.sock"
+_CALL_S = 30.0
+_IDLE_S = 3600.0  # the connection bounds it itself
+_PATIENCE_S = 0.05  # for requests that run when their seat is closed
+_SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
+Result = TypeVar("Result")
+
+
+class Seat:
+    """What one container has of a gateway: a socket, a token, and what it used.
+
+    Attributes:
+        name: to whom exchanges are attributed: a generation, a slot, a trajectory.
+        token: what the container shows; of no use anywhere else.
+        socket_path: where the gateway listens for this container.
+    """
+
+    def __init__(self, gateway: Gateway, name: str, meter: Meter, directory: str) -> None:
+        """Take no socket yet; :meth:`Gateway.seat` does."""
+        self.name = name
+        self.token = f"hyperruntime-{secrets.token_urlsafe(24)}"
+        self.socket_path = os.path.join(directory, SOCKET_NAME)
+        self._gateway = gateway
+        self._meter = meter
+        self._refused = ""
+        self._on_refused: list[Callable[[], None]] = []
+        self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
+
+    @property
+    def spent(self) -> Spent:
+        """What this seat used so far, with all others that count on its meter."""
+        return self._meter.spent
+
+    def check(self) -> None:
+        """Do nothing while there is budget.
+
+        Raises:
+            BudgetExceededError: a request of this seat was refused because a budget, its own or the run's, is used up.
+        """
+        if self._refused:
+            raise BudgetExceededError(f"{self._refused}; give a larger budget, or end here")
+
+    def when_refused(self, act: Callable[[], None]) -> None:
+        """Have something done, once and quickly, when a request of this seat is first refused for a budget."""
+        self._on_refused.append(act)
+
+    def refuse(self, why: str) -> None:
+        """Note why a request was refused; the gateway's own thread does."""
+        self._refused = self._refused or why
+        while self._on_refused:
+            self._on_refused.pop()()
+
+    def close(self) -> None:
+        """Close its socket and all connections to it; may be called again."""
+        self._gateway.drop(self)
+
+    def __enter__(self) -> Seat:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it, whatever happened."""
+        self.close()
+
+
+class Gateway:
+    """Serves models to containers until it is closed; safe to use from many threads."""
+
+    def __init__(self, config: GatewayConfig, spent: Spent | None = None) -> None:
+        """Start it.
+
+        Args:
+            config: what it does.
+            spent: what counts against its budget already, as of an earlier sitting.
+
+        Raises:
+            GatewayError: a key or a recorded file is missing, or a library is.
+            StorageError: a log cannot be written.
+        """
+        self._redactor = Redactor()
+        self._meter = Meter("the run", config.budget, spent)
+        self._lock = threading.Lock()
+        self._seats: list[Seat] = []
+        self._closed = False
+        self._shared = self._share(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="hyperruntime-gateway", daemon=True)
+        self._thread.start()
+        self._call(self._shared.sender.open())
+
+    @property
+    def spent(self) -> Spent:
+        """What all seats together used so far."""
+        return self._meter.spent
+
+    @property
+    def refused(self) -> str:
+        """Which limit of the run's budget a request was refused for; nothing while there was none."""
+        return self._meter.refused
+
+    @property
+    def used_up(self) -> str:
+        """Which limit of the run's budget is reached, in a sentence; nothing while there is budget."""
+        return self._meter.used_up
+
+    def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
+        """Listen for one container.
+
+        Args:
+            name: to whom exchanges are attributed.
+            directory: of the host; the socket is made in it.
+            budget: of this seat, beside the run's; or a meter that counts for several seats together.
+
+        Raises:
+            GatewayError: the socket cannot be made, or the gateway is closed.
+            SpecError: the name is malformed.
+        """
+        if not _SEAT_NAME.fullmatch(name):
+            raise SpecError("seat", name, "1 to 200 letters, digits and . _ : / -")
+        meter = budget if isinstance(budget, Meter) else Meter(name, budget or Budget())
+        seat = Seat(self, name, meter, directory)
+        self._redactor.add(seat.token)
+        listener = _listen(directory)
+        try:
+            seat._stop = self._call(self._serve(seat, listener))  # noqa: SLF001 - of this module
+        except BaseException:
+            listener.close()
+            raise
+        with self._lock:
+            self._seats.append(seat)
+        return seat
+
+    def drop(self, seat: Seat) -> None:
+        """Close a seat; may be called again."""
+        with self._lock:
+            if seat not in self._seats:
+                return
+            self._seats.remove(seat)
+        self._redactor.remove(seat.token)
+        self._call(seat._stop())  # noqa: SLF001 - of this module
+        with suppress(OSError):
+            os.unlink(seat.socket_path)
+
+    def close(self) -> None:
+        """Close all seats, end what runs, and stop the thread; may be called again."""
+        for seat in list(self._seats):
+            self.drop(seat)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CALL_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        for file in (self._shared.log, self._shared.record):
+            if file is not None:
+                file.close()
+
+    def __enter__(self) -> Gateway:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it, whatever happened."""
+        self.close()
+
+    def _share(self, config: GatewayConfig) -> Shared:
+        try:
+            from hyperruntime.gateway.exchange import LineFile
+            from hyperruntime.gateway.service import Shared
+            from hyperruntime.gateway.upstream import Sender
+        except ImportError as error:
+            raise GatewayError(f"the gateway needs a library: {error}; pip install hyperruntime again") from error
+        sender = Sender(config, self._redactor)
+        return Shared(
+            config=config,
+            sender=sender,
+            meter=self._meter,
+            redactor=self._redactor,
+            slots=asyncio.Semaphore(config.concurrency),
+            log=LineFile(config.log, self._redactor) if config.log else None,
+            record=LineFile(config.record, self._redactor) if config.record else None,
+        )
+
+    async def _serve(self, seat: Seat, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Listen for a seat; return what ends that and all its connections."""
+        from aiohttp import web
+
+        from hyperruntime.gateway.connection import BoundedConnection, Connections
+        from hyperruntime.gateway.service import Service
+
+        limits = self._shared.config.limits
+        service = Service(seat.name, seat.token, seat._meter, self._shared, seat.refuse)  # noqa: SLF001 - of this module
+        server = web.Server(service, handler_cancellation=True)
+        connections = Connections(limits.connections, limits.client_s)
+        options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.5}
+        options |= {"auto_decompress": False, "tcp_keepalive": False}
+        sockets = await asyncio.get_running_loop().create_unix_server(
+            lambda: BoundedConnection(connections, server, **options), sock=listener
+        )
+
+        async def stop() -> None:
+            connections.refuse_all()
+            asyncio.get_running_loop().remove_reader(listener)
+            for _ in range(2):  # asyncio forgets a connection that is accepted while its server closes
+                await asyncio.sleep(0)
+            sockets.close()
+            left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
+            await server.shutdown(_PATIENCE_S)
+            for connection in left:
+                connection.drop()
+
+        return stop
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not own]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._shared.sender.close()
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run something in the gateway's loop, and return what it returns."""
+        if self._closed:
+            work.close()
+            raise GatewayError("the gateway is closed; open another one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
+
+
+async def _nothing() -> None:
+    """End what was not begun."""
+
+
+def _listen(directory: str) -> socket.socket:
+    """Return a socket that listens in a directory, however long its path is (unix(7) allows 107 bytes)."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        there = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{there}/{SOCKET_NAME}")
+            os.chmod(SOCKET_NAME, 0o666, dir_fd=there)  # the directory keeps others of the host away
+        finally:
+            os.close(there)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise GatewayError(f"no socket can be made in {directory}: {error}; name a local directory") from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,204 @@
+"""Serve one seat: check a request, send it on, relay the answer, count it. Imports everything below it, and aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import cast
+
+import aiohttp
+import attrs
+from aiohttp import web
+
+from hyperruntime.gateway.budget import Meter
+from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream, Wire
+from hyperruntime.gateway.connection import BoundedConnection
+from hyperruntime.gateway.exchange import Exchange, LineFile
+from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.relay import Relay
+from hyperruntime.gateway.request import (
+    MODELS_PATH,
+    PATHS,
+    Call,
+    RefusedError,
+    client_token,
+    error_body,
+    parse_call,
+)
+from hyperruntime.gateway.upstream import Sender, forwarded_headers
+
+BUDGET_KIND = "budget_exceeded"
+
+
+@attrs.define(kw_only=True)
+class Shared:
+    """What all seats of a gateway use.
+
+    Attributes:
+        config: what the gateway was told.
+        sender: sends to the upstreams.
+        meter: of the whole run.
+        redactor: knows all keys.
+        slots: for requests at the upstreams.
+        log: of exchanges, or None.
+        record: of answers, or None.
+    """
+
+    config: GatewayConfig
+    sender: Sender
+    meter: Meter
+    redactor: Redactor
+    slots: asyncio.Semaphore
+    log: LineFile | None
+    record: LineFile | None
+
+
+class Service:
+    """Answers the requests of one seat."""
+
+    def __init__(self, name: str, token: str, meter: Meter, shared: Shared, on_refused: Callable[[str], None]) -> None:
+        """Serve whoever shows the token; tell of requests that a budget refuses."""
+        self._name, self._token, self._meter, self._shared = name, token, meter, shared
+        self._on_refused = on_refused
+        self._slots = asyncio.Semaphore(shared.config.limits.concurrency)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, whatever it is."""
+        exchange = Exchange(seat=self._name, path=request.path[:200])
+        connection = cast(BoundedConnection, request.protocol)
+        connection.serve_request()
+        try:
+            return await self._answer(request, exchange)
+        except asyncio.CancelledError:
+            exchange.error = exchange.error or "client_gone: the client did not wait for the end"
+            raise
+        finally:
+            exchange.duration_s = time.monotonic() - exchange.started
+            if self._shared.log is not None:
+                self._shared.log.write(exchange.to_json())
+            connection.wait_for_head()
+
+    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        wire: Wire = PATHS.get(request.path, "openai")
+        try:
+            async with asyncio.timeout(self._shared.config.deadline_s) as deadline:
+                return await self._serve(request, exchange, deadline)
+        except RefusedError as error:
+            refusal = error
+        except TimeoutError:
+            if exchange.status:  # a stream has begun, and its client reads nothing
+                exchange.error = "slow_client: the client did not read its stream"
+                cast(BoundedConnection, request.protocol).drop()
+                raise ConnectionResetError from None
+            refusal = RefusedError(504, "deadline_exceeded", "the request was not answered within its deadline")
+        exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {refusal.message}"
+        response = web.Response(
+            status=refusal.status,
+            body=self._shared.redactor.clean(error_body(wire, refusal)),
+            content_type="application/json",
+        )
+        if not request.content.at_eof():
+            response.force_close()  # its body is not read, and may never come
+        return response
+
+    async def _serve(
+        self, request: web.BaseRequest, exchange: Exchange, deadline: asyncio.Timeout
+    ) -> web.StreamResponse:
+        if not hmac.compare_digest(client_token(request.headers).encode(), self._token.encode()):
+            raise RefusedError(401, "wrong_token", "this is not the token of this container")
+        self._check_endpoint(request)
+        if request.path == MODELS_PATH:
+            exchange.status = 200
+            return web.json_response(self._models())
+        async with self._slots:
+            body = await self._read_body(request)
+            exchange.request_bytes = len(body)
+            call = parse_call(request.path, body, _forwarded(request))
+            exchange.model, exchange.stream = call.model, call.stream
+            rule, upstream = self._rule(call)
+            exchange.upstream, exchange.sent_as = upstream.name, rule.send_as or call.model
+            async with self._shared.slots:
+                self._admit()
+                relay = self._relay(call, exchange)
+                with ExitStack() as after:
+                    after.callback(self._charge, rule, exchange, relay)
+                    answer = await self._shared.sender.send(call, rule, upstream, exchange)
+                    after.callback(answer.close)
+                    return await (relay.stream(request, answer, deadline) if answer.streams else relay.whole(answer))
+
+    def _check_endpoint(self, request: web.BaseRequest) -> None:
+        expected = "GET" if request.path == MODELS_PATH else "POST"
+        if request.path != MODELS_PATH and request.path not in PATHS:
+            known = ", ".join((MODELS_PATH, *PATHS))
+            raise RefusedError(404, "unknown_endpoint", f"the gateway has these endpoints: {known}")
+        if request.method != expected:
+            raise RefusedError(405, "wrong_method", f"use {expected} for {request.path}")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise RefusedError(415, "compressed_body", "send the body without Content-Encoding")
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes:
+        limits = self._shared.config.limits
+        too_large = RefusedError(413, "body_too_large", f"a body may have {limits.body_bytes} bytes")
+        if (request.content_length or 0) > limits.body_bytes:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(limits.client_s):
+                async for piece in request.content.iter_any():
+                    body += piece
+                    if len(body) > limits.body_bytes:
+                        raise too_large
+        except TimeoutError:
+            raise RefusedError(408, "slow_client", f"the body did not come within {limits.client_s:g} s") from None
+        except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
+            raise RefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
+        return bytes(body)
+
+    def _rule(self, call: Call) -> tuple[ModelRule, Upstream]:
+        found = self._shared.config.rule_for(call.model, call.wire)
+        if found is None:
+            raise RefusedError(
+                403,
+                "model_not_allowed",
+                f"model {call.model!r} may not be called at {call.path}; see GET {MODELS_PATH}",
+            )
+        return found
+
+    def _admit(self) -> None:
+        """Count the request for the run and for the seat, or for neither."""
+        why = self._shared.meter.admit()
+        if not why and (why := self._meter.admit()):
+            self._shared.meter.give_back()
+        if why:
+            self._on_refused(why)
+            raise RefusedError(403, BUDGET_KIND, why)
+
+    def _relay(self, call: Call, exchange: Exchange) -> Relay:
+        config = self._shared.config
+        return Relay(
+            call,
+            exchange,
+            redactor=self._shared.redactor,
+            limit_bytes=config.limits.answer_bytes,
+            record=self._shared.record,
+            tokens=config.tokens and call.wire == "openai",
+        )
+
+    def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
+        tokens = relay.used()
+        exchange.tokens, exchange.money = tokens, tokens.cost(rule.input_price, rule.output_price)
+        for meter in (self._shared.meter, self._meter):
+            meter.charge(tokens, exchange.money)
+
+    def _models(self) -> dict[str, object]:
+        """Return the models that may be called by name; a pattern names none."""
+        names = [rule.name for rule in self._shared.config.models if not rule.is_pattern]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "gateway"} for name in dict.fromkeys(names)]
+        return {"object": "list", "data": models}
+
+
+def _forwarded(request: web.BaseRequest) -> dict[str, str]:
+    return forwarded_headers(PATHS[request.path], {name.lower(): value for name, value in request.headers.items()})

@@ -1,0 +1,194 @@
+"""Send a request to an upstream, again and again while that may help. Imports aiohttp, config, request, exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import attrs
+
+from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.exchange import Exchange
+from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.request import Call, RefusedError
+from hyperruntime.gateway.tape import Recorded, Tape
+from hyperruntime.gateway.tokens import asks_for_tokens
+
+_CONNECT_S = 15.0
+_RETRIED = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
+_ANSWER_HEADERS = ("Content-Type", "Retry-After", "x-request-id", "request-id", "openai-processing-ms")
+_ANTHROPIC_VERSION = "2023-06-01"
+
+
+@attrs.define(kw_only=True)
+class Answer:
+    """What an upstream answers; its body may still be on the way.
+
+    Attributes:
+        status: of HTTP.
+        headers: the few that go on to the client.
+        body: its pieces as they come.
+        response: what to close.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: AsyncIterator[bytes]
+    response: aiohttp.ClientResponse | None = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a stream of events."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip() == "text/event-stream"
+
+    def close(self) -> None:
+        """Give the connection back if the answer was read to its end, else drop it."""
+        if self.response is not None:
+            self.response.release() if self.response.content.at_eof() else self.response.close()
+
+
+class Sender:
+    """Sends requests to all upstreams of a gateway; made and used in its event loop."""
+
+    def __init__(self, config: GatewayConfig, redactor: Redactor) -> None:
+        """Load keys and tapes.
+
+        Raises:
+            GatewayError: one of them cannot be loaded.
+        """
+        self._config = config
+        self._keys = {upstream.name: upstream.load_key() for upstream in config.upstreams}
+        self._tapes = {upstream.name: Tape(upstream.replay) for upstream in config.upstreams if upstream.replay}
+        for key in self._keys.values():
+            redactor.add(key)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make the connection pool."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=self._config.stall_s)
+        connector = aiohttp.TCPConnector(limit=self._config.concurrency)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "hyperruntime"},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def send(self, call: Call, rule: ModelRule, upstream: Upstream, exchange: Exchange) -> Answer:
+        """Return the first answer that is no passing failure, or the last one.
+
+        Raises:
+            RefusedError: no attempt got an answer.
+        """
+        if upstream.replay:
+            return _played(self._tapes[upstream.name].play(call))
+        extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
+        body = call.encode(rule.send_as, extra)
+        deadline = exchange.started + self._config.deadline_s
+        while True:
+            exchange.attempts += 1
+            last = exchange.attempts > self._config.retries
+            wait_s = self._backoff(exchange.attempts)
+            try:
+                answer = await self._attempt(call, upstream, body)
+                if not answer.streams:
+                    answer = await self._read(answer, exchange)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                if last or time.monotonic() + wait_s > deadline:
+                    raise _unreachable(upstream, error) from None
+            else:
+                wait_s = max(wait_s, retry_after(answer.headers.get("Retry-After", "")))
+                if answer.status not in _RETRIED or last or time.monotonic() + wait_s > deadline:
+                    return answer
+                answer.close()
+            await asyncio.sleep(wait_s)
+
+    async def _attempt(self, call: Call, upstream: Upstream, body: bytes) -> Answer:
+        assert self._session is not None, "opened"
+        headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
+        response = await self._session.post(
+            endpoint(upstream, call.path), data=body, headers=headers, proxy=upstream.proxy, allow_redirects=False
+        )
+        if 300 <= response.status < 400:
+            response.close()
+            raise RefusedError(502, "upstream_redirect", f"upstream {upstream.name!r} redirects; correct its URL")
+        kept = {name: response.headers[name] for name in _ANSWER_HEADERS if name in response.headers}
+        return Answer(status=response.status, headers=kept, body=response.content.iter_any(), response=response)
+
+    async def _read(self, answer: Answer, exchange: Exchange) -> Answer:
+        """Return an answer that is read to its end, so that one that breaks off can be asked for again.
+
+        Raises:
+            RefusedError: it is too large.
+            ClientError, TimeoutError: it broke off.
+        """
+        limit, data = self._config.limits.answer_bytes, bytearray()
+        try:
+            async for piece in answer.body:
+                exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
+                data += piece
+                if len(data) > limit:
+                    raise RefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
+        finally:
+            answer.close()
+        return Answer(status=answer.status, headers=answer.headers, body=_once(bytes(data)))
+
+    def _auth(self, upstream: Upstream) -> dict[str, str]:
+        key = self._keys[upstream.name]
+        if not key:
+            return {}
+        return {"x-api-key": key} if upstream.wire == "anthropic" else {"Authorization": f"Bearer {key}"}
+
+    def _backoff(self, attempt: int) -> float:
+        longest = min(self._config.backoff_max_s, self._config.backoff_s * 2.0 ** min(attempt - 1, 30))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+
+def endpoint(upstream: Upstream, path: str) -> str:
+    """Return the URL of an endpoint: an OpenAI base URL ends where ``/v1`` does, an Anthropic one before it."""
+    base = upstream.url.rstrip("/")
+    if upstream.wire == "anthropic":
+        return base.removesuffix("/v1") + path
+    return base + path.removeprefix("/v1")
+
+
+def forwarded_headers(call_path_wire: str, headers: dict[str, str]) -> dict[str, str]:
+    """Return the client's headers that go on: those that choose a version of the format."""
+    if call_path_wire != "anthropic":
+        return {}
+    kept: dict[str, str] = {name: headers[name] for name in ("anthropic-version", "anthropic-beta") if name in headers}
+    return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
+
+
+def retry_after(text: str) -> float:
+    """Return the seconds that a ``Retry-After`` header asks for; 0 where it is none. Source: RFC 9110, 10.2.3."""
+    text = text.strip()
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+
+
+def _unreachable(upstream: Upstream, error: Exception) -> RefusedError:
+    if isinstance(error, TimeoutError):
+        return RefusedError(504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time")
+    return RefusedError(502, "upstream_unreachable", f"upstream {upstream.name!r} is not reached: {error}")
+
+
+def _played(recorded: Recorded) -> Answer:
+    return Answer(status=recorded.status, headers={"Content-Type": recorded.content_type}, body=_once(recorded.body))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

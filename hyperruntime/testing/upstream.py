@@ -1,0 +1,175 @@
+"""A model server for tests that does what a script says: answers, stalls, fails, breaks off. Needs aiohttp.
+
+It speaks both wire formats with real sockets on the loopback, and keeps what it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+from aiohttp import web
+
+
+@attrs.frozen(kw_only=True)
+class Received:
+    """A request as it arrived.
+
+    Attributes:
+        path: with ``/v1``.
+        headers: names in lower case.
+        body: parsed.
+    """
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Reply:
+    """What to answer.
+
+    Attributes:
+        pieces: of the body; each is sent by itself.
+        status: of HTTP.
+        headers: beside the content type.
+        stream: whether they are server-sent events.
+        wait_s: before the head is sent.
+        pause_s: before each piece.
+        cut: whether the connection is broken after the last piece.
+    """
+
+    pieces: tuple[bytes, ...] = ()
+    status: int = 200
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    stream: bool = False
+    wait_s: float = 0.0
+    pause_s: float = 0.0
+    cut: bool = False
+
+
+Script = Callable[[Received], Reply]
+
+
+def json_reply(body: object, status: int = 200, **headers: str) -> Reply:
+    """Return an answer in one piece."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(pieces=(json.dumps(body).encode(),), status=status, headers=named)
+
+
+def event(data: object, name: str = "") -> bytes:
+    """Return a server-sent event."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
+
+
+def chat(text: str, prompt_tokens: int = 10, completion_tokens: int = 5) -> Reply:
+    """Return an OpenAI chat completion."""
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    return json_reply({"id": "c", "object": "chat.completion", "choices": choices, "usage": usage})
+
+
+def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5, pause_s: float = 0.0) -> Reply:
+    """Return an OpenAI chat completion as a stream that ends with its usage."""
+    deltas = [event({"choices": [{"index": 0, "delta": {"content": word}}], "usage": None}) for word in words]
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+    return Reply(
+        pieces=(*deltas, event({"choices": [], "usage": usage}), event("[DONE]")), stream=True, pause_s=pause_s
+    )
+
+
+def message(text: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
+    """Return an Anthropic message."""
+    usage = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    return json_reply({"type": "message", "content": [{"type": "text", "text": text}], "usage": usage})
+
+
+def message_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
+    """Return an Anthropic message as a stream."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": input_tokens, "output_tokens": 1}}}
+    deltas = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in words]
+    end = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": output_tokens}}
+    said: list[dict[str, Any]] = [start, *deltas, end, {"type": "message_stop"}]
+    return Reply(pieces=tuple(event(data, data["type"]) for data in said), stream=True)
+
+
+class ScriptedUpstream:
+    """The server, while it runs.
+
+    Attributes:
+        url: OpenAI's form of its base URL.
+        received: every request, in its order.
+        gone: how many answers the client did not wait for.
+    """
+
+    def __init__(self, script: Script) -> None:
+        """Answer by a script; :func:`scripted_upstream` starts it."""
+        self._script = script
+        self.url = ""
+        self.received: list[Received] = []
+        self.gone = 0
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Keep the request, and do what the script says."""
+        body = json.loads(await request.read() or b"{}")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        received = Received(path=request.path, headers=headers, body=body)
+        self.received.append(received)
+        reply = self._script(received)
+        try:
+            return await self._play(request, reply)
+        except (asyncio.CancelledError, ConnectionError):
+            self.gone += 1
+            raise
+
+    async def _play(self, request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
+        await asyncio.sleep(reply.wait_s)
+        kind = "text/event-stream" if reply.stream else "application/json"
+        response = web.StreamResponse(status=reply.status, headers={"Content-Type": kind, **reply.headers})
+        if not reply.stream:
+            response.content_length = sum(map(len, reply.pieces)) + reply.cut
+        await response.prepare(request)
+        for piece in reply.pieces:
+            await asyncio.sleep(reply.pause_s)
+            await response.write(piece)
+        if reply.cut and request.transport is not None:
+            await asyncio.sleep(0.05)  # what was sent arrives
+            request.transport.close()
+            return response
+        await response.write_eof()
+        return response
+
+
+@contextmanager
+def scripted_upstream(script: Script) -> Iterator[ScriptedUpstream]:
+    """Run a scripted server on the loopback, in a thread of its own."""
+    upstream = ScriptedUpstream(script)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)
+    thread.start()
+    try:
+        runner = asyncio.run_coroutine_threadsafe(_start(upstream), loop).result(10)
+        yield upstream
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+async def _start(upstream: ScriptedUpstream) -> web.ServerRunner:
+    server = web.Server(upstream.answer, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    return runner

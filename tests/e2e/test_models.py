@@ -1,0 +1,192 @@
+"""Runs whose agents ask models: keys stay on the host, budgets end what they must, usage is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.errors import GatewayError
+from hyperruntime.git import git
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.testing import make_agent_repository
+from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
+
+pytestmark = pytest.mark.engine
+
+KEY = "sk-of-the-host-0123456789"
+ASK = """
+import json
+import os
+import urllib.request
+
+
+def ask(model="gpt-4o"):
+    body = json.dumps({"model": model, "messages": []}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+"""
+IMPROVE = "from ask import ask; assert ask() == 'hello'; improve()"
+LOOP = """
+from ask import ask
+while True:
+    try:
+        ask()
+    except OSError:
+        pass
+"""
+ASKING_TASK_AGENT = r"""
+from ask import ask
+with open(f"{repo}/task_agent.py") as file:
+    text = file.read()
+with open(f"{repo}/task_agent.py", "w") as file:
+    file.write("from ask import ask\n" + text.replace('n = inputs["n"]', 'n = inputs["n"]\n        ask(self.model)')
+               .replace("self.chat", "self.model = model\n        self.chat", 1))
+"""
+SNOOP = r"""
+import subprocess
+secret = "-".join(["of", "the", "host"])
+assert not os.path.exists(".env") and secret.encode() not in open("/proc/self/environ", "rb").read()
+found = subprocess.run(["grep", "-rl", secret, "/workspace", "/run", "/tmp", "/etc"], capture_output=True)
+assert not found.stdout, found.stdout
+objects = subprocess.run("git -c safe.directory='*' cat-file --batch-all-objects --batch", shell=True,
+                         cwd=repo, capture_output=True, check=True).stdout
+assert b"class MetaAgent" in objects and secret.encode() not in objects
+with open(f"{repo}/.env", "w") as file:
+    file.write("OPENAI_BASE_URL=http://evil\n")
+improve()
+"""
+
+
+@pytest.fixture
+def upstream() -> Iterator[ScriptedUpstream]:
+    """A model server that always says hello."""
+    with scripted_upstream(lambda _: chat("hello", 10, 5)) as running:
+        yield running
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, runtime: Runtime, base_image: str, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., RunSummary]:
+    """Return a function that runs an agent whose ``.env``, which is committed, has a key and a server."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def start(actions: dict[int, str], *, dotenv: bool = True, **options: Any) -> RunSummary:
+        agent = make_agent_repository(tmp_path / "agent", actions)
+        (agent / "ask.py").write_text(ASK)
+        if dotenv:
+            (agent / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nexport OPENAI_API_KEY='{KEY}' # mine\n")
+        for command in (["add", "--all"], ["commit", "-q", "-m", "asks"]):
+            git(["-C", str(agent), *command])
+        defaults: dict[str, Any] = {
+            "domains": "circle_packing",
+            "agent": str(agent),
+            "image": base_image,
+            "max_generation": max(actions, default=0),
+            "seed": 3,
+            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
+            "output_dir_parent": str(tmp_path / "out"),
+            "eval_samples": (1,),
+        }
+        return start_run(runtime, GenerateOptions(**{**defaults, **options}))
+
+    return start
+
+
+def seats(summary: RunSummary) -> list[str]:
+    """Return who asked, of each exchange, without the run."""
+    lines = (Path(summary.run_dir) / "exchanges.jsonl").read_text().splitlines()
+    return [json.loads(line)["seat"].partition("/")[2] for line in lines]
+
+
+def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
+    run: Callable[..., RunSummary], upstream: ScriptedUpstream
+) -> None:
+    summary = run({1: IMPROVE + ASKING_TASK_AGENT, 2: SNOOP}, model="qwen", parent_selection="latest")
+    assert [record.failure for record in summary.generations] == [None, None, None], summary.generations
+    assert {received.body["model"] for received in upstream.received} == {"qwen"}
+    assert {received.headers["authorization"] for received in upstream.received} == {f"Bearer {KEY}"}
+    initial, first, second = summary.generations
+    assert seats(summary).count("1/agent") == 1
+    assert set(seats(summary)) == {"1/agent", "1/evaluation", "2/evaluation"}
+    assert initial.usage is not None
+    assert initial.usage.requests == 0
+    assert first.usage is not None
+    assert first.usage.requests == 1 + seats(summary).count("1/evaluation") == 3
+    assert second.dropped == ((".env", ".env is protected"),)
+    metadata = json.loads((Path(summary.run_dir) / "gen_1" / "metadata.json").read_text())
+    assert metadata["hyperruntime"]["usage"] == {"requests": 3, "input_tokens": 30, "output_tokens": 15, "money": 0.0}
+    assert load_run(summary.run_dir).generations[1].usage == first.usage
+
+
+def test_no_file_of_a_run_has_the_key(run: Callable[..., RunSummary]) -> None:
+    summary = run({1: IMPROVE})
+    root = Path(summary.run_dir)
+    for path in root.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+    everything = git(["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"])
+    assert b"def ask" in everything
+    assert KEY.encode() not in everything
+    assert not list((root / "view").rglob("*exchanges*"))
+
+
+def test_a_generation_past_its_budget_fails_of_it_and_blames_nobody(run: Callable[..., RunSummary]) -> None:
+    summary = run({1: "from ask import ask\nwhile True: ask()", 2: IMPROVE}, budget_generation_requests=3)
+    initial, first, second = summary.generations
+    assert (first.failure, first.valid_parent, first.attempts) == ("budget", False, 1)
+    assert "generation 1 is used up: 3 of 3 requests" in first.detail
+    assert first.usage is not None
+    assert first.usage.requests == 3
+    assert initial.valid_parent
+    assert (second.failure, second.parent) == (None, "initial")
+    assert not summary.used_up
+
+
+def test_an_agent_that_does_not_take_no_for_an_answer_is_ended(
+    run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text(
+        f"[gateway]\ngrace_s = 1.0\nupstreams = [{{name = 'u', url = '{upstream.url}'}}]\n"
+        "models = [{name = 'gpt-*', upstream = 'u', output_price = 1e6}]\nbudget = {requests = 50}\n"
+    )
+    summary = run({1: LOOP}, dotenv=False, gateway=str(config), budget_generation_money=15.0)
+    first = summary.generations[1]
+    assert first.failure == "budget", first.detail
+    assert first.usage is not None
+    assert first.usage.money == 15.0
+    assert first.durations["meta agent"] < 30
+
+
+def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
+    run: Callable[..., RunSummary], runtime: Runtime
+) -> None:
+    summary = run({1: IMPROVE, 2: IMPROVE, 3: IMPROVE}, budget_requests=2)
+    assert [record.genid for record in summary.generations] == ["initial", 1, 2]
+    assert "2 of 2 requests" in summary.used_up
+    assert not summary.interrupted
+    again = resume_run(runtime, summary.run_dir)
+    assert [record.genid for record in again.generations] == ["initial", 1, 2]
+    assert again.used_up, "what was used before the resume counts"
+    larger = resume_run(runtime, summary.run_dir, changes={"budget_requests": 3})
+    assert [record.failure for record in larger.generations] == [None] * 4
+    assert not larger.used_up
+
+
+def test_a_run_that_lost_its_servers_says_so_when_it_is_resumed(
+    run: Callable[..., RunSummary], runtime: Runtime, tmp_path: Path
+) -> None:
+    summary = run({1: IMPROVE})
+    (tmp_path / "agent" / ".env").unlink()
+    with pytest.raises(GatewayError, match="no server"):
+        resume_run(runtime, summary.run_dir, max_generation=2)

@@ -1,0 +1,505 @@
+"""The gateway with real sockets: a scripted model server on one side, clients on its Unix socket on the other."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from hyperruntime.errors import BudgetExceededError, GatewayError
+from hyperruntime.gateway import Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
+from hyperruntime.testing.upstream import (
+    Received,
+    Reply,
+    Script,
+    ScriptedUpstream,
+    chat,
+    chat_stream,
+    event,
+    json_reply,
+    message,
+    message_stream,
+    scripted_upstream,
+)
+
+KEY = "sk-the-real-key-0123456789"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+
+
+class UnixConnection(HTTPConnection):
+    """HTTP through a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("gateway", timeout=20)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(self._path)
+
+
+@attrs.define
+class Rig:
+    """A gateway before a scripted upstream, and its seats."""
+
+    gateway: Gateway
+    upstream: ScriptedUpstream
+    directory: Path
+    log: Path
+
+    def seat(self, name: str = "gen-1", budget: Budget | None = None) -> Seat:
+        directory = self.directory / name
+        directory.mkdir()
+        return self.gateway.seat(name, str(directory), budget)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rig]]:
+    """Start a gateway with a script and settings of its own."""
+    monkeypatch.setenv("TEST_KEY", KEY)
+    with ExitStack() as stack:
+
+        def begin(script: Script | Reply, models: tuple[ModelRule, ...] = (), **settings: Any) -> Rig:
+            upstream = stack.enter_context(scripted_upstream(script if callable(script) else lambda _: script))
+            openai = Upstream(name="openai", url=upstream.url, key_env="TEST_KEY")
+            anthropic = Upstream(name="anthropic", url=upstream.url, wire="anthropic", key_env="TEST_KEY")
+            rules = models or (ModelRule(name="m", upstream="openai"), ModelRule(name="c", upstream="anthropic"))
+            log = tmp_path / "log.jsonl"
+            config = GatewayConfig(
+                upstreams=(openai, anthropic),
+                models=rules,
+                log=str(log),
+                **{"backoff_s": 0.01, "deadline_s": 10.0, **settings},
+            )
+            return Rig(stack.enter_context(Gateway(config)), upstream, tmp_path, log)
+
+        yield begin
+
+
+def ask(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -> tuple[int, Any]:
+    """Return an answer's status and its JSON."""
+    response = send(seat, body, path, token)
+    return response.status, json.loads(response.read())
+
+
+def send(seat: Seat, body: object, path: str = CHAT, token: str | None = None) -> HTTPResponse:
+    """Return a response whose body is still to be read."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    shown = seat.token if token is None else token
+    named = {"x-api-key": shown} if path == MESSAGES else {"Authorization": f"Bearer {shown}"}
+    connection = UnixConnection(seat.socket_path)
+    headers = {**named, "Connection": "close"}
+    connection.request("POST" if data else "GET", path, body=data or None, headers=headers)
+    return connection.getresponse()
+
+
+def test_an_openai_request_reaches_the_upstream_with_its_key_and_not_ours(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"))
+    seat = rig.seat()
+    status, answer = ask(seat, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "hello")
+    (received,) = rig.upstream.received
+    assert received.path == CHAT
+    assert received.headers["authorization"] == f"Bearer {KEY}"
+    assert seat.token not in str(received)
+    assert received.body == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_an_anthropic_request_keeps_its_version(start: Callable[..., Rig]) -> None:
+    rig = start(message("hello"))
+    status, answer = ask(rig.seat(), {"model": "c", "max_tokens": 5, "messages": []}, MESSAGES)
+    assert (status, answer["content"][0]["text"]) == (200, "hello")
+    (received,) = rig.upstream.received
+    assert received.path == MESSAGES
+    assert received.headers["x-api-key"] == KEY
+    assert received.headers["anthropic-version"] == "2023-06-01"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings"])
+def test_the_other_endpoints_pass_through(start: Callable[..., Rig], path: str) -> None:
+    rig = start(json_reply({"data": [1], "usage": {"prompt_tokens": 4, "total_tokens": 4}}))
+    seat = rig.seat()
+    assert ask(seat, {"model": "m", "input": "x"}, path)[1]["data"] == [1]
+    assert rig.upstream.received[0].path == path
+    assert seat.spent.input_tokens == 4
+
+
+def test_a_stream_arrives_event_by_event(start: Callable[..., Rig]) -> None:
+    rig = start(chat_stream("a", "b", "c", pause_s=0.3))
+    seat = rig.seat()
+    began = time.monotonic()
+    response = send(seat, {"model": "m", "messages": [], "stream": True})
+    first = response.readline()
+    first_s = time.monotonic() - began
+    rest = response.read()
+    assert b'"a"' in first
+    assert first_s < 0.8 < time.monotonic() - began
+    assert rest.endswith(b"data: [DONE]\n\n")
+    assert rig.upstream.received[0].body["stream_options"] == {"include_usage": True}
+    assert b'"choices": []' not in rest, "the client did not ask for the usage"
+    assert (seat.spent.input_tokens, seat.spent.output_tokens) == (10, 5)
+
+
+def test_a_client_that_asks_for_usage_gets_it(start: Callable[..., Rig]) -> None:
+    rig = start(chat_stream("a"))
+    body = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
+    assert b'"choices": []' in send(rig.seat(), body).read()
+
+
+def test_an_anthropic_stream_is_relayed_unchanged_and_counted(start: Callable[..., Rig]) -> None:
+    reply = message_stream("a", "b", output_tokens=7)
+    rig = start(reply)
+    seat = rig.seat()
+    assert send(seat, {"model": "c", "messages": [], "stream": True}, MESSAGES).read() == b"".join(reply.pieces)
+    assert (seat.spent.input_tokens, seat.spent.output_tokens) == (10, 7)
+
+
+def test_models_are_mapped_and_others_refused(start: Callable[..., Rig]) -> None:
+    rules = (ModelRule(name="gpt", upstream="openai", send_as="local-7b"), ModelRule(name="x-*", upstream="openai"))
+    rig = start(chat("hello"), models=rules)
+    seat = rig.seat()
+    assert ask(seat, {"model": "gpt"})[0] == ask(seat, {"model": "x-1"})[0] == 200
+    assert [received.body["model"] for received in rig.upstream.received] == ["local-7b", "x-1"]
+    status, answer = ask(seat, {"model": "dear"})
+    assert (status, answer["error"]["type"]) == (403, "model_not_allowed")
+    assert len(rig.upstream.received) == 2
+    assert [model["id"] for model in ask(seat, b"", "/v1/models")[1]["data"]] == ["gpt"]
+
+
+def test_a_failing_upstream_is_asked_again_until_it_answers(start: Callable[..., Rig]) -> None:
+    replies = iter([json_reply({}, 503), json_reply({}, 429, Retry_After="0.5"), Reply(cut=True), chat("at last")])
+    rig = start(lambda _: next(replies))
+    began = time.monotonic()
+    status, answer = ask(rig.seat(), {"model": "m"})
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "at last")
+    assert time.monotonic() - began >= 0.5, "Retry-After was honoured"
+    assert rig.lines()[0]["attempts"] == 4
+
+
+def test_the_last_failure_is_handed_on(start: Callable[..., Rig]) -> None:
+    rig = start(json_reply({"error": {"message": "full"}}, 529), retries=2)
+    seat = rig.seat()
+    assert ask(seat, {"model": "m"}) == (529, {"error": {"message": "full"}})
+    assert len(rig.upstream.received) == 3
+    assert seat.spent.input_tokens == 0
+    assert rig.lines()[0]["attempts"] == 3
+
+
+def test_a_clients_own_mistake_is_not_repeated(start: Callable[..., Rig]) -> None:
+    rig = start(json_reply({"error": {"message": "no"}}, 400))
+    assert ask(rig.seat(), {"model": "m"})[0] == 400
+    assert len(rig.upstream.received) == 1
+
+
+def test_a_stalled_upstream_ends_at_the_deadline(start: Callable[..., Rig]) -> None:
+    rig = start(attrs.evolve(chat("late"), wait_s=30.0), deadline_s=1.0)
+    began = time.monotonic()
+    status, answer = ask(rig.seat(), {"model": "m"})
+    assert (status, answer["error"]["type"]) == (504, "deadline_exceeded")
+    assert time.monotonic() - began < 3
+
+
+def test_a_stream_that_stalls_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
+    rig = start(attrs.evolve(chat_stream("a", "b"), pause_s=1.5), stall_s=0.3, retries=0)
+    seat = rig.seat()
+    response = send(seat, {"model": "m", "stream": True})
+    assert b"upstream_lost" in response.read()
+    assert rig.lines()[0]["error"].startswith("upstream_lost")
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_counted(start: Callable[..., Rig]) -> None:
+    rig = start(Reply(pieces=(event({"choices": [{"delta": {"content": "x" * 400}}]}),), stream=True, cut=True))
+    seat = rig.seat()
+    assert b"upstream_lost" in send(seat, {"model": "m", "stream": True}).read()
+    assert seat.spent.output_tokens >= 100
+    assert rig.lines()[0]["usage"]["estimated"] is True
+
+
+def test_a_client_that_leaves_ends_the_upstreams_work(start: Callable[..., Rig]) -> None:
+    rig = start(chat_stream(*"abcdefghij" * 10, pause_s=0.1))
+    seat = rig.seat()
+    response = send(seat, {"model": "m", "stream": True})
+    response.readline()
+    response.close()
+    deadline = time.monotonic() + 5
+    while not rig.upstream.gone and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert rig.upstream.gone == 1
+
+
+def test_a_used_up_budget_refuses_and_says_so_on_the_host(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello", 10, 5), budget=Budget(requests=3))
+    seat, other = rig.seat(budget=Budget(tokens=15)), rig.seat("gen-2")
+    assert ask(seat, {"model": "m"})[0] == 200
+    seat.check()
+    status, answer = ask(seat, {"model": "m"})
+    assert (status, answer["error"]["type"]) == (403, "budget_exceeded")
+    with pytest.raises(BudgetExceededError, match="gen-1 is used up: 15 of 15 tokens"):
+        seat.check()
+    assert [ask(other, {"model": "m"})[0] for _ in range(3)] == [200, 200, 403]
+    with pytest.raises(BudgetExceededError, match="the run"):
+        other.check()
+    assert rig.gateway.spent.requests == 3
+
+
+def test_money_is_counted_by_the_price_table(start: Callable[..., Rig]) -> None:
+    rule = ModelRule(name="m", upstream="openai", input_price=2.0, output_price=10.0)
+    rig = start(chat("hello", 1_000_000, 100_000), models=(rule,))
+    seat = rig.seat(budget=Budget(money=2.5))
+    assert ask(seat, {"model": "m"})[0] == 200
+    assert seat.spent.money == pytest.approx(3.0)
+    assert ask(seat, {"model": "m"})[0] == 403
+
+
+def test_another_containers_token_is_refused(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"))
+    seat, other = rig.seat(), rig.seat("gen-2")
+    for token in (other.token, "", "x", KEY):
+        assert ask(seat, {"model": "m"}, token=token)[0] == 401
+    assert rig.upstream.received == []
+    assert [line["seat"] for line in rig.lines()] == ["gen-1"] * 4
+
+
+def test_keys_and_tokens_are_in_no_log_and_no_answer(start: Callable[..., Rig], tmp_path: Path) -> None:
+    def leaky(received: Received) -> Reply:
+        if received.body.get("stream"):
+            return Reply(pieces=(event({"said": received.headers["authorization"]}),), stream=True)
+        return json_reply({"error": {"message": f"bad key {KEY}"}}, 401)
+
+    rig = start(leaky, record=str(tmp_path / "tape"))
+    seat = rig.seat()
+    assert ask(seat, {"model": "m", "user": seat.token})[1] == {"error": {"message": "bad key [redacted]"}}
+    assert KEY.encode() not in send(seat, {"model": "m", "stream": True}).read()
+    written = rig.log.read_text() + (tmp_path / "tape").read_text()
+    assert KEY not in written
+    assert seat.token not in written
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "status"),
+    [
+        (b"{", CHAT, 400),
+        (b'{"model": "m"}', "/v1/files", 404),
+        (b'{"model": "m"}', "/v1/chat/../models", 404),
+        (b'{"model": "m"}', "/v1/models", 405),
+        (b"x" * 2000, CHAT, 413),
+    ],
+)
+def test_what_is_no_request_is_refused(start: Callable[..., Rig], body: bytes, path: str, status: int) -> None:
+    rig = start(chat("hello"), limits=ClientLimits(body_bytes=1000))
+    assert ask(rig.seat(), body, path)[0] == status
+    assert rig.upstream.received == []
+    assert rig.lines()[0]["status"] == status
+
+
+def raw(seat: Seat) -> socket.socket:
+    """Return a bare connection."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    client.connect(seat.socket_path)
+    return client
+
+
+def test_slow_clients_are_dropped_and_others_served(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"), limits=ClientLimits(client_s=1.0, connections=20))
+    seat, other = rig.seat(), rig.seat("gen-2")
+    began = time.monotonic()
+    clients = [raw(seat) for _ in range(20)]
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\nContent-Length: 100\r\n\r\n"
+    for index, client in enumerate(clients):
+        client.sendall(head[:50].encode() if index % 2 else head.encode() + b"{")
+    assert ask(other, {"model": "m"})[0] == 200, "another container is served meanwhile"
+    answers = [read_all(client) for client in clients]
+    assert time.monotonic() - began < 5
+    assert all(b"slow_client" in answer for answer in answers[::2])
+    assert answers[1::2] == [b""] * 10
+    assert ask(seat, {"model": "m"})[0] == 200
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Return what comes until the other side closes."""
+    data = b""
+    try:
+        while piece := client.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    client.close()
+    return data
+
+
+def test_a_flood_of_connections_is_cut_at_the_limit(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"), limits=ClientLimits(connections=5))
+    seat, other = rig.seat(), rig.seat("gen-2")
+    clients = [raw(seat) for _ in range(30)]
+    assert ask(other, {"model": "m"})[0] == 200
+    closed = [client for client in clients if is_closed(client)]
+    assert len(closed) == 25
+    for client in clients:
+        client.close()
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Tell whether the other side closed."""
+    client.settimeout(0.1)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_requests_sent_ahead_are_bounded(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"))
+    client = raw(rig.seat())
+    requests = b"GET /v1/models HTTP/1.1\r\nHost: g\r\n\r\n" * 1_000_000
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        client.sendall(requests)
+    client.close()
+
+
+@pytest.mark.parametrize("junk", [b"\x00" * 5000, b"GET / HTTP/9.9\r\n\r\n", b"G" * 100_000, b"\r\n" * 5000])
+def test_junk_is_answered_or_dropped(start: Callable[..., Rig], junk: bytes) -> None:
+    rig = start(chat("hello"), limits=ClientLimits(client_s=1.0))
+    seat = rig.seat()
+    client = raw(seat)
+    client.sendall(junk)
+    answer = read_all(client)
+    assert answer == b"" or b" 400 " in answer.splitlines()[0]
+    assert ask(seat, {"model": "m"})[0] == 200
+
+
+def test_more_requests_than_slots_wait_their_turn(start: Callable[..., Rig]) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def script(_: Received) -> Reply:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+            threading.Timer(0.1, lambda: running.__setitem__(0, running[0] - 1)).start()
+        return attrs.evolve(chat("x"), wait_s=0.15)
+
+    rig = start(script, concurrency=3)
+    seat = rig.seat()
+    with ThreadPoolExecutor(12) as pool:
+        assert set(pool.map(lambda _: ask(seat, {"model": "m"})[0], range(12))) == {200}
+    assert most[0] <= 3
+
+
+def test_what_was_recorded_is_played_back_without_an_upstream(start: Callable[..., Rig], tmp_path: Path) -> None:
+    replies = iter([chat("one"), chat("two"), chat_stream("a", "b")])
+    rig = start(lambda _: next(replies), record=str(tmp_path / "tape"))
+    seat = rig.seat()
+    bodies = [{"model": "m"}, {"model": "m"}, {"model": "m", "stream": True}]
+    live = [send(seat, body).read() for body in bodies]
+    rig.gateway.close()
+    config = GatewayConfig(
+        upstreams=(Upstream(name="r", url=f"replay:{tmp_path}/tape"),), models=(ModelRule(name="*", upstream="r"),)
+    )
+    with Gateway(config) as gateway:
+        played = gateway.seat("gen-1", str(tmp_path))
+        assert [send(played, body).read() for body in bodies] == live
+        assert played.spent.output_tokens == 15
+        assert ask(played, bodies[0])[0] == 404
+
+
+def test_a_closed_seat_ends_its_connections_and_a_closed_gateway_all(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"))
+    seat, other = rig.seat(), rig.seat("gen-2")
+    client = raw(seat)
+    seat.close()
+    assert not Path(seat.socket_path).exists()
+    assert read_all(client) == b""
+    assert ask(other, {"model": "m"})[0] == 200
+    threads = threading.active_count()
+    rig.gateway.close()
+    rig.gateway.close()
+    assert threading.active_count() < threads
+    with pytest.raises(GatewayError, match="closed"):
+        rig.gateway.seat("gen-3", str(rig.directory))
+
+
+def test_a_socket_lies_also_below_a_long_path(start: Callable[..., Rig], tmp_path: Path) -> None:
+    rig = start(chat("hello"))
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    seat = rig.gateway.seat("gen-1", str(deep))
+    assert Path(seat.socket_path).is_socket()
+
+
+def test_the_log_tells_each_exchange(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello", 11, 3))
+    ask(rig.seat("gen-7"), {"model": "m"})
+    (line,) = rig.lines()
+    assert (line["seat"], line["model"], line["status"], line["attempts"]) == ("gen-7", "m", 200, 1)
+    assert line["usage"] == {"input_tokens": 11, "output_tokens": 3, "estimated": False}
+    assert 0 < line["first_byte_s"] <= line["duration_s"] < 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_generated_tokens_are_logged_with_their_probabilities_when_asked(
+    start: Callable[..., Rig], *, stream: bool
+) -> None:
+    tokens = [{"token": "he", "logprob": -0.5}, {"token": "llo", "logprob": -0.1}]
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    if stream:
+        deltas = [{"choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token]}}]} for token in tokens]
+        reply = Reply(pieces=(*map(event, deltas), event({"choices": [], "usage": usage})), stream=True)
+    else:
+        reply = json_reply({"choices": [{"index": 0, "logprobs": {"content": tokens}}], "usage": usage})
+    rig = start(reply, tokens=True)
+    send(rig.seat(), {"model": "m", "stream": stream}).read()
+    assert rig.upstream.received[0].body["logprobs"] is True
+    (line,) = rig.lines()
+    assert line["generated"]["choices"] == [{"index": 0, "tokens": ["he", "llo"], "logprobs": [-0.5, -0.1]}]
+
+
+def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
+    rig = start(chat_stream(*"abcdefghij", pause_s=0.3), deadline_s=1.0)
+    began = time.monotonic()
+    data = send(rig.seat(), {"model": "m", "stream": True}).read()
+    assert data.startswith(b"data: ")
+    assert b"upstream_lost" in data
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody(start: Callable[..., Rig]) -> None:
+    rig = start(
+        Reply(pieces=tuple(event("x" * 100_000) for _ in range(300)), stream=True), deadline_s=1.0, concurrency=1
+    )
+    seat, other = rig.seat(), rig.seat("gen-2")
+    body = json.dumps({"model": "m", "stream": True})
+    client = raw(seat)
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    began = time.monotonic()
+    time.sleep(0.3)
+    assert send(other, {"model": "m", "stream": True}).status in (200, 504)
+    assert time.monotonic() - began < 5
+    client.close()
+
+
+def test_a_client_that_changes_the_protocol_is_dropped(start: Callable[..., Rig]) -> None:
+    client = raw(start(chat("hello")).seat())
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        client.sendall(
+            b"GET /v1/models HTTP/1.1\r\nHost: g\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+            + b"x" * 50_000_000
+        )
+    client.close()

@@ -1,0 +1,255 @@
+"""The gateway's pure parts: framing, usage, requests, tapes, configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.gateway.budget import Meter, Tokens
+from hyperruntime.gateway.config import Budget, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.configfile import load_config
+from hyperruntime.gateway.exchange import LineFile
+from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.request import RefusedError, parse_call
+from hyperruntime.gateway.sse import EventSplitter, EventTooLongError, event_data
+from hyperruntime.gateway.tape import Recorded, Tape, call_key, record
+from hyperruntime.gateway.upstream import endpoint, retry_after
+from hyperruntime.gateway.usage import StreamUsage, parse_usage
+
+CHAT = "/v1/chat/completions"
+stream_bytes = st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"\xff", b":"])).map(b"".join)
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    """Return pieces of data."""
+    places = sorted({min(place, len(data)) for place in at})
+    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+@given(stream_bytes, st.lists(st.integers(0, 60)))
+def test_a_stream_comes_out_as_it_went_in_however_it_is_cut(data: bytes, at: list[int]) -> None:
+    splitter = EventSplitter(10_000)
+    events = [event for piece in cut(data, at) for event in splitter.feed(piece)]
+    assert b"".join(events) + splitter.rest() == data
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.sampled_from(["\n", "\r\n"]), st.data())
+def test_events_are_the_same_however_the_stream_is_cut(texts: list[str], end: str, data: st.DataObject) -> None:
+    raw = "".join(f"event: e{end}data: {json.dumps(text)}{end}{end}" for text in texts).encode()
+    at = data.draw(st.lists(st.integers(0, len(raw))))
+    splitter = EventSplitter(100_000)
+    events = [event for piece in cut(raw, at) for event in splitter.feed(piece)]
+    assert [event_data(event) for event in events] == texts
+    assert splitter.rest() == b""
+
+
+def test_an_event_that_never_ends_is_refused() -> None:
+    splitter = EventSplitter(100)
+    assert splitter.feed(b"data: x\n" * 12) == []
+    with pytest.raises(EventTooLongError):
+        splitter.feed(b"data: x\n")
+
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values))
+def test_a_request_goes_on_unchanged_but_for_its_model(extra: dict[str, Any]) -> None:
+    sent = {**extra, "model": "a", "stream": False}
+    call = parse_call(CHAT, json.dumps(sent).encode(), {})
+    assert json.loads(call.encode("b")) == {**sent, "model": "b"}
+
+
+@given(st.binary())
+def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
+    status = 200
+    try:
+        call = parse_call(CHAT, body, {})
+    except RefusedError as error:
+        status = error.status
+    else:
+        assert call.model == json.loads(body)["model"]
+    assert status in (200, 400)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"model": 1}',
+        b'{"model": ""}',
+        b'{"model": "a", "stream": "yes"}',
+        b'{"model": "a", "temperature": NaN}',
+        b"[" * 200_000,
+        b'{"model": "a", "n": ' + b"9" * 10_000 + b"}",
+        b'{"model": "' + b"m" * 1000 + b'"}',
+    ],
+)
+def test_a_malformed_request_is_refused(body: bytes) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parse_call(CHAT, body, {})
+    assert refused.value.status == 400
+
+
+def test_a_model_named_twice_is_one_model() -> None:
+    call = parse_call(CHAT, b'{"model": "dear", "model": "cheap"}', {})
+    assert call.model == "cheap"
+    assert call.encode(None).count(b"model") == 1
+
+
+def test_usage_is_read_of_both_formats() -> None:
+    assert parse_usage(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}') == Tokens(input=3, output=4)
+    anthropic = b'{"usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}}'
+    assert parse_usage(anthropic) == Tokens(input=5, output=4)
+    assert parse_usage(b'{"usage": {"prompt_tokens": -3, "completion_tokens": true}}') == Tokens()
+    assert parse_usage(b"{}") is None
+    assert parse_usage(b"\xff") is None
+
+
+def test_a_streams_usage_grows_and_a_cut_stream_is_estimated() -> None:
+    usage = StreamUsage()
+    usage.see(b'data: {"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}\n\n')
+    usage.see(b'data: {"usage": {"output_tokens": 30}}\n\n')
+    assert usage.total(complete=True, request_bytes=4, answer_bytes=4000) == Tokens(input=7, output=30)
+    assert usage.total(complete=False, request_bytes=4, answer_bytes=4000) == Tokens(
+        input=7, output=1000, estimated=True
+    )
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after("3") == 3
+    assert retry_after("0.5") == 0.5
+    assert retry_after("Wed, 21 Oct 2065 07:28:00 GMT") > 1e9
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert retry_after("soon") == retry_after("") == retry_after("-5") == 0
+
+
+def test_base_urls_are_taken_in_the_form_of_each_client() -> None:
+    assert endpoint(Upstream(name="a", url="http://h/v1"), CHAT) == "http://h/v1/chat/completions"
+    assert endpoint(Upstream(name="a", url="http://h/api/"), CHAT) == "http://h/api/chat/completions"
+    for url in ("https://h", "https://h/v1", "https://h/v1/"):
+        assert endpoint(Upstream(name="a", url=url, wire="anthropic"), "/v1/messages") == "https://h/v1/messages"
+
+
+def test_the_first_rule_of_the_right_format_holds() -> None:
+    upstreams = (Upstream(name="o", url="http://o/v1"), Upstream(name="a", url="http://a", wire="anthropic"))
+    rules = (ModelRule(name="x*", upstream="a"), ModelRule(name="*", upstream="o", send_as="y"))
+    config = GatewayConfig(upstreams=upstreams, models=rules)
+    assert config.rule_for("x1", "anthropic") == (rules[0], upstreams[0 + 1])
+    assert config.rule_for("x1", "openai") == (rules[1], upstreams[0])
+    assert config.rule_for("z", "anthropic") is None
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://user:pass@h/v1", "h/v1", "http://h/v1?key=1", ""])
+def test_an_upstream_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(SpecError, match="url"):
+        Upstream(name="a", url=url)
+
+
+def test_a_rule_leads_to_an_upstream_that_is_there() -> None:
+    with pytest.raises(SpecError, match=r"ModelRule\.upstream"):
+        GatewayConfig(upstreams=(), models=(ModelRule(name="*", upstream="a"),))
+
+
+def test_keys_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-file\n")
+    monkeypatch.setenv("SOME_KEY", "sk-env")
+    assert Upstream(name="a", url="http://h", key_env="SOME_KEY").load_key() == "sk-env"
+    assert Upstream(name="a", url="http://h", key_file=str(tmp_path / "key")).load_key() == "sk-file"
+    with pytest.raises(GatewayError, match="set NO_KEY in the environment"):
+        Upstream(name="a", url="http://h", key_env="NO_KEY").load_key()
+
+
+def test_a_budget_refuses_what_comes_after_it_is_used_up() -> None:
+    meter = Meter("gen 3", Budget(tokens=10, money=1.0))
+    assert meter.admit() == ""
+    meter.charge(Tokens(input=4, output=6), 0.5)
+    assert meter.admit() == "the budget of gen 3 is used up: 10 of 10 tokens"
+    assert meter.spent.requests == 1
+
+
+def test_keys_are_taken_out_of_what_is_written(tmp_path: Path) -> None:
+    file = LineFile(str(tmp_path / "a/log"), Redactor(['sk-"quoted"', "sk-plain"]))
+    file.write({"said": 'the key sk-"quoted" and sk-plain', "n": 1})
+    file.close()
+    text = (tmp_path / "a/log").read_text()
+    assert json.loads(text) == {"said": "the key [redacted] and [redacted]", "n": 1}
+    assert (tmp_path / "a/log").stat().st_mode & 0o077 == 0
+
+
+def test_a_tape_plays_answers_in_their_order_whatever_the_order_of_fields(tmp_path: Path) -> None:
+    path = str(tmp_path / "tape")
+    file = LineFile(path, Redactor())
+    call = parse_call(CHAT, b'{"model": "a", "messages": []}', {})
+    for text in (b"one", b"two"):
+        record(file, call, Recorded(status=200, content_type="t", body=text))
+    file.close()
+    tape, again = Tape(path), parse_call(CHAT, b'{"messages": [], "model": "a"}', {})
+    assert call_key(call) == call_key(again)
+    assert [tape.play(again).body, tape.play(call).body] == [b"one", b"two"]
+    with pytest.raises(RefusedError, match="fewer times"):
+        tape.play(call)
+    with pytest.raises(RefusedError, match="no such request"):
+        tape.play(parse_call(CHAT, b'{"model": "b"}', {}))
+
+
+def test_a_torn_tape_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "tape").write_text('{"key": "a", "status": 200, "type": "t", "body": ""}\n{"key')
+    with pytest.raises(GatewayError, match="line 2"):
+        Tape(str(tmp_path / "tape"))
+
+
+def test_a_configuration_is_read_from_toml_with_its_paths(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        """
+        [gateway]
+        log = "logs/exchanges.jsonl"
+        retries = 2
+        budget = {tokens = 1000, money = 2.5}
+        [[gateway.upstreams]]
+        name = "vllm"
+        url = "http://node7:8000/v1"
+        key_env = "VLLM_KEY"
+        [[gateway.upstreams]]
+        name = "old"
+        url = "replay:tape.jsonl"
+        [[gateway.models]]
+        name = "gpt-*"
+        upstream = "vllm"
+        send_as = "qwen"
+        """
+    )
+    config = load_config(tmp_path / "c.toml")
+    assert config.log == str(tmp_path / "logs/exchanges.jsonl")
+    assert (config.retries, config.budget) == (2, Budget(tokens=1000, money=2.5))
+    assert [upstream.name for upstream in config.upstreams] == ["vllm", "old"]
+    assert config.upstreams[1].replay == str(tmp_path / "tape.jsonl")
+    assert config.models == (ModelRule(name="gpt-*", upstream="vllm", send_as="qwen"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no table"),
+        ("[gateway", "TOML"),
+        ("[gateway]\nmodels = []\nupstream = 3", "upstream"),
+        ("[gateway]\nmodels = []\n[[gateway.upstreams]]\nname = 'a'\nurl = 'ftp://x'", "http"),
+        ("[gateway]\nmodels = []\nretries = -1", "zero or more"),
+    ],
+)
+def test_a_wrong_configuration_is_told(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(GatewayError, match=why):
+        load_config(tmp_path / "c.toml")

@@ -1,0 +1,180 @@
+"""Which gateway a run has, and what its generations used before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
+from hyperruntime.gateway.derive import derive_config
+from hyperruntime.gateway.dotenv import parse_dotenv
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.models import choose_gateway, spent_by_generation
+from hyperruntime.loop.options import GenerateOptions
+
+VARIABLES = [
+    f"{who}_{what}" for who in ("OPENAI", "ANTHROPIC", "GEMINI") for what in ("API_KEY", "BASE_URL", "API_BASE")
+]
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the machine's own keys away."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def options(**given_options: Any) -> GenerateOptions:
+    return GenerateOptions(domains="circle_packing", **given_options)
+
+
+def choose(tmp_path: Path, dotenv: str | None = None, **given_options: Any) -> GatewayConfig | None:
+    if dotenv is not None:
+        (tmp_path / ".env").write_text(dotenv)
+    return choose_gateway(options(**given_options), tmp_path, Layout(tmp_path / "run"))
+
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+values = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]))
+
+
+def quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@given(st.dictionaries(names, values))
+def test_quoted_values_come_back_as_they_were(variables: dict[str, str]) -> None:
+    text = "".join(f"export {name} = {quoted(value)}  # why\n" for name, value in variables.items())
+    assert parse_dotenv(text) == variables
+
+
+@given(st.text())
+def test_any_text_is_read_as_some_variables(text: str) -> None:
+    assert all(isinstance(name, str) for name in parse_dotenv(text))
+
+
+def test_a_dotenv_file_is_read_as_its_users_write_it() -> None:
+    text = "# keys\nA=1\n B = two words # not this\nC='a # b'\nD=\"x\\ny\"\nE=a#b\nF=\nno line\nA=2\n"
+    assert parse_dotenv(text) == {"A": "2", "B": "two words", "C": "a # b", "D": "x\ny", "E": "a#b", "F": ""}
+
+
+def test_nothing_asks_for_a_gateway_unless_something_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    assert choose(tmp_path) is None, "a key in the environment is no wish to spend money"
+    assert choose(tmp_path, dotenv="GEMINI_API_KEY=x\nOTHER=1\n") is None
+    assert choose(tmp_path, contract="hyperagents") is not None
+    assert choose(tmp_path, model="gpt-4o") is not None
+
+
+def test_a_dotenv_file_names_servers_and_keeps_its_keys(tmp_path: Path) -> None:
+    config = choose(tmp_path, "OPENAI_API_KEY=sk-openai\nANTHROPIC_API_KEY=sk-ant\nANTHROPIC_API_BASE=http://a:1\n")
+    assert config is not None
+    assert {upstream.name: (upstream.url, upstream.load_key()) for upstream in config.upstreams} == {
+        "openai": ("https://api.openai.com/v1", "sk-openai"),
+        "anthropic": ("http://a:1", "sk-ant"),
+    }
+    assert "sk-" not in repr(config)
+    assert config.log == str(tmp_path / "run" / "exchanges.jsonl")
+
+
+def test_the_environment_goes_before_the_dotenv_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-file\nOPENAI_API_BASE=http://file/v1\n")
+    config = derive_config(tmp_path / ".env", {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": "http://env/v1"})
+    assert config is not None
+    (upstream,) = config.upstreams
+    assert (upstream.url, upstream.key_env) == ("http://env/v1", "OPENAI_API_KEY")
+
+
+@pytest.mark.parametrize("wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}])
+def test_a_wish_that_no_server_can_fulfil_is_refused(tmp_path: Path, wish: dict[str, Any]) -> None:
+    with pytest.raises(GatewayError, match="no server that has any"):
+        choose(tmp_path, **wish)
+
+
+def test_a_key_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[gateway]\nupstreams = [{name='u', url='http://u/v1', key_env='MY_KEY'}]\nmodels = []\n")
+    with pytest.raises(GatewayError, match="set MY_KEY"):
+        choose(tmp_path, gateway=str(path))
+
+
+def test_budgets_of_the_options_go_over_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[gateway]\nupstreams = []\nmodels = []\nbudget = {requests = 5, tokens = 7}\n")
+    config = choose(tmp_path, gateway=str(path), budget_tokens=9)
+    assert config is not None
+    assert config.budget == Budget(requests=5, tokens=9)
+
+
+BOTH = GatewayConfig(
+    upstreams=(Upstream(name="o", url="http://o/v1"), Upstream(name="a", url="http://a", wire="anthropic")),
+    models=(
+        ModelRule(name="small", upstream="o", send_as="qwen-7b", input_price=2.0),
+        ModelRule(name="claude-*", upstream="a"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "wire", "sent"),
+    [
+        ("small", "openai", "qwen-7b"),
+        ("openai/small", "openai", "qwen-7b"),
+        ("claude-x", "anthropic", "claude-x"),
+        ("anthropic/claude-x", "anthropic", "claude-x"),
+    ],
+)
+def test_a_chosen_model_answers_whatever_is_asked_for(model: str, wire: Any, sent: str) -> None:
+    mapped = BOTH.with_model(model)
+    found = mapped.rule_for("gpt-4o", wire)
+    assert found is not None
+    assert found[0].send_as == sent
+    other = mapped.rule_for("claude-y", "anthropic" if wire == "openai" else "openai")
+    assert (other is not None) == (wire == "openai"), "the other format is as it was"
+
+
+def test_a_chosen_model_keeps_its_price_and_must_be_one_of_the_rules() -> None:
+    assert BOTH.with_model("small").models[0].input_price == 2.0
+    for model in ("gpt-4o", "openai/claude-x", "anthropic/small"):
+        with pytest.raises(SpecError, match="model"):
+            BOTH.with_model(model)
+
+
+spents = st.builds(
+    Spent,
+    requests=st.just(1),
+    input_tokens=st.integers(0, 10**6),
+    output_tokens=st.integers(0, 10**6),
+    money=st.integers(0, 100).map(float),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["initial", "1", "12"]), st.sampled_from(["run", "other"]), spents)))
+def test_what_was_used_is_found_again_in_the_log(
+    tmp_path_factory: pytest.TempPathFactory, exchanges: list[tuple[str, str, Spent]]
+) -> None:
+    log = tmp_path_factory.mktemp("log") / "exchanges.jsonl"
+    lines = []
+    for genid, run, spent in exchanges:
+        usage = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens}
+        lines.append(json.dumps({"seat": f"{run}/{genid}/agent", "usage": usage, "money": spent.money}))
+        lines.append(json.dumps({"seat": f"{run}/{genid}/agent", "usage": None, "money": 0.0}))
+    log.write_text("".join(f"{line}\n" for line in lines) + '{"seat": "run/1/ag')
+    expected: dict[str, Spent] = {}
+    for genid, run, spent in exchanges:
+        if run == "run":
+            before = expected.get(genid, Spent())
+            sums = {name: getattr(before, name) + value for name, value in attrs.asdict(spent).items()}
+            expected[genid] = Spent(**sums)
+    assert spent_by_generation(log, "run") == expected
+
+
+def test_no_log_is_nothing_used(tmp_path: Path) -> None:
+    assert spent_by_generation(tmp_path / "none", "run") == {}
