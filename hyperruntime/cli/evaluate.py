@@ -22,7 +22,6 @@ from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.single import Evaluation, evaluate_generation
 
 _EXIT_BY_SIGNAL, _SIGINT = 128, 2
-_SPLITS = ("train", "val", "test")
 
 
 @click.command(
@@ -34,7 +33,7 @@ _SPLITS = ("train", "val", "test")
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.argument("generation", type=GENERATION)
-@click.option("--split", type=click.Choice(_SPLITS), default="test", show_default=True, help="On what.")
+@click.option("--split", metavar="NAME", default="test", show_default=True, help="On what.")
 @click.option("--samples", type=click.IntRange(min=1), help="Tasks of each domain at most; default: all.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How many times.")
 @json_option
