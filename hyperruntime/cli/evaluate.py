@@ -50,14 +50,14 @@ def evaluate(
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
         ensure_image(runtime, options)
         with last_signal() as number:
+            made: tuple[Evaluation, ...] = ()
+            interrupted = ""
             try:
                 made = evaluate_generation(
                     runtime, run_dir, generation, split=split, samples=samples, repeat=repeat, on_event=_tell
                 )
             except RunInterruptedError as error:
                 interrupted = str(error)
-            else:
-                interrupted = ""
     if interrupted:
         note(interrupted)
         return _EXIT_BY_SIGNAL + (number() or _SIGINT)

@@ -155,26 +155,34 @@ def _one(setting: Setting, record: GenerationRecord, split: str, number: int, na
         if known := _read(final, record.genid, split, number):
             return known
         partial = home / f".{name}.partial"
-        seed = (setting.options.seed or 0) + number
-        seeded = attrs.evolve(setting, options=attrs.evolve(setting.options, seed=seed))
-        results = _attempts(seeded, record, split, partial)
-        scores = {domain: splits[split].mean for domain, splits in results.items()}
-        value: dict[str, Any] = {
-            "genid": record.genid,
-            "split": split,
-            "repeat": number,
-            "seed": seed,
-            "score": sum(scores.values()) / len(scores),
-            "scores": scores,
-            "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
-            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        }
-        (partial / _PHASES).unlink(missing_ok=True)
-        write_file(partial / RESULT, json_document(value))
-        finish_directory(partial, final)
+        try:
+            _make(setting, record, split, number, partial)
+            finish_directory(partial, final)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     made = _read(final, record.genid, split, number)
     assert made is not None
     return attrs.evolve(made, known=False)
+
+
+def _make(setting: Setting, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
+    """Evaluate, and write what came of it to a directory."""
+    seed = (setting.options.seed or 0) + number
+    seeded = attrs.evolve(setting, options=attrs.evolve(setting.options, seed=seed))
+    results = _attempts(seeded, record, split, folder)
+    scores = {domain: splits[split].mean for domain, splits in results.items()}
+    value: dict[str, Any] = {
+        "genid": record.genid,
+        "split": split,
+        "repeat": number,
+        "seed": seed,
+        "score": sum(scores.values()) / len(scores),
+        "scores": scores,
+        "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    (folder / _PHASES).unlink(missing_ok=True)
+    write_file(folder / RESULT, json_document(value))
 
 
 def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | None:

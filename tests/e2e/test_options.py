@@ -31,7 +31,10 @@ class TaskAgent:
 
 KNOWN = ['a']
 """
-IMPROVE = "text = open('task_agent.py').read().replace(\"['a']\", \"['a', 'b', 'x']\")\nopen('task_agent.py', 'w').write(text)"
+IMPROVE = """
+text = open('task_agent.py').read().replace("['a']", "['a', 'b', 'x']")
+open('task_agent.py', 'w').write(text)
+"""
 TABLE = """
 name = "questions"
 inputs = ["question"]

@@ -112,7 +112,7 @@ def test_evaluations_are_shown_to_no_agent_and_kept_by_a_resume(summary: RunSumm
     again = resume_run(FakeRuntime(), summary.run_dir, max_generation=4)
     assert again.generations[-1].failure is None
     assert (Path(made.path) / "evaluation.json").is_file()
-    assert not [path for path in (Path(summary.run_dir) / "view").rglob("*") if "val" in path.name]
+    assert not [path for path in (Path(summary.run_dir) / "view").rglob("*") if "_val" in path.name]
 
 
 def test_the_infrastructure_is_tried_again_and_a_failure_leaves_nothing(summary: RunSummary) -> None:
