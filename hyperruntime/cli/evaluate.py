@@ -22,7 +22,6 @@ from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.single import Evaluation, evaluate_generation
 
 _EXIT_BY_SIGNAL, _SIGINT = 128, 2
-_SPLITS = ("train", "val", "test")
 
 
 @click.command(
@@ -34,7 +33,7 @@ _SPLITS = ("train", "val", "test")
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.argument("generation", type=GENERATION)
-@click.option("--split", type=click.Choice(_SPLITS), default="test", show_default=True, help="On what.")
+@click.option("--split", metavar="NAME", default="test", show_default=True, help="On what.")
 @click.option("--samples", type=click.IntRange(min=1), help="Tasks of each domain at most; default: all.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How many times.")
 @json_option
@@ -51,14 +50,14 @@ def evaluate(
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
         ensure_image(runtime, options)
         with last_signal() as number:
+            made: tuple[Evaluation, ...] = ()
+            interrupted = ""
             try:
                 made = evaluate_generation(
                     runtime, run_dir, generation, split=split, samples=samples, repeat=repeat, on_event=_tell
                 )
             except RunInterruptedError as error:
                 interrupted = str(error)
-            else:
-                interrupted = ""
     if interrupted:
         note(interrupted)
         return _EXIT_BY_SIGNAL + (number() or _SIGINT)

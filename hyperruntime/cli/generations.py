@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyperruntime.cli.tables import print_table
 from hyperruntime.gateway.budget import Spent
-from hyperruntime.loop.record import GenerationRecord, record_to_json
+from hyperruntime.loop.record import FAILURES, GenerationRecord, record_to_json
 from hyperruntime.units import format_duration
 
 _DETAIL_CHARS = 90
@@ -65,6 +66,12 @@ def failure_text(record: GenerationRecord) -> str:
     return f"{record.failure}: {short}" if short else record.failure
 
 
+def failure_counts(records: Sequence[GenerationRecord]) -> dict[str, int]:
+    """Return how many generations failed, by the class of the failure."""
+    counts = Counter(record.failure for record in records if record.failure is not None)
+    return {failure: counts[failure] for failure in FAILURES if failure in counts}
+
+
 def run_to_json(
     run_dir: str,
     records: Sequence[GenerationRecord],
@@ -75,6 +82,7 @@ def run_to_json(
     return {
         "run_dir": run_dir,
         **facts,
+        "failures": failure_counts(records),
         "best": None if best is None else record_to_json(best),
         "generations": [record_to_json(record) for record in records],
     }

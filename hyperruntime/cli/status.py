@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hyperruntime.cli.command import Command, example
-from hyperruntime.cli.generations import best_generation, print_generations, run_to_json
+from hyperruntime.cli.generations import best_generation, failure_counts, print_generations, run_to_json
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json
@@ -35,6 +35,8 @@ def _print(view: RunView) -> None:
     click.echo(f"{view.run_dir}: {view.state}, {len(view.generations)} of {total} generations, {top}, seed {view.seed}")
     if view.generations:
         print_generations(view.generations)
+    if counts := failure_counts(view.generations):
+        click.echo("failed: " + ", ".join(f"{count} {failure}" for failure, count in counts.items()))
     for problem in view.problems:
         note(f"problem: {problem}")
     if view.state == "interrupted":

@@ -54,7 +54,8 @@ def find_generation(archive: Archive, genid: GenId) -> GenerationRecord:
         known = [str(one.genid) for one in archive]
         shown = ", ".join([*known[:3], "...", known[-1]] if len(known) > 4 else known) or "none"
         raise ArchiveError(f"the run has no finished generation {genid!r}; it has: {shown}")
-    if record.parent in archive and record.failure and record.commit == archive[record.parent].commit:
+    parent = None if record.parent is None else archive.get(record.parent)
+    if parent is not None and record.failure and record.commit == parent.commit:
         raise ArchiveError(
             f"generation {record.genid} has no state of its own, because it failed ({record.failure}); "
             f"name another, such as its parent {record.parent}"

@@ -30,6 +30,7 @@ from hyperruntime.loop.generation import ATTEMPTS
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout, generation_name
 from hyperruntime.loop.options import ALL_SAMPLES
+from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import discard
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.running import LoopRuntime, RunningContainers
@@ -42,6 +43,7 @@ from hyperruntime.loop.storage import finish_directory, json_document, make_dire
 from hyperruntime.workspace import RepositoryStore
 
 FOLDER, RESULT = "evaluations", "evaluation.json"
+_PHASES = ".phases.jsonl"
 _POLL_S = 0.5
 
 
@@ -109,7 +111,7 @@ def _setting(
 ) -> Setting:
     """Return what the evaluation needs of the run, with the domains that have the split."""
     options, _, stored = read_run(layout)
-    domains = load_domains(options.domains)
+    domains = load_domains(options.domains, options.contract)
     pairs = tuple(zip(options.domains, domains, strict=True))
     chosen = [(name, domain) for name, domain in pairs if any(part.name == split for part in domain.splits)]
     if not chosen:
@@ -121,6 +123,7 @@ def _setting(
         layout=layout,
         store=RepositoryStore(layout.repository),
         contract=contract_from_json(stored["contract"]),
+        root=stored["root_commit"],
         domains=tuple(domain for _, domain in chosen),
         image=runtime.images.ensure(choose_image(options, domains)),
         containers=containers,
@@ -152,25 +155,34 @@ def _one(setting: Setting, record: GenerationRecord, split: str, number: int, na
         if known := _read(final, record.genid, split, number):
             return known
         partial = home / f".{name}.partial"
-        seed = (setting.options.seed or 0) + number
-        seeded = attrs.evolve(setting, options=attrs.evolve(setting.options, seed=seed))
-        results = _attempts(seeded, record, split, partial)
-        scores = {domain: splits[split].mean for domain, splits in results.items()}
-        value: dict[str, Any] = {
-            "genid": record.genid,
-            "split": split,
-            "repeat": number,
-            "seed": seed,
-            "score": sum(scores.values()) / len(scores),
-            "scores": scores,
-            "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
-            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        }
-        write_file(partial / RESULT, json_document(value))
-        finish_directory(partial, final)
+        try:
+            _make(setting, record, split, number, partial)
+            finish_directory(partial, final)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     made = _read(final, record.genid, split, number)
     assert made is not None
     return attrs.evolve(made, known=False)
+
+
+def _make(setting: Setting, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
+    """Evaluate, and write what came of it to a directory."""
+    seed = (setting.options.seed or 0) + number
+    seeded = attrs.evolve(setting, options=attrs.evolve(setting.options, seed=seed))
+    results = _attempts(seeded, record, split, folder)
+    scores = {domain: splits[split].mean for domain, splits in results.items()}
+    value: dict[str, Any] = {
+        "genid": record.genid,
+        "split": split,
+        "repeat": number,
+        "seed": seed,
+        "score": sum(scores.values()) / len(scores),
+        "scores": scores,
+        "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    (folder / _PHASES).unlink(missing_ok=True)
+    write_file(folder / RESULT, json_document(value))
 
 
 def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | None:
@@ -217,7 +229,7 @@ def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Pa
     started = time.monotonic()
     plan = Plan(genid=record.genid, parent=None, commit=record.commit)
     with StepLog(record.genid, setting.events, folder) as steps:
-        side = open_side(setting, plan, private, folder, steps)
+        side = open_side(setting, plan, private, folder, steps, Phases(folder / _PHASES))
         try:
             steps.run("state", lambda: side.bring_in(record.commit))
             steps.run("start", side.trial.start)

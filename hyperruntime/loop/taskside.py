@@ -88,7 +88,6 @@ class TaskSide:
             part = next(part for part in domain.splits if part.name == split)
             samples = self._setting.options.samples(position)
             self._evaluator.run_split(domain, part, samples=samples, staged=False)
-            self._copy_histories(domain, part)
 
     def write_results(self, folder: Path) -> None:
         """Write predictions and reports."""

@@ -94,6 +94,17 @@ class RepositoryEvaluator:
             self._run_splits(full=full)
             return not full
 
+    def evaluate_split(self, split: str) -> None:
+        """Evaluate all of one split of each domain.
+
+        Raises:
+            GenerationFailedError: a command failed or took too long.
+            ContainerLostError: a container ended meanwhile.
+        """
+        with self._open_judge() as self._judge:
+            for domain in self._domains:
+                self._run(domain, split, full=True)
+
     def _run_splits(self, *, full: bool) -> None:
         count = max(len(domain.splits) for domain in self._domains)
         for number in range(count):
@@ -107,7 +118,7 @@ class RepositoryEvaluator:
         done = self.results.get(domain.name, {}).get(split)
         if done is not None and (done.complete or not full):
             return done.complete or domain.passes(done.mean)
-        judged = self._known(domain, split) if self._plan.genid == INITIAL else None
+        judged = self._known(domain, split) if self._plan.genid == INITIAL and not full else None
         if judged is None:
             samples = self._samples(domain) if full else domain.staged_samples
             self._answer(domain, split, samples)

@@ -87,6 +87,10 @@ class RepositorySide:
         """Evaluate the state on every domain; return whether it was stopped after the first stage."""
         return self._evaluator.evaluate()
 
+    def evaluate_split(self, split: str) -> None:
+        """Evaluate the state in full on one split of each domain."""
+        self._evaluator.evaluate_split(split)
+
     def write_results(self, folder: Path) -> None:
         """Do nothing: each split's results were written when it was done."""
 
