@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -20,16 +21,25 @@ def end_inner(pid: int, timeout_s: float) -> None:
     Args:
         pid: of a child of this process. timeout_s: how long it may take; then it is left to be killed.
     """
-    deadline = time.monotonic() + timeout_s
-    try:
-        program = psutil.Process(pid)
-        while program.is_running() and program.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-            for child in program.children(recursive=True):
-                if _namespace(child.pid) not in ("", _namespace(os.getpid())):
+    deadline, ours = time.monotonic() + timeout_s, _namespace(os.getpid())
+    while _runs(pid) and time.monotonic() < deadline:
+        for child in _below(pid):
+            if _namespace(child.pid) not in ("", ours):
+                with suppress(psutil.Error):  # it may be gone by now
                     child.kill()
-            time.sleep(_ROUND_S)
-    except psutil.Error:
-        return
+        time.sleep(_ROUND_S)
+
+
+def _runs(pid: int) -> bool:
+    with suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
 
 
 def _namespace(pid: int) -> str:

@@ -13,7 +13,7 @@ from hyperruntime.cli.generations import best_generation
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.loop.archive import load_run
-from hyperruntime.report.pictures import Picture, write_pictures
+from hyperruntime.report.pictures import Picture, write_pictures, write_plots
 
 
 @click.command(
@@ -21,12 +21,12 @@ from hyperruntime.report.pictures import Picture, write_pictures
     epilog=example("hyperrun report outputs/generate_1", "hyperrun report outputs/generate_1 --output ./pictures"),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
-@click.option("--output", metavar="DIR", help="Where to; default: report/ in the run directory.")
+@click.option("--output", metavar="DIR", help="Where to; default: the run directory, and report/ in it.")
 @json_option
 def report(run_dir: str, output: str | None, as_json: bool) -> None:
-    """Draw the lineage of the run in RUN_DIR and its best answers, as SVG and PNG, and say where they are."""
-    view = load_run(run_dir)
-    pictures = write_pictures(view, best_generation(view.generations), Path(output) if output else None)
+    """Draw the run in RUN_DIR as SVG and PNG: lineage, best answers, progress and archive for each domain and split."""
+    view, folder = load_run(run_dir), Path(output) if output else None
+    pictures = (*write_pictures(view, best_generation(view.generations), folder), *write_plots(view, folder))
     if as_json:
         print_json([picture_to_json(picture) for picture in pictures])
     else:
