@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +56,19 @@ def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | 
     return tuple(pictures)
 
 
-def write_plots(view: RunView, folder: Path | None = None) -> tuple[Picture, ...]:
+def write_plots(generations: Sequence[GenerationRecord], folder: Path) -> tuple[Picture, ...]:
     """Write, for each domain and split, its progress and the archive as a graph, and the progress in words.
 
-    They are named as other tools expect them in the run directory, which is where they go.
-
     Args:
-        view: the run, which is all that is read.
-        folder: where to instead.
+        generations: of a run; nothing else is read.
+        folder: where to; other tools look for them in the run directory.
 
     Raises:
         ExtraMissingError: matplotlib is not installed.
         StorageError: a file cannot be written.
     """
-    target, pictures = make_directory(folder or Path(view.run_dir)), []
-    for series in every_series(view.generations):
+    target, pictures = make_directory(folder), []
+    for series in every_series(generations):
         progress, graph = draw_progress(series.nodes, series.title), draw_lineage(series.nodes, series.title)
         pictures.append(_write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress))
         pictures.append(_write(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph))

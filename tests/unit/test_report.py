@@ -134,8 +134,8 @@ def view(tmp_path: Path) -> RunView:
 
 
 def test_plots_have_the_names_that_other_tools_expect(view: RunView) -> None:
-    written = write_plots(view)
     root = Path(view.run_dir)
+    written = write_plots(view.generations, root)
     for split in ("train", "val"):
         name = f"circle_packing_{split}_agent"
         for kind in ("progress_plot", "archive_graph"):
@@ -151,4 +151,4 @@ def test_plots_have_the_names_that_other_tools_expect(view: RunView) -> None:
 def test_without_matplotlib_one_sentence_says_what_to_install(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ExtraMissingError, match=r"pip install 'hyperruntime\[report\]'"):
-        write_plots(view)
+        write_plots(view.generations, Path(view.run_dir))
