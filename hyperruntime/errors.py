@@ -306,6 +306,16 @@ class ArchiveError(RunError):
     exit_code = 2
 
 
+class ExtraMissingError(HyperRuntimeError):
+    """What was asked for needs a package that is not part of the plain installation."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        """Name what needs it, the package, and the extra that brings it."""
+        super().__init__(f"{what} need {package}, which is not installed; try `pip install 'hyperruntime[{extra}]'`")
+
+
 class AgentError(HyperRuntimeError):
     """An agent repository breaks its contract (a missing command, a bad hyperrun.toml)."""
 

@@ -81,8 +81,13 @@ def stream_process(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    before_kill: Callable[[int], None] | None = None,
 ) -> ProcessResult:
     """Run a program and hand each line of its merged output to ``on_line`` while it runs.
+
+    Args:
+        args, cwd, env: as for :func:`spawn`. on_line: takes a line. timeout_s: how long it may take.
+        before_kill: called with its pid before it is killed, whatever the reason.
 
     Raises:
         FileNotFoundError: no such program (or ``cwd``).
@@ -91,9 +96,16 @@ def stream_process(
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
     expired = threading.Event()
 
+    def kill() -> None:
+        try:
+            if before_kill is not None:
+                before_kill(process.pid)
+        finally:
+            kill_group(process)
+
     def expire() -> None:
         expired.set()
-        kill_group(process)
+        kill()
 
     timer = threading.Timer(timeout_s or 0, expire)
     if timeout_s is not None:
@@ -105,7 +117,7 @@ def stream_process(
             on_line(line.decode(errors="replace").rstrip("\r\n"))
         process.wait()
     except BaseException:
-        kill_group(process)
+        kill()
         raise
     finally:
         timer.cancel()

@@ -21,6 +21,7 @@ from hyperruntime.loop.evaluation import selected_split
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.report.facts import read_figures
+from hyperruntime.report.figures import can_draw
 from hyperruntime.report.pictures import write_pictures
 from hyperruntime.units import format_duration
 
@@ -50,7 +51,7 @@ def demo(state: State, generations: int, seed: int, output: str, parallel: int, 
     summary, number = run_generations(state, options)
     view = attrs.evolve(load_run(summary.run_dir), run_dir=shown_path(summary.run_dir))
     best = best_generation(view.generations)
-    pictures = write_pictures(view, best) if view.generations else ()
+    pictures = write_pictures(view, best) if view.generations and can_draw() else ()
     if as_json:
         facts = {"seed": seed, "interrupted": summary.interrupted, "duration_s": time.monotonic() - started}
         drawn = [picture_to_json(picture) for picture in pictures]

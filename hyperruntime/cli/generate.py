@@ -17,6 +17,7 @@ from hyperruntime.cli.generations import print_generations, run_to_json
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.progress import Display, PlainDisplay, Tracker
+from hyperruntime.cli.report import plots_at_end
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.spread import SpreadingCommand
 from hyperruntime.cli.tables import json_option, print_json
@@ -65,6 +66,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     options = make_options(values)
     summary, number = run_generations(state, options)
     print_summary(summary, as_json, seed=options.seed)
+    plots_at_end(summary)
     return exit_code(summary, number)
 
 
@@ -97,6 +99,7 @@ def go_on(
                 runtime, run_dir, max_generation=max_generation, parallel=parallel, on_event=display.on_event
             )
     print_summary(summary, as_json, seed=view.seed)
+    plots_at_end(summary)
     return exit_code(summary, number())
 
 

@@ -10,10 +10,13 @@ import click
 
 from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.generations import best_generation
+from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.archive import load_run
-from hyperruntime.report.pictures import Picture, write_pictures
+from hyperruntime.loop.run import RunSummary
+from hyperruntime.report.pictures import Picture, write_pictures, write_plots
 
 
 @click.command(
@@ -21,16 +24,29 @@ from hyperruntime.report.pictures import Picture, write_pictures
     epilog=example("hyperrun report outputs/generate_1", "hyperrun report outputs/generate_1 --output ./pictures"),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
-@click.option("--output", metavar="DIR", help="Where to; default: report/ in the run directory.")
+@click.option("--output", metavar="DIR", help="Where to; default: the run directory, and report/ in it.")
 @json_option
 def report(run_dir: str, output: str | None, as_json: bool) -> None:
-    """Draw the lineage of the run in RUN_DIR and its best answers, as SVG and PNG, and say where they are."""
-    view = load_run(run_dir)
-    pictures = write_pictures(view, best_generation(view.generations), Path(output) if output else None)
+    """Draw the run in RUN_DIR as SVG and PNG: lineage, best answers, progress and archive for each domain and split."""
+    view, folder = load_run(run_dir), Path(output) if output else None
+    drawn = write_pictures(view, best_generation(view.generations), folder)
+    pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir)))
     if as_json:
         print_json([picture_to_json(picture) for picture in pictures])
     else:
         print_pictures(pictures)
+
+
+def plots_at_end(summary: RunSummary) -> None:
+    """Write the plots of a run that came to its end; where that cannot be, say why, for the run itself is well."""
+    if summary.interrupted or not summary.generations:
+        return
+    try:
+        pictures = write_plots(summary.generations, Path(summary.run_dir))
+    except HyperRuntimeError as error:
+        note(f"no plots: {error}")
+    else:
+        note(f"{len(pictures)} plots are in {summary.run_dir}; `hyperrun report {summary.run_dir}` draws more")
 
 
 def print_pictures(pictures: Sequence[Picture]) -> None:

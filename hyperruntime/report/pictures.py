@@ -1,8 +1,8 @@
-"""Write a run's pictures: its lineage, and what its best generation answered. Imports the loop and drawing."""
+"""Write a run's pictures: lineage, progress, and what its best generation answered. Imports the loop and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from hyperruntime.loop.archive import RunView
 from hyperruntime.loop.evaluation import selected_split
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.storage import make_directory, write_atomic
-from hyperruntime.report.drawing import to_svg
 from hyperruntime.report.facts import read_predictions
-from hyperruntime.report.lineage import draw_lineage
-from hyperruntime.report.png import to_png
+from hyperruntime.report.figures import draw_lineage, draw_progress
+from hyperruntime.report.nodes import Series, best_path, every_series, steps_up, whole_run
 
 FOLDER = "report"
 
@@ -46,18 +45,44 @@ def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | 
         folder: where to; None is ``report`` in the run directory.
 
     Raises:
+        ExtraMissingError: matplotlib is not installed.
         StorageError: a file cannot be written.
     """
     target = make_directory(folder or Path(view.run_dir) / FOLDER)
-    pictures = [_write_lineage(view, target)]
+    drawn = draw_lineage(whole_run(view.generations), f"lineage of {Path(view.run_dir).name}")
+    pictures = [_write(target, "lineage", "lineage", drawn)]
     if best is not None:
         pictures += _write_answers(view, best, target)
     return tuple(pictures)
 
 
-def _write_lineage(view: RunView, target: Path) -> Picture:
-    drawing = draw_lineage(view.generations, f"lineage of {Path(view.run_dir).name}")
-    return _write(target, "lineage", "lineage", to_svg(drawing), to_png(drawing))
+def write_plots(generations: Sequence[GenerationRecord], folder: Path) -> tuple[Picture, ...]:
+    """Write, for each domain and split, its progress and the archive as a graph, and the progress in words.
+
+    Args:
+        generations: of a run; nothing else is read.
+        folder: where to; other tools look for them in the run directory.
+
+    Raises:
+        ExtraMissingError: matplotlib is not installed.
+        StorageError: a file cannot be written.
+    """
+    target, pictures = make_directory(folder), []
+    for series in every_series(generations):
+        progress, graph = draw_progress(series.nodes, series.title), draw_lineage(series.nodes, series.title)
+        pictures.append(_write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress))
+        pictures.append(_write(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph))
+        write_atomic(target / f"progress_info_{series.name}.txt", progress_info(series).encode())
+    return tuple(pictures)
+
+
+def progress_info(series: Series) -> str:
+    """Return in words how a run got on: the generations that were better than all before, and the way to the best."""
+    lines = [series.title, f"generations: {len(series.nodes)}"]
+    lines.append(f"without a score: {sum(node.score is None for node in series.nodes)}")
+    lines += [f"best from generation {node.genid}: {node.score:.6f}" for node in steps_up(series.nodes)]
+    lines.append(f"lineage of the best: {' -> '.join(map(str, best_path(series.nodes)))}")
+    return "\n".join(lines) + "\n"
 
 
 def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Iterator[Picture]:
@@ -69,8 +94,9 @@ def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Itera
             svg = domain.picture(task, answers[task.id]) if task.id in answers else None
             if svg is not None:
                 png = _png(domain, task, answers[task.id])
+                drawn = {"svg": svg.encode(), **({} if png is None else {"png": png})}
                 subject = f"best answer to {name} {task.id}, of generation {best.genid}"
-                yield _write(target, f"best_{name}_{task.id}", subject, svg, png)
+                yield _write(target, f"best_{name}_{task.id}", subject, drawn)
 
 
 def _png(domain: Any, task: Task, answer: Any) -> bytes | None:  # noqa: ANN401 - domains may draw it, none has to
@@ -78,9 +104,8 @@ def _png(domain: Any, task: Task, answer: Any) -> bytes | None:  # noqa: ANN401 
     return None if draw is None else draw(task, answer)
 
 
-def _write(target: Path, name: str, subject: str, svg: str, png: bytes | None) -> Picture:
-    paths = target / f"{name}.svg", target / f"{name}.png"
-    write_atomic(paths[0], svg.encode())
-    if png is not None:
-        write_atomic(paths[1], png)
-    return Picture(subject=subject, svg=paths[0], png=None if png is None else paths[1])
+def _write(target: Path, name: str, subject: str, drawn: Mapping[str, bytes]) -> Picture:
+    paths = {kind: target / f"{name}.{kind}" for kind in drawn}
+    for kind, path in paths.items():
+        write_atomic(path, drawn[kind])
+    return Picture(subject=subject, svg=paths["svg"], png=paths.get("png"))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.inner import end_inner
 from hyperruntime.process import ProcessResult, stream_process
 from hyperruntime.pulling import explain_pull, is_loopback
 from hyperruntime_podman.args import csv_line
 from hyperruntime_podman.edge import environment, require_program, run_podman
 from hyperruntime_podman.service import PodmanService
+
+_TIDY_S = 8.0
 
 
 class PodmanImages:
@@ -105,7 +109,13 @@ class PodmanImages:
         for name, value in build_args.items():
             args += ["--build-arg", f"{name}={value}"]
         require_program()
-        result = stream_process([*args, str(context)], on_line=on_output, cwd="/", env=environment())
+        result = stream_process(
+            [*args, str(context)],
+            on_line=on_output,
+            cwd="/",
+            env=environment(),
+            before_kill=partial(end_inner, timeout_s=_TIDY_S),
+        )
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             raise ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{tail}")

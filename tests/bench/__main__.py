@@ -48,7 +48,8 @@ def measure(name: str, only: str | None) -> dict[str, Any]:
         if only in (None, "execs"):
             parts += [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
         parts += [generations.overhead_rows] if only in (None, "generations") else []
-        parts += [generations.resume_rows] if only in (None, "generations") and name == "podman" else []
+        if only in (None, "generations") and name == "podman":
+            parts += [generations.long_run_rows, generations.parallel_rows]
         parts += [gateway.gateway_rows] if only in (None, "gateway") and name == "podman" else []
         for part in parts:
             print(f"measuring {part.__name__} on {name} ...", file=sys.stderr, flush=True)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import attrs
 
 from hyperruntime.loop.archive import Archive, load_run
-from hyperruntime.loop.finish import finish_generation
-from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.layout import AGENT_OUTPUT, METADATA, PATCH, Layout, generation_name
 from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.record import GenerationRecord, record_to_json
 from hyperruntime.loop.run import resume_run, start_run
-from hyperruntime.loop.start import load_domains
+from hyperruntime.loop.storage import json_line
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing import make_agent_repository
 from tests.bench.measure import Row, in_turn
@@ -25,34 +27,34 @@ from tests.bench.measure import Row, in_turn
 AGENT_STEPS = ("meta agent", "evaluate")
 DOMAIN = "circle_packing"
 ROUNDS = 10
+FEW, MANY = 10, 10_000
+SLEEP_S, SLEEPERS = 5.0, 8
 
 
 def overhead_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Time generations in a young run and in one of 200, in turn."""
+    """Time generations in a young run and in one of 10,000, in turn."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = {1: new_run(runtime, image, folder, "young"), 200: new_run(runtime, image, folder, "old")}
-        fill(runs[200], 200)
-        overheads: dict[int, list[float]] = {1: [], 200: []}
+        runs = {size: new_run(runtime, image, folder, f"run{size}") for size in (FEW, MANY)}
+        overheads: dict[int, list[float]] = {FEW: [], MANY: []}
+        for size, run in runs.items():
+            fill(run, size)
         for _ in range(ROUNDS):
             for size, run in runs.items():
                 overheads[size].append(one_more(runtime, run))
-                if size == 1:
-                    shutil.rmtree(run)
-                    runs[1] = new_run(runtime, image, folder, "young")
-    young, old = (statistics.median(overheads[size]) for size in (1, 200))
+    young, old = (statistics.median(overheads[size]) for size in (FEW, MANY))
     return [
         Row(
-            what="a generation beyond the agent's own time, 1 archived",
+            what=f"a generation beyond the agent's own time, {FEW} archived",
             value=young * 1e3,
             unit="ms",
             wanted="at most 1000 ms",
             holds=young <= 1,
         ),
         Row(
-            what="the same, 200 archived",
+            what=f"the same, {MANY:,} archived",
             value=old * 1e3,
             unit="ms",
-            compared_to=f"1 archived: {young * 1e3:.0f} ms",
+            compared_to=f"{FEW} archived: {young * 1e3:.0f} ms",
             ratio=old / young,
             wanted="within 20 %",
             holds=old / young <= 1.2,
@@ -60,35 +62,69 @@ def overhead_rows(runtime: Runtime, image: str) -> list[Row]:
     ]
 
 
-def resume_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Time opening runs of 10 and of 1,000 generations again, with nothing left to do."""
+def long_run_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Time what is done with a run of 10,000 generations: its status, reading it, and opening it again."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = {size: new_run(runtime, image, folder, f"run{size}") for size in (10, 1000)}
+        runs = {size: new_run(runtime, image, folder, f"run{size}") for size in (FEW, MANY)}
         for size, run in runs.items():
             fill(run, size)
-        times = in_turn(
-            {str(size): partial(resume_run, runtime, run, max_generation=size) for size, run in runs.items()}, 7
-        )
+        shown = in_turn({str(size): partial(show_status, run) for size, run in runs.items()}, 7)
         loads = in_turn({str(size): partial(load_run, run) for size, run in runs.items()}, 7)
+        opened = in_turn(
+            {str(size): partial(resume_run, runtime, run, max_generation=size) for size, run in runs.items()}, 5
+        )
+    shown_s = shown[str(MANY)]
     return [
         Row(
-            what="resuming a run of 1,000 generations",
-            value=times["1000"] * 1e3,
+            what=f"`hyperrun status` of {MANY:,} generations, the whole process",
+            value=shown_s * 1e3,
             unit="ms",
-            compared_to=f"of 10: {times['10'] * 1e3:.0f} ms",
-            ratio=times["1000"] / times["10"],
+            compared_to=f"of {FEW}: {shown[str(FEW)] * 1e3:.0f} ms",
+            wanted="under 1000 ms",
+            holds=shown_s < 1,
         ),
-        Row(
-            what="reading a run of 1,000 generations",
-            value=loads["1000"] * 1e3,
-            unit="ms",
-            compared_to=f"of 10: {loads['10'] * 1e3:.1f} ms",
-            ratio=loads["1000"] / loads["10"],
-        ),
+        _compared(f"reading a run of {MANY:,} generations", loads),
+        _compared(f"resuming a run of {MANY:,} generations, with nothing left to do", opened),
     ]
 
 
-def new_run(runtime: Runtime, image: str, folder: str, name: str) -> str:
+def parallel_rows(runtime: Runtime, image: str) -> list[Row]:
+    """Time a run whose agents sleep, one at a time and four at once."""
+    rates = {}
+    for parallel in (1, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            sleep = f"import time; time.sleep({SLEEP_S}); improve()"
+            make_agent_repository(Path(folder, "agent"), dict.fromkeys(range(1, SLEEPERS + 1), sleep))
+            run = new_run(runtime, image, folder, "run", max_generation=0)
+            begin = time.monotonic()
+            summary = resume_run(runtime, run, max_generation=SLEEPERS, parallel=parallel)
+            rates[parallel] = SLEEPERS / (time.monotonic() - begin) * 3600
+        assert [record.failure for record in summary.generations] == [None] * (SLEEPERS + 1)
+    return [
+        Row(
+            what=f"generations of an agent that sleeps {SLEEP_S:g} s, --parallel 4",
+            value=rates[4],
+            unit="an hour",
+            compared_to=f"--parallel 1: {rates[1]:.0f}",
+            ratio=rates[4] / rates[1],
+            wanted="at least 3 times",
+            holds=rates[4] >= 3 * rates[1],
+        )
+    ]
+
+
+def _compared(what: str, times: Mapping[str, float]) -> Row:
+    few, many = times[str(FEW)], times[str(MANY)]
+    return Row(what=what, value=many * 1e3, unit="ms", compared_to=f"of {FEW}: {few * 1e3:.1f} ms", ratio=many / few)
+
+
+def show_status(run: str) -> None:
+    """Run ``hyperrun status`` to its end."""
+    program = str(Path(sys.executable).with_name("hyperrun"))
+    subprocess.run([program, "status", run], check=True, stdout=subprocess.DEVNULL)
+
+
+def new_run(runtime: Runtime, image: str, folder: str, name: str, max_generation: int = 1) -> str:
     """Make a run of one real generation with an agent that does next to nothing; return its directory."""
     agent = Path(folder, "agent")
     if not agent.exists():
@@ -100,9 +136,8 @@ def new_run(runtime: Runtime, image: str, folder: str, name: str) -> str:
         run_id=name,
         output_dir_parent=folder,
         seed=1,
-        max_generation=1,
+        max_generation=max_generation,
         eval_samples=(1,),
-        parent_selection="latest",
     )
     summary = start_run(runtime, options)
     assert summary.generations[-1].failure is None, summary.generations[-1]
@@ -110,14 +145,19 @@ def new_run(runtime: Runtime, image: str, folder: str, name: str) -> str:
 
 
 def fill(run: str, size: int) -> None:
-    """Archive copies of the first generation until a run holds ``size`` of them."""
+    """Archive copies of the first generation until a run holds ``size`` of them, all of one family tree."""
     layout = Layout(Path(run))
-    archive, domains = Archive.load(layout), load_domains((DOMAIN,))
-    first = archive[1]
-    for number in range(2, size + 1):
-        record = attrs.evolve(first, genid=number, parent=number - 1)
-        shutil.copytree(layout.generation(1), layout.partial(number))
-        finish_generation(layout, archive, record, domains)
+    first = Archive.load(layout)[1]
+    patch = layout.generation(1) / AGENT_OUTPUT / PATCH
+    metadata = (layout.generation(1) / METADATA).read_bytes()
+    with layout.journal.open("ab") as journal:
+        for number in range(2, size + 1):
+            record = attrs.evolve(first, genid=number, parent=number // 2)
+            journal.write(json_line(record_to_json(record)))
+            for folder in (layout.generation(number), layout.view / generation_name(number)):
+                (folder / AGENT_OUTPUT).mkdir(parents=True)
+                os.link(patch, folder / AGENT_OUTPUT / PATCH)
+                (folder / METADATA).write_bytes(metadata)
 
 
 def one_more(runtime: Runtime, run: str) -> float:

@@ -1,162 +1,154 @@
-"""Pictures: drawings as SVG and PNG, and the lineage."""
+"""Pictures of a run: what they show, and that any run can be drawn."""
 
 from __future__ import annotations
 
-import struct
+import json
+import sys
 import xml.dom.minidom
-import zlib
 from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.image import imread
 
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.report.axis import ScoreAxis
-from hyperruntime.report.drawing import Anchor, Disc, Drawing, Label, Line, to_svg
-from hyperruntime.report.font import text_strokes, text_width
-from hyperruntime.report.lineage import best_path, draw_lineage
-from hyperruntime.report.png import Canvas, parse_colour, to_png
-
-
-def decode(data: bytes) -> list[bytes]:
-    """Return the rows of pixels of one of our own PNG files."""
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    at, parts = 8, {}
-    while at < len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(kind + body)
-        parts[kind] = body
-        at += 12 + length
-    width, height, depth, colours = struct.unpack(">IIBB", parts[b"IHDR"][:10])
-    assert (depth, colours) == (8, 2)
-    raw, stride = zlib.decompress(parts[b"IDAT"]), 1 + 3 * width
-    assert len(raw) == stride * height
-    rows = [raw[start : start + stride] for start in range(0, len(raw), stride)]
-    assert all(row[0] == 0 for row in rows)
-    return [row[1:] for row in rows]
+from hyperruntime.errors import ExtraMissingError
+from hyperruntime.loop.archive import RunView, load_run
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.options import GenerateOptions, options_to_json
+from hyperruntime.loop.record import GenerationRecord, record_to_json
+from hyperruntime.loop.storage import append_line
+from hyperruntime.report.figures import draw_lineage, draw_progress
+from hyperruntime.report.nodes import Node, best_path, best_so_far, every_series, steps_up, whole_run
+from hyperruntime.report.pictures import write_pictures, write_plots
 
 
-def pixel(rows: Sequence[bytes], x: int, y: int) -> tuple[int, ...]:
-    """Return a pixel's channels."""
-    return tuple(rows[y][3 * x : 3 * x + 3])
-
-
-def record(genid: int | str, parent: int | str | None, score: float | None) -> GenerationRecord:
+def record(
+    genid: int | str, parent: int | str | None, score: float | None, **domains: dict[str, float]
+) -> GenerationRecord:
     """Return a generation that failed where it has no score."""
-    return GenerationRecord(genid=genid, parent=parent, score=score, failure=None if score is not None else "agent")
+    failure = None if score is not None else "agent"
+    return GenerationRecord(genid=genid, parent=parent, score=score, scores=domains, failure=failure)  # type: ignore[arg-type]
 
 
 FAMILY = (
     record("initial", None, 0.5),
-    record(1, "initial", 0.6),
     record(2, "initial", None),
+    record(1, "initial", 0.6),
     record(3, 1, 0.9),
     record(4, 2, 0.7),
 )
 
 
-def test_a_disc_is_full_inside_empty_outside_and_blended_on_its_rim() -> None:
-    canvas = Canvas(40, 40, "#ffffff")
-    canvas.disc(20.0, 20.0, 10.0, "#000000")
-    rows = decode(canvas.to_png())
-    assert pixel(rows, 20, 20) == (0, 0, 0)
-    assert pixel(rows, 20, 5) == (255, 255, 255)
-    rim = {pixel(rows, x, 20)[0] for x in range(28, 32)}
-    assert any(0 < value <= 255 for value in rim)
-    assert sum(255 - value for row in rows for value in row[::3]) / 255 == pytest.approx(314.16, rel=0.01)
+def texts(svg: bytes) -> set[str]:
+    document = xml.dom.minidom.parseString(svg)
+    return {
+        "".join(n.data for n in t.childNodes if n.nodeType == n.TEXT_NODE)
+        for t in document.getElementsByTagName("text")
+    }
 
 
-@pytest.mark.parametrize("end", [(35.0, 20.0), (20.0, 35.0), (35.0, 31.0), (33.0, 6.0)])
-def test_a_line_covers_its_width_whatever_its_direction(end: tuple[float, float]) -> None:
-    canvas = Canvas(40, 40, "#ffffff")
-    canvas.line(((5.0, 20.5), (20.0, 20.5), end), 4.0, "#000000")
-    rows = decode(canvas.to_png())
-    assert pixel(rows, 12, 20) == (0, 0, 0)
-    assert pixel(rows, 12, 26) == (255, 255, 255)
-    middle = (round((20 + end[0]) / 2), round((20.5 + end[1]) / 2))
-    assert pixel(rows, *middle) == (0, 0, 0)
-
-
-def test_shapes_that_leave_the_sheet_are_cut() -> None:
-    shapes = (
-        Line(points=((-50, 5), (50, 5)), colour="#112233", width=2),
-        Line(points=((5, -50), (6, 90)), colour="#112233", width=2),
-        Disc(x=0, y=10, radius=30, fill="#445566", rim="#000000", rim_width=2),
-        Label(x=5, y=2, text="outside", size=30),
-    )
-    rows = decode(to_png(Drawing(width=10, height=10, shapes=shapes), scale=1))
-    assert (len(rows), len(rows[0])) == (10, 30)
-
-
-def test_text_is_drawn_at_its_anchor() -> None:
-    places: tuple[tuple[Anchor, int, int], ...] = (("start", 100, 160), ("middle", 70, 130), ("end", 40, 100))
-    for anchor, low, high in places:
-        strokes = list(text_strokes(Label(x=100, y=50, text="best 42", size=14, anchor=anchor)))
-        xs = [x for stroke in strokes for x, _ in stroke]
-        assert low <= min(xs) <= max(xs) <= high
-        assert all(35 < y < 56 for stroke in strokes for _, y in stroke)
-    assert text_width("", 12) == 0
-    assert text_width("ii", 12) < text_width("mm", 12)
-
-
-def test_a_letter_that_the_font_lacks_is_a_box() -> None:
-    assert len(list(text_strokes(Label(x=0, y=0, text="\u4e16")))) == 1
-
-
-def test_svg_is_well_formed_whatever_the_text() -> None:
-    label = Label(x=1, y=2, text='<b> & "q" \x00\x1b \u4e16', bold=True)
-    document = to_svg(Drawing(width=10, height=10, shapes=(label,), title="a < b\x07"))
-    parsed = xml.dom.minidom.parseString(document)
-    assert '&lt;b&gt; &amp; "q"' in parsed.toxml() or "&lt;b&gt; &amp; &quot;q&quot;" in parsed.toxml()
-
-
-def test_the_axis_has_round_steps_and_holds_every_score() -> None:
-    for scores in ([0.86, 0.99], [0.5], [], [0.0, 0.0], [0.12345, 0.12346], [0.0, 250.0], [-3.0, 2.0]):
-        axis = ScoreAxis.fit(scores, top=10, bottom=110)
-        assert 2 <= len(axis.ticks()) <= 10
-        assert all(-1e-6 <= axis.level(score) <= 1 + 1e-6 for score in scores)
-        assert all(9.99 <= axis.y(score) <= 110.01 for score in scores)
-        assert len({axis.text(tick) for tick in axis.ticks()}) == len(axis.ticks())
+def colours(png: bytes) -> set[str]:
+    """Return the colours of a picture's pixels, as text."""
+    pixels = imread(BytesIO(png), format="png").reshape(-1, 4)
+    return {"#" + "".join(f"{round(float(part) * 255):02x}" for part in pixel[:3]) for pixel in pixels}
 
 
 def test_the_best_path_leads_from_the_first_generation_to_the_best() -> None:
-    assert best_path(FAMILY) == ("initial", "1", "3")
+    assert best_path(whole_run(FAMILY)) == ("initial", 1, 3)
     assert best_path(()) == ()
-    assert best_path((record(1, 2, 0.5), record(2, 1, 0.4))) == ("2", "1")  # a damaged archive: no endless walk
+    endless = (Node(genid=1, parent=2, score=0.5), Node(genid=2, parent=1, score=0.4))
+    assert best_path(endless) == (2, 1)  # of a damaged archive
 
 
-def test_the_lineage_shows_each_generation_its_parent_and_what_failed() -> None:
-    drawing = draw_lineage(FAMILY, "lineage of generate_1")
-    discs = [shape for shape in drawing.shapes if isinstance(shape, Disc)]
-    texts = [shape.text for shape in drawing.shapes if isinstance(shape, Label)]
-    assert len(discs) == 5
-    assert "best 0.9000 in generation 3, 5 generations, 1 failed" in texts
-    assert {"lineage of generate_1", "failed", "initial", "0.900"} <= set(texts)
-    failed = [disc for disc in discs if disc.fill == "#b4bcc2"]
-    assert len(failed) == 1
-    assert failed[0].y > max(disc.y for disc in discs if disc is not failed[0])
-    best = [disc for disc in discs if disc.rim == "#d9822b"]
-    assert [disc.x for disc in best] == sorted(disc.x for disc in best)
-    assert len(best) == 3
-    assert min(discs, key=lambda disc: disc.y) in best
+def test_the_best_so_far_rises_and_never_falls() -> None:
+    nodes = whole_run(FAMILY)
+    assert [node.genid for node in nodes] == ["initial", 1, 2, 3, 4]
+    assert best_so_far(nodes) == (0.5, 0.6, 0.6, 0.9, 0.9)
+    assert [node.genid for node in steps_up(nodes)] == ["initial", 1, 3]
+    assert best_so_far(whole_run((record("initial", None, None),))) == (None,)
+
+
+def test_the_lineage_shows_each_generation_and_what_is_best() -> None:
+    drawn = draw_lineage(whole_run(FAMILY), "lineage of <generate_$1$> & more")
+    said = texts(drawn["svg"])
+    assert {"0", "1", "2", "3", "4", "0.900", "no score", "generation", "score"} <= said
+    assert "lineage of <generate_$1$> & more" in said
+    assert "best 0.9000 in generation 3, 5 generations, 1 without a score" in said
+    assert {"#d9822b", "#b4bcc2"} <= colours(drawn["png"])  # the way to the best one, and what failed
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 41, 3000])
-def test_the_lineage_of_any_run_can_be_drawn(count: int) -> None:
-    records = [record("initial" if k == 0 else k, None if k == 0 else "initial", 0.5) for k in range(count)]
-    drawing = draw_lineage(records)
-    xml.dom.minidom.parseString(to_svg(drawing))
-    discs = [shape for shape in drawing.shapes if isinstance(shape, Disc)]
-    assert len(discs) == count
-    assert all(0 < disc.x < drawing.width and 0 < disc.y < drawing.height for disc in discs)
-    decode(to_png(drawing, scale=0.5))
+@pytest.mark.parametrize("score", [0.5, None])
+def test_any_run_can_be_drawn(count: int, score: float | None) -> None:
+    nodes = whole_run([record("initial" if k == 0 else k, None if k == 0 else "initial", score) for k in range(count)])
+    for draw in (draw_lineage, draw_progress):
+        drawn = draw(nodes, "title")
+        xml.dom.minidom.parseString(drawn["svg"])
+        assert imread(BytesIO(drawn["png"]), format="png").shape[:2] == (540, 960)
 
 
-def test_a_run_in_which_everything_failed_is_drawn() -> None:
-    drawing = draw_lineage([record("initial", None, None), record(1, "initial", None)])
-    assert any(isinstance(shape, Label) and shape.text == "2 generations, 2 failed" for shape in drawing.shapes)
-    decode(to_png(drawing, scale=0.5))
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 8), st.none() | st.floats(-1e6, 1e6)), max_size=8), st.text(max_size=20))
+def test_any_archive_can_be_drawn(lines: Sequence[tuple[int, float | None]], title: str) -> None:
+    nodes = [Node(genid=k, parent=None if p < 0 else p, score=score) for k, (p, score) in enumerate(lines)]
+    shown = "".join(letter for letter in title if letter.isprintable())
+    for draw in (draw_lineage, draw_progress):
+        xml.dom.minidom.parseString(draw(nodes, shown)["svg"])
 
 
-def test_colours_are_parsed() -> None:
-    assert parse_colour("#0a10ff") == (10, 16, 255)
+def test_the_same_data_gives_the_same_bytes() -> None:
+    nodes = whole_run(FAMILY)
+    assert draw_lineage(nodes, "x") == draw_lineage(nodes, "x")
+
+
+def test_a_series_for_each_domain_and_split_and_for_all_together() -> None:
+    records = [
+        record("initial", None, 0.3, a={"train": 0.1, "val": 0.2}, b={"train": 0.5}),
+        record(1, "initial", 0.3, a={"train": 0.3}),
+    ]
+    series = {one.name: [node.score for node in one.nodes] for one in every_series(records)}
+    assert series == {
+        "a_train_agent": [0.1, 0.3],
+        "a_val_agent": [0.2, None],
+        "b_train_agent": [0.5, None],
+        "together_a_b_train_agent": [0.3, None],
+        "together_a_b_val_agent": [None, None],
+    }
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> RunView:
+    layout = Layout(tmp_path / "generate_1")
+    layout.root.mkdir()
+    options = GenerateOptions(domains="circle_packing", max_generation=1, seed=5)
+    layout.run.write_text(json.dumps({"options": options_to_json(options), "seed": 5}))
+    for one in (
+        record("initial", None, 0.2, circle_packing={"train": 0.1, "val": 0.2}),
+        record(1, "initial", 0.4, circle_packing={"train": 0.3, "val": 0.4}),
+    ):
+        append_line(layout.journal, record_to_json(one))
+    return load_run(layout.root)
+
+
+def test_plots_have_the_names_that_other_tools_expect(view: RunView) -> None:
+    root = Path(view.run_dir)
+    written = write_plots(view.generations, root)
+    for split in ("train", "val"):
+        name = f"circle_packing_{split}_agent"
+        for kind in ("progress_plot", "archive_graph"):
+            assert (root / f"{kind}_{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert b"<svg" in (root / f"{kind}_{name}.svg").read_bytes()
+    said = (root / "progress_info_circle_packing_val_agent.txt").read_text()
+    assert "best from generation 1: 0.400000" in said
+    assert "initial -> 1" in said
+    assert len(written) == 4
+    assert [picture.svg.name for picture in write_pictures(view, None)] == ["lineage.svg"]
+
+
+def test_without_matplotlib_one_sentence_says_what_to_install(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ExtraMissingError, match=r"pip install 'hyperruntime\[report\]'"):
+        write_plots(view.generations, Path(view.run_dir))

@@ -1,0 +1,155 @@
+"""Draw by matplotlib, without a screen; the same data gives the same bytes. Imports nodes; matplotlib when called."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from io import BytesIO
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hyperruntime.errors import ExtraMissingError
+from hyperruntime.loop.selection import GenId
+from hyperruntime.report.nodes import Node, best_path, best_so_far, steps_up
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SIZE, _DPI = (9.6, 5.4), 100
+_INK, _FAINT, _GRID, _EDGE = "#25323d", "#6b7a86", "#e7ebee", "#b9c4cc"
+_BEST, _FAILED, _STEP, _COLOURS = "#d9822b", "#b4bcc2", "#f3d9bd", "YlGnBu"
+_FEW, _MANY = 40, 1500
+_FORMATS = {"svg": {"Date": None}, "png": {"Software": None}}
+
+
+def can_draw() -> bool:
+    """Tell whether matplotlib is installed."""
+    try:
+        return importlib.util.find_spec("matplotlib") is not None
+    except ValueError:  # a module that says of itself that it is not there
+        return False
+
+
+def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
+    """Return a run's family tree as SVG and PNG, by format.
+
+    From left to right by number, upward by score; a line leads from each parent to its child, and the way to the best
+    generation is set off. What has no score stands in a row of its own below.
+    """
+    figure, axes = _new_figure(title, nodes)
+    low = _failed_row(axes, nodes)
+    places = {node.genid: (index, low if node.score is None else node.score) for index, node in enumerate(nodes)}
+    _stairs(axes, nodes)
+    path = best_path(nodes)
+    _edges(axes, nodes, places, path)
+    _discs(axes, nodes, places, path)
+    return _rendered(figure)
+
+
+def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
+    """Return the score of each generation and the best so far, as SVG and PNG, by format."""
+    figure, axes = _new_figure(title, nodes)
+    scored = [(index, node.score) for index, node in enumerate(nodes) if node.score is not None]
+    axes.scatter([x for x, _ in scored], [y for _, y in scored], s=14, color=_EDGE, label="generation")
+    best = [(index, value) for index, value in enumerate(best_so_far(nodes)) if value is not None]
+    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=_BEST, linewidth=2, label="best so far")
+    if scored:
+        axes.legend(frameon=False, loc="lower right")
+    return _rendered(figure)
+
+
+def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
+    if not can_draw():
+        raise ExtraMissingError("pictures", "matplotlib", "report")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(f"{title}\n", loc="left", fontsize=14, fontweight="bold", color=_INK, parse_math=False)
+    axes.text(0, 1.02, _summary(nodes), transform=axes.transAxes, fontsize=10, color=_FAINT)
+    axes.set_xlabel("generation", color=_FAINT)
+    axes.set_ylabel("score", color=_FAINT)
+    axes.grid(axis="y", color=_GRID)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    names = [str(node.genid) for node in nodes]
+    axes.xaxis.set_major_formatter(lambda x, _: names[int(x)] if x == int(x) and 0 <= x < len(names) else "")
+    return figure, axes
+
+
+def _summary(nodes: Sequence[Node]) -> str:
+    path, missing = best_path(nodes), sum(node.score is None for node in nodes)
+    best = next((node for node in nodes if path and node.genid == path[-1]), None)
+    parts = [] if best is None else [f"best {best.score:.4f} in generation {best.genid}"]
+    return ", ".join([*parts, f"{len(nodes)} generations", *([f"{missing} without a score"] if missing else [])])
+
+
+def _failed_row(axes: Axes, nodes: Sequence[Node]) -> float:
+    """Return the height at which what has no score is drawn, below all that has."""
+    scores = [node.score for node in nodes if node.score is not None] or [0.0, 1.0]
+    low = min(scores) - 0.12 * max(max(scores) - min(scores), 0.01)
+    if any(node.score is None for node in nodes):
+        axes.axhline(low, color=_GRID, linewidth=0.8)
+        axes.annotate("no score", (1, low), xycoords=("axes fraction", "data"), fontsize=8, color=_FAINT, ha="right")
+    return low
+
+
+def _stairs(axes: Axes, nodes: Sequence[Node]) -> None:
+    best = [(index, value) for index, value in enumerate(best_so_far(nodes)) if value is not None]
+    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=_STEP, linewidth=2, zorder=1)
+
+
+def _edges(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:
+    """Draw a line from each parent to its child; of very many generations only the way to the best one."""
+    from matplotlib.collections import LineCollection
+
+    drawn = [node for node in nodes if node.parent in places and (node.score is not None or len(nodes) <= _FEW)]
+    if len(nodes) <= _MANY:
+        lines = [(places[node.parent], places[node.genid]) for node in drawn if node.parent is not None]
+        axes.add_collection(LineCollection(lines, colors=_EDGE, linewidths=1, zorder=2))
+    chosen = [(places[parent], places[child]) for parent, child in pairwise(path)]
+    axes.add_collection(LineCollection(chosen, colors=_BEST, linewidths=2.5, zorder=3))
+
+
+def _discs(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:
+    few = len(nodes) <= _FEW
+    size = 320.0 if few else max(6.0, min(120.0, 9000 / len(nodes)))
+    chosen, width = set(path), 1.0 if few else 0.0
+    xs, ys = _points(places, [node for node in nodes if node.score is None])
+    axes.scatter(xs, ys, s=size, color=_FAILED, edgecolors="white", linewidths=width, zorder=4)
+    scored = [node for node in nodes if node.score is not None]
+    xs, ys = _points(places, scored)
+    shades = [node.score or 0.0 for node in scored]
+    axes.scatter(xs, ys, s=size, c=shades, cmap=_COLOURS, edgecolors="white", linewidths=width, zorder=4)
+    xs, ys = _points(places, [node for node in nodes if node.genid in chosen])
+    axes.scatter(xs, ys, s=size * 1.15, facecolors="none", edgecolors=_BEST,
+                 linewidths=2.0 if few else 1.0, zorder=5)  # fmt: skip
+    dark = (min(shades, default=0.0) + 2 * max(shades, default=0.0)) / 3
+    for node in nodes if few else ():
+        text, ink = "0" if isinstance(node.genid, str) else str(node.genid), _INK
+        if node.score is not None and node.score > dark:
+            ink = "white"
+        axes.annotate(text, places[node.genid], ha="center", va="center", fontsize=8, color=ink, zorder=6)
+    for node in steps_up(nodes) if few else ():
+        axes.annotate(f"{node.score:.3f}", places[node.genid], xytext=(0, 12), textcoords="offset points",
+                      ha="center", fontsize=8, fontweight="bold", color=_INK, zorder=6)  # fmt: skip
+
+
+def _points(places: dict[GenId, tuple[int, float]], nodes: Sequence[Node]) -> tuple[list[float], list[float]]:
+    points = [places[node.genid] for node in nodes]
+    return [float(x) for x, _ in points], [y for _, y in points]
+
+
+def _rendered(figure: Figure) -> dict[str, bytes]:
+    from matplotlib import rc_context
+
+    pictures = {}
+    with rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "none"}):
+        for kind, facts in _FORMATS.items():
+            buffer = BytesIO()
+            figure.savefig(buffer, format=kind, metadata=facts)
+            pictures[kind] = buffer.getvalue()
+    return pictures

@@ -1,0 +1,106 @@
+"""What pictures show of a run: who came from whom, and one score of each. Pure; imports record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import attrs
+
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.selection import GenId
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """A generation in a picture.
+
+    Attributes:
+        genid, parent: its id, and its parent's or None.
+        score: the one that is shown, or None.
+    """
+
+    genid: GenId
+    parent: GenId | None
+    score: float | None
+
+
+@attrs.frozen(kw_only=True)
+class Series:
+    """One way to look at a run.
+
+    Attributes:
+        name: of the files that show it: domain, split, and whose scores.
+        title: for people.
+        nodes: the generations by number.
+    """
+
+    name: str
+    title: str
+    nodes: tuple[Node, ...]
+
+
+def whole_run(records: Sequence[GenerationRecord]) -> tuple[Node, ...]:
+    """Return the generations with the scores that parents are selected by; those that failed have none."""
+    return tuple(_node(record, None if record.failure else record.score) for record in _ordered(records))
+
+
+def every_series(records: Sequence[GenerationRecord]) -> tuple[Series, ...]:
+    """Return a series for each domain and split that any generation was evaluated on, and for all domains together."""
+    ordered = _ordered(records)
+    pairs = dict.fromkeys((domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits)
+    found = [_series(ordered, (domain,), split, domain) for domain, split in pairs]
+    domains = tuple(dict.fromkeys(domain for domain, _ in pairs))
+    if len(domains) > 1:
+        together = f"together_{'_'.join(domains)}"
+        found += [_series(ordered, domains, split, together) for split in dict.fromkeys(split for _, split in pairs)]
+    return tuple(found)
+
+
+def best_path(nodes: Sequence[Node]) -> tuple[GenId, ...]:
+    """Return the ids from the first generation to the best one; the earlier one on a tie."""
+    known = {node.genid: node for node in nodes}
+    scored = [node for node in nodes if node.score is not None]
+    at = max(scored, key=lambda node: node.score or 0.0, default=None)
+    path: dict[GenId, None] = {}
+    while at is not None and at.genid not in path:
+        path[at.genid] = None
+        at = None if at.parent is None else known.get(at.parent)
+    return tuple(reversed(path))
+
+
+def best_so_far(nodes: Sequence[Node]) -> tuple[float | None, ...]:
+    """Return, for each generation, the highest score up to it."""
+    best: list[float | None] = []
+    for node in nodes:
+        before = best[-1] if best else None
+        known = [score for score in (before, node.score) if score is not None]
+        best.append(max(known, default=None))
+    return tuple(best)
+
+
+def steps_up(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return the generations that were better than all before them."""
+    best = best_so_far(nodes)
+    risen = (now != before for before, now in pairwise((None, *best)))
+    return tuple(node for node, up in zip(nodes, risen, strict=True) if up)
+
+
+def _series(records: Sequence[GenerationRecord], domains: Sequence[str], split: str, label: str) -> Series:
+    nodes = tuple(_node(record, _mean(record, domains, split)) for record in records)
+    return Series(name=f"{label}_{split}_agent", title=f"{', '.join(domains)}: {split}", nodes=nodes)
+
+
+def _mean(record: GenerationRecord, domains: Sequence[str], split: str) -> float | None:
+    """Return the mean over domains; None where one of them has no score."""
+    values = [record.scores.get(domain, {}).get(split) for domain in domains]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _node(record: GenerationRecord, score: float | None) -> Node:
+    return Node(genid=record.genid, parent=record.parent, score=score)
+
+
+def _ordered(records: Sequence[GenerationRecord]) -> list[GenerationRecord]:
+    return sorted(records, key=lambda record: -1 if isinstance(record.genid, str) else record.genid)
