@@ -56,7 +56,9 @@ class DiskWatch:
         self.used_bytes = 0
         self._limit_bytes, self._tops, self._namespace, self._end = limit_bytes, tops, namespace, end
         self._stopped = threading.Event()
-        self._begun = self._counted = free_space(tops)
+        self._places = (*tops, *(namespace.tmpfs if namespace is not None else ()))
+        self._begun: Mapping[int, Free] = free_space(tops)
+        self._counted: Mapping[int, Free] = free_space(self._places)
         self._reserve = {device: min(RESERVE_BYTES, free.space // 2) for device, free in self._begun.items()}
         self._next = 0.0
         with _lock:
@@ -79,7 +81,7 @@ class DiskWatch:
 
     def _look(self) -> tuple[str, str]:
         """Return why the container must end, and the limit it is past; or two empty texts."""
-        now = free_space(self._tops)
+        now = free_space(self._places)
         low = next((device for device, free in now.items() if free.space < self._reserve.get(device, 0)), None)
         if (low is not None or time.monotonic() >= self._due(now)) and (why := self._count(now)):
             return why, "disk_bytes"
@@ -114,7 +116,7 @@ class DiskWatch:
             if time.monotonic() < _ended.get(device, 0.0) + _RETURN_S:
                 return ""
             _ended[device] = time.monotonic()
-        return f"the disk has only {format_size(free.space)} left, and it took {format_size(self.used_bytes)} of it"
+        return f"the disk has only {format_size(free.space)} left, and its files took {format_size(self.used_bytes)}"
 
     def _blame(self, device: int) -> str:
         return "disk_bytes" if self.used_bytes >= self._reserve[device] else ""

@@ -14,7 +14,13 @@ from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import COUNT, COUNTS, DURATION, GPUS, LIMITS, NAMES, RUN_DIRECTORY, SIZE
 from hyperruntime.errors import unknown_name
 from hyperruntime.loop.contract import KINDS
-from hyperruntime.loop.options import BASELINES, DEFAULT_DISK_BYTES, OPTIMIZE_OPTIONS, VALID_PARENT_RULES, GenerateOptions
+from hyperruntime.loop.options import (
+    BASELINES,
+    DEFAULT_DISK_BYTES,
+    OPTIMIZE_OPTIONS,
+    VALID_PARENT_RULES,
+    GenerateOptions,
+)
 from hyperruntime.loop.selection import SELECTIONS
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, Limits
 from hyperruntime.units import format_duration, format_size
