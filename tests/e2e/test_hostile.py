@@ -352,13 +352,14 @@ def test_the_evaluator_is_not_the_agents(attack: Attack) -> None:
     summary = attack({"meta": "evaluator", "task": "evaluator"}, {"task": "evaluator"}, {"task": "swap"})
     first, second, third = summary.generations[1:4]
     assert {path for path, _ in first.dropped} == {"domains/secrets/report.py", "hyperrun.toml"}
-    assert (first.score, second.score) == (0.0, 0.0), "what it says of itself counts for nothing"
-    assert third.failure == "evaluation" or third.score == 0.0
+    for record in (first, second, third):  # what it says of itself is worth nothing; it may end its own evaluation
+        assert record.failure == "evaluation" or record.score == 0.0
     report = said_by_tasks(summary, 2)["t0"]
     assert len(report) == 6
     assert worked(report) == []
-    predictions = (Path(summary.run_dir) / "gen_2/secrets_eval/predictions.jsonl").read_text().splitlines()
-    assert not {"nobody", "t11", ""} & {json.loads(line)["task_id"] for line in predictions}
+    for path in Path(summary.run_dir).glob("gen_*/*/predictions.jsonl"):
+        known = {json.loads(line)["task_id"] for line in path.read_text().splitlines()}
+        assert known <= {f"{letter}{n}" for letter in SPLITS.values() for n in range(ROWS)}
 
 
 def test_processes_left_behind_end_with_their_generation(attack: Attack, host: Host) -> None:
