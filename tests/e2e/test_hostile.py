@@ -362,6 +362,12 @@ def test_the_evaluator_is_not_the_agents(attack: Attack) -> None:
         assert known <= {f"{letter}{n}" for letter in SPLITS.values() for n in range(ROWS)}
 
 
+@pytest.mark.slow
+def test_an_evaluation_that_jams_the_hosts_commands_fails_alone(attack: Attack) -> None:
+    jammed = attack({"task": "jam"}).generations[1]
+    assert jammed.failure in ("evaluation", "timeout") or jammed.score == 0.0
+
+
 def test_processes_left_behind_end_with_their_generation(attack: Attack, host: Host) -> None:
     summary = attack(
         {"meta": "daemons"}, {"task": "daemons"}, {"meta": "daemons", "bomb": True}, {"meta": "daemons", "diff": True}

@@ -51,11 +51,9 @@ def swap_above():
     return write(f"{HARNESS}/harness.py")
 
 
-def to_stdouts(data):
-    """Write to whatever the processes around us have open, the harness's own output among it."""
-    for pid in os.listdir("/proc"):
-        if not pid.isdigit() or int(pid) == os.getpid():
-            continue
+def write_into(pids, data):
+    """Write to whatever some processes have open."""
+    for pid in pids:
         for path in glob.glob(f"/proc/{pid}/fd/*"):
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
@@ -122,9 +120,10 @@ def task(scene, inputs):
             scene.attempt(f"write {path}", write, path)
         scene.attempt("replace the harness", replace_harness)
         scene.attempt("mount over the harness", bind_over)
-        to_stdouts(lines(split, "forged"))
+        write_into([os.getppid()], lines(split, "forged"))
     elif n == 1:
-        subprocess.Popen([sys.executable, "-c", FORGER, json.dumps(lines(split, "later").decode("latin-1"))])
+        later = json.dumps(lines(split, "later").decode("latin-1"))
+        subprocess.Popen([sys.executable, "-c", FORGER, later, str(os.getppid())])
     elif n == 2:
         poison_interpreter()
         write_memory(os.getppid())
@@ -135,19 +134,17 @@ def task(scene, inputs):
 
 
 FORGER = """
-import json, os, sys, time
+import glob, json, os, sys, time
 data = json.loads(sys.argv[1]).encode("latin-1")
 os.setsid()
 for _ in range(20):
-    for pid in os.listdir("/proc"):
-        if pid.isdigit() and int(pid) != os.getpid():
-            for number in range(12):
-                try:
-                    descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK)
-                    os.write(descriptor, data)
-                    os.close(descriptor)
-                except OSError:
-                    pass
+    for path in glob.glob(f"/proc/{sys.argv[2]}/fd/*"):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(descriptor, data)
+            os.close(descriptor)
+        except OSError:
+            pass
     time.sleep(0.02)
 """
 
