@@ -27,6 +27,7 @@ from hyperruntime.git import git
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.testing.upstream import chat, scripted_upstream
 from hyperruntime.units import MIB
 from hyperruntime.workspace import RepositoryStore
 
@@ -125,13 +126,15 @@ def write_table(folder: Path) -> Path:
     return folder / "secrets.toml"
 
 
-def write_agent(path: Path, steps: Mapping[int, Step], facts: Mapping[str, Any]) -> Path:
+def write_agent(path: Path, steps: Mapping[int, Step], facts: Mapping[str, Any], env_file: str) -> Path:
     """Make a repository of the hostile agent, with what each of its generations does."""
     shutil.copytree(AGENT, path, ignore=shutil.ignore_patterns("__pycache__"))
     plan = {"steps": {str(number): dict(step) for number, step in steps.items()}, "facts": dict(facts)}
     (path / "plan.json").write_text(json.dumps(plan))
     (path / "task.json").write_text("{}")
     (path / "notes.txt").write_text("")
+    if env_file:
+        (path / ".env").write_text(env_file)
     for command in (["init", "-q", "-b", "main"], ["add", "--all"], ["commit", "-q", "-m", "agent"]):
         git(["-C", str(path), "-c", "user.name=t", "-c", "user.email=t@localhost", *command])
     return path
@@ -144,9 +147,9 @@ Attack = Callable[..., RunSummary]
 def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
     """Return a function that runs generations that attack, and one honest one at the end."""
 
-    def start(*steps: Step, **options: Any) -> RunSummary:
+    def start(*steps: Step, env_file: str = "", **options: Any) -> RunSummary:
         table = write_table(host.folder / "table")
-        agent = write_agent(host.folder / "agent", dict(enumerate(steps, 1)), host.facts)
+        agent = write_agent(host.folder / "agent", dict(enumerate(steps, 1)), host.facts, env_file)
         defaults: dict[str, Any] = {
             "agent": str(agent),
             "domains": f"table:{table}",
@@ -189,29 +192,28 @@ def check_scores(summary: RunSummary, record: GenerationRecord) -> None:
         assert json.loads((folder / "report.json").read_text())["overall_accuracy"] == sum(right) / len(lines)
 
 
-def said_by_meta(summary: RunSummary, number: int) -> dict[str, str]:
+def said_by_meta(summary: RunSummary, number: int) -> dict[str, Any]:
     """Return what the attempts of a meta agent came to."""
     return read_report(Path(summary.run_dir) / f"gen_{number}/agent_output/meta_agent_chat_history.md")
 
 
-def said_by_tasks(summary: RunSummary, number: int, evaluation: str = "secrets_eval") -> dict[str, dict[str, str]]:
+def said_by_tasks(summary: RunSummary, number: int, evaluation: str = "secrets_eval") -> dict[str, dict[str, Any]]:
     """Return what the attempts of each task came to."""
     folder = Path(summary.run_dir) / f"gen_{number}" / evaluation / "agent_evals"
     return {path.stem: read_report(path) for path in sorted(folder.glob("*.md"))}
 
 
-def read_report(path: Path) -> dict[str, str]:
+def read_report(path: Path) -> dict[str, Any]:
     value = json.loads(path.read_text())
     assert isinstance(value, dict)
     return value
 
 
-def worked(report: Mapping[str, str]) -> list[tuple[str, str]]:
+def worked(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in report.items() if str(text).startswith("WORKED")]
 
 
 def test_labels_and_keys_are_out_of_reach(attack: Attack, host: Host) -> None:
-    (host.folder / ".env").write_text(f"OPENAI_API_KEY={host.keys[0]}\n")
     summary = attack({"meta": "steal"}, {"task": "steal"})
     meta, tasks = said_by_meta(summary, 1), said_by_tasks(summary, 2)
     assert worked(meta) == []
@@ -284,6 +286,29 @@ def test_the_same_attempts_reach_a_host_whose_network_is_given(attack: Attack, h
     assert dict(worked(said_by_meta(summary, 1))).keys() >= {"TCP to 127.0.0.1", "an abstract Unix socket"}
 
 
+def test_the_key_of_a_gateway_is_out_of_reach_and_it_leads_nowhere_else(
+    attack: Attack, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with (
+        scripted_upstream(lambda received: chat(f"you said {dict(received.headers)}")) as upstream,
+        listeners(host.facts) as reached,
+    ):
+        settings = f"OPENAI_API_KEY={host.keys[0]}\nOPENAI_BASE_URL={upstream.url}\n"
+        summary = attack({"meta": "models"}, {"task": "models"}, env_file=settings)
+        assert reached == []
+        assert {received.headers["authorization"] for received in upstream.received} == {f"Bearer {host.keys[0]}"}
+        assert {received.path.partition("?")[0] for received in upstream.received} <= {
+            "/v1/chat/completions", "/v1/models",
+        }  # fmt: skip
+    for report in (said_by_meta(summary, 1), said_by_tasks(summary, 2)["t0"]):
+        assert worked(report) == []
+        assert report["ask for it"] == "failed: nothing came of it"
+        assert len(report) == 19
+    text = b"".join(path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file())
+    assert host.keys[0].encode() not in text
+
+
 def test_nothing_outside_the_clone_is_written(attack: Attack, host: Host) -> None:
     summary = attack({"meta": "outside"}, {"task": "outside"})
     report = said_by_meta(summary, 1)
@@ -336,7 +361,7 @@ def test_what_stands_in_place_of_the_diff_is_not_followed(attack: Attack, host: 
 
 def test_git_runs_nothing_that_an_agent_planted(attack: Attack) -> None:
     summary = attack({"meta": "hooks"}, {"meta": "hooks", "as file": True}, {"meta": "hooks", "look": True})
-    assert said_by_meta(summary, 1)["live"] is True  # type: ignore[comparison-overlap]
+    assert said_by_meta(summary, 1)["live"] is True
     assert [record.failure for record in summary.generations] == [None] * 5
     later = said_by_meta(summary, 3)
     assert later["hooks"] == []
@@ -360,6 +385,11 @@ def test_the_evaluator_is_not_the_agents(attack: Attack) -> None:
     for path in Path(summary.run_dir).glob("gen_*/*/predictions.jsonl"):
         known = {json.loads(line)["task_id"] for line in path.read_text().splitlines()}
         assert known <= {f"{letter}{n}" for letter in SPLITS.values() for n in range(ROWS)}
+
+
+def test_an_evaluation_that_stops_whoever_asks_ends_at_its_deadline(attack: Attack) -> None:
+    stopped = attack({"task": "trace"}, timeout_eval_s=10.0).generations[1]
+    assert (stopped.failure, stopped.attempts) == ("timeout", 1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Change who asks and who counts: the program that asks, the interpreter it runs in, what it says."""
 
-import ctypes
 import glob
 import json
 import os
@@ -61,13 +60,6 @@ def write_into(pids, data):
                 os.close(descriptor)
             except OSError:
                 continue
-
-
-def trace(pid):
-    """Stop the harness for ever, were the host to wait for it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ptrace(16, pid, 0, 0) < 0:
-        raise OSError(ctypes.get_errno(), "ptrace")
 
 
 def write_memory(pid):
