@@ -68,8 +68,9 @@ def meta(scene):
     scene.attempt("a path with a host", succeeds, f"GET //127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x")
     scene.attempt("another host's name", key_in, "GET /v1/models HTTP/1.1", f"Host: 127.0.0.1:{port}",
                   f"X-Forwarded-Host: 127.0.0.1:{port}", f"Forwarded: host=127.0.0.1:{port}")  # fmt: skip
-    scene.attempt("a URL in the body", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x",
-                  body=CHAT[:-1] + f', "base_url": "http://127.0.0.1:{port}", "api_base": "http://127.0.0.1:{port}"}}'.encode())  # fmt: skip
+    other = f', "base_url": "http://127.0.0.1:{port}", "api_base": "http://127.0.0.1:{port}"}}'
+    body = CHAT[:-1] + other.encode()
+    scene.attempt("a URL in the body", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=body)
     scene.attempt("files", lambda: search(walk("/", ("/usr", "/proc", "/sys", "/lib", "/lib64", "/bin", "/sbin"))))
 
 

@@ -9,10 +9,10 @@ class Scene:
         self.report = {}
         self._report_file = report_file
 
-    def attempt(self, name, function, *args):
+    def attempt(self, name, function, *args, **options):
         """Try something; it has worked if it returns anything."""
         try:
-            result = function(*args)
+            result = function(*args, **options)
         except BaseException as error:
             self.report[name] = f"failed: {type(error).__name__}: {error}"
         else:
