@@ -93,7 +93,7 @@ class Container:
             self._live: LiveContainer = driver.launch(launch)
             self._start_session(None)
             self._live.observe()
-            self._watch = watch_container(watched, launch, driver.name, self._live.remove)
+            self._watch = watch_container(watched, launch, driver.name, self._live)
             self._gpus.check(self.exec)
         except BaseException:
             self.close()
@@ -338,8 +338,8 @@ class Container:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self.name} was closed while a command ran in it")
             if self._lost is None:
-                verdict = self._watch.verdict if self._watch is not None else ""
-                post_mortem: PostMortem = attrs.evolve(self._live.post_mortem(), ended_by=verdict)
+                verdict, limit = (self._watch.verdict, self._watch.limit) if self._watch is not None else ("", "")
+                post_mortem: PostMortem = attrs.evolve(self._live.post_mortem(), ended_by=verdict, limit=limit)
                 self._lost = ContainerLostError(
                     f"{error} ({self.name}: {post_mortem}); start another container", post_mortem
                 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import attrs
 
@@ -78,6 +78,7 @@ class PostMortem:
         oom_killed: whether the kernel ended a process of it for want of memory.
         log_tail: the last lines of the engine about it.
         ended_by: a sentence's part that says that this library ended it and why, or "".
+        limit: field of the limits that it was past when this library ended it, or "".
     """
 
     state: str
@@ -85,6 +86,7 @@ class PostMortem:
     oom_killed: bool = False
     log_tail: str = ""
     ended_by: str = ""
+    limit: str = ""
 
     def __str__(self) -> str:
         """Return it as the end of a sentence."""
@@ -200,6 +202,19 @@ class LiveContainer(Protocol):
 
     def remove(self) -> None:
         """End and remove it at once; no error when it is gone already."""
+        ...
+
+
+@runtime_checkable
+class HasLayer(Protocol):
+    """A live container that can say where on this machine it keeps what is written to its image's files.
+
+    Only one whose overlay mount does not say so itself, as seen from the host, needs to.
+    """
+
+    @property
+    def layer(self) -> str:
+        """That directory."""
         ...
 
 

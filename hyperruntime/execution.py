@@ -149,6 +149,8 @@ class Execution:
         try:
             self._open_streams(lane)
             lane.start(lane_script(self._request, lane.sequence, self._tag_kib, announce=self.session.announces))
+        except BlockingIOError as error:
+            raise ContainerLostError("a process in the container keeps its commands from being started") from error
         except OSError as error:
             raise _storage_error(error) from error
 

@@ -56,10 +56,11 @@ class Lane:
             self.close()
             raise
 
-    def is_alive(self) -> bool:
-        """Tell whether the shell inside is there, or may still come."""
+    def is_usable(self) -> bool:
+        """Tell whether the shell inside is there, or may still come, and nobody else has told it to start something."""
         poll = select.poll()
         poll.register(self.status, 0)
+        poll.register(self.go, select.POLLIN)
         return not poll.poll(0)
 
     def start(self, script: bytes) -> None:

@@ -110,7 +110,7 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
 
 def rough_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
     """Return at least what processes and memory file systems use: pages that processes share count for each."""
-    return sum(_kib(_read(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + _tmpfs_bytes(tmpfs)
+    return sum(_kib(_read(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + tmpfs_bytes(tmpfs)
 
 
 def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
@@ -123,7 +123,7 @@ def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
             continue
         used += _kib(rollup, (b"Pss", b"SwapPss"))
         shared += _kib(rollup, (b"Pss_Shmem",))
-    return used * _KIB + max(0, _tmpfs_bytes(tmpfs) - shared * _KIB)
+    return used * _KIB + max(0, tmpfs_bytes(tmpfs) - shared * _KIB)
 
 
 def _kib(text: bytes, names: tuple[bytes, ...]) -> int:
@@ -131,7 +131,8 @@ def _kib(text: bytes, names: tuple[bytes, ...]) -> int:
     return sum(int(row[1]) for row in rows if len(row) > 1 and row[0].rstrip(b":") in names and row[1].isdigit())
 
 
-def _tmpfs_bytes(paths: Iterable[str]) -> int:
+def tmpfs_bytes(paths: Iterable[str]) -> int:
+    """Return what memory file systems hold, each once."""
     total, seen = 0, set()
     for path in paths:
         try:
@@ -146,11 +147,12 @@ def _tmpfs_bytes(paths: Iterable[str]) -> int:
 
 def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:
     """Yield the memory file systems that a process can write, without what the host has lent it."""
+    hosts = {line.split()[2] for line in _read("self", "mountinfo").splitlines()}
     for line in _read(pid, "mountinfo").splitlines():
         before, _, after = line.partition(b" - ")
         fields = before.split()
-        whole = len(fields) > 5 and fields[3] == b"/"  # of a part of one the rest is the host's
-        if not whole or not after.startswith(b"tmpfs ") or b"rw" not in fields[5].split(b","):
+        own = len(fields) > 5 and (fields[3] == b"/" or fields[2] not in hosts)  # else the rest of it is the host's
+        if not own or not after.startswith(b"tmpfs ") or b"rw" not in fields[5].split(b","):
             continue
         point = os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), fields[4]))
         if not any(f"{point}/".startswith(f"{target}/") for target in given):

@@ -156,7 +156,7 @@ class Session:
             OSError: no space or no descriptors for a new lane.
         """
         while (idle := self._pop_idle()) is not None:
-            if idle.is_alive():
+            if idle.is_usable():
                 return idle
             self.retire_lane(idle)
         lane = Lane(self._exchange, self._numbers.next_lane())

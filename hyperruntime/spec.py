@@ -184,6 +184,8 @@ class Limits:
         pids: processes and threads. See ``EngineInfo.limits`` for how this machine enforces it.
         tmpfs_bytes: makes ``/tmp`` a memory file system of this size.
         wall_s: seconds the container may live, counted by this library on every engine.
+        disk_bytes: all that its writable mounts hold, what was there before included, what it writes to its image's
+            files, and its memory file systems; watched by this library on every engine.
     """
 
     memory_bytes: int | None = attrs.field(default=None, validator=_whole(6 * 1024**2, _MAX_BYTES, " (6 MiB)"))
@@ -193,6 +195,7 @@ class Limits:
     )
     tmpfs_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
     wall_s: float | None = attrs.field(default=None, validator=_seconds)
+    disk_bytes: int | None = attrs.field(default=None, validator=_whole(1024**2, _MAX_BYTES, " (1 MiB)"))
 
 
 @attrs.frozen(kw_only=True)

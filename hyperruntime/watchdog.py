@@ -1,7 +1,7 @@
-"""Limits that no engine enforces here, enforced from outside: memory, where asked for, and the wall clock, always.
+"""Limits that no engine enforces here, enforced from outside: memory, where asked for; wall clock and disk, always.
 
 One thread for all containers of a process looks at their processes and ends a container that is past its limit. It is
-no wall: between two looks a container can take more than its limit. Imports proctree, driver and spec.
+no wall: between two looks a container can take more than its limit. Imports diskwatch, proctree, driver and spec.
 Design: docs/decisions/0014-watchdog.md.
 """
 
@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from hyperruntime.driver import EngineInfo, Launch
+from hyperruntime.diskuse import overlay_layer
+from hyperruntime.diskwatch import DiskWatch
+from hyperruntime.driver import EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.logs import get_logger
 from hyperruntime.proctree import Namespace, exact_memory_bytes, find_namespace, members, rough_memory_bytes
@@ -35,15 +37,17 @@ class Watched:
     Attributes:
         memory_bytes: of all processes of the container, or None.
         wall_s: from now on, or None.
+        disk_bytes: of all that it writes, or None.
     """
 
     memory_bytes: int | None = None
     wall_s: float | None = None
+    disk_bytes: int | None = None
 
     @property
     def nothing(self) -> bool:
         """Whether there is nothing to watch."""
-        return self.memory_bytes is None and self.wall_s is None
+        return self.memory_bytes is None and self.wall_s is None and self.disk_bytes is None
 
 
 def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Watched]:
@@ -51,8 +55,8 @@ def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Watched
     limits = spec.limits
     enforced = info.limits.get("memory_bytes", "no") != "no"
     memory = limits.memory_bytes if spec.limits_mode == "watchdog" and not enforced else None
-    asked = attrs.evolve(limits, wall_s=None, memory_bytes=None if memory else limits.memory_bytes)
-    return asked, Watched(memory_bytes=memory, wall_s=limits.wall_s)
+    asked = attrs.evolve(limits, wall_s=None, disk_bytes=None, memory_bytes=None if memory else limits.memory_bytes)
+    return asked, Watched(memory_bytes=memory, wall_s=limits.wall_s, disk_bytes=limits.disk_bytes)
 
 
 class Watch:
@@ -60,20 +64,24 @@ class Watch:
 
     Attributes:
         verdict: why the watchdog ended it, or "" while it has not.
+        limit: field of the limits that it was past, or "".
+        disk: what watches its disk, or None.
     """
 
     def __init__(self, watched: Watched, namespace: Namespace | None, remove: Callable[[], None]) -> None:
         """Start the clock."""
-        self.verdict = ""
+        self.verdict = self.limit = ""
+        self.disk: DiskWatch | None = None
         self.memory_bytes = watched.memory_bytes
         self.namespace = namespace
         self.deadline = None if watched.wall_s is None else time.monotonic() + watched.wall_s
         self._wall_s, self._remove = watched.wall_s or 0.0, remove
+        self._lock = threading.Lock()
 
     def judge_time(self) -> None:
         """End the container if its time is up."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            self._end(f"it lived for limits.wall_s={format_duration(self._wall_s)}")
+            self.end(f"it lived for limits.wall_s={format_duration(self._wall_s)}", "wall_s")
 
     def judge_memory(self, pids: list[str]) -> bool:
         """End the container if these processes, its own, use too much; return whether they come near it."""
@@ -83,16 +91,29 @@ class Watch:
         if used > self.memory_bytes:
             used = exact_memory_bytes(pids, self.namespace.tmpfs)
         if used > self.memory_bytes:
-            self._end(f"it used {used} bytes ({format_size(used)}) of limits.memory_bytes={self.memory_bytes}")
+            why = f"it used {used} bytes ({format_size(used)}) of limits.memory_bytes={self.memory_bytes}"
+            self.end(why, "memory_bytes")
         return used > self.memory_bytes // 2
 
-    def _end(self, why: str) -> None:
-        self.verdict = f"this library's watchdog ended it, because {why}"
-        log.warning("container ended by the watchdog", why=why)
-        if self.namespace is not None:
-            self.namespace.kill()
-        else:
-            threading.Thread(target=self._remove, name="hyperruntime-watchdog-remove", daemon=True).start()
+    def end(self, why: str, limit: str) -> None:
+        """End the container; the first reason given is the one that is told."""
+        with self._lock:
+            if not self.verdict:
+                self.verdict, self.limit = f"this library's watchdog ended it, because {why}", limit
+                log.warning("container ended by the watchdog", why=why)
+            if self.namespace is not None:
+                self.namespace.kill()
+            else:
+                threading.Thread(target=self._remove, name="hyperruntime-watchdog-remove", daemon=True).start()
+
+    def close(self) -> None:
+        """Forget its processes."""
+        if self.disk is not None:
+            self.disk.stop()
+        with self._lock:
+            if self.namespace is not None:
+                self.namespace.close()
+                self.namespace = None
 
 
 class Watcher:
@@ -119,9 +140,7 @@ class Watcher:
             if watch in self._watches:
                 self._watches.remove(watch)
             self._changed.notify()
-            if watch.namespace is not None:
-                watch.namespace.close()
-                watch.namespace = None
+            watch.close()
 
     def _run(self) -> None:
         with self._changed:
@@ -152,14 +171,14 @@ class Watcher:
 _watchers: dict[int, Watcher] = {}  # by process: a forked child has no thread of its parent's
 
 
-def watch_container(watched: Watched, launch: Launch, driver_name: str, remove: Callable[[], None]) -> Watch | None:
+def watch_container(watched: Watched, launch: Launch, driver_name: str, live: LiveContainer) -> Watch | None:
     """Watch a container that has started; return its watch, or None where there is nothing to watch.
 
     Args:
         watched: its limits.
         launch: how it was started.
         driver_name: for the error.
-        remove: ends it where its processes are not seen from here.
+        live: it.
 
     Raises:
         UnsupportedOptionError: its memory cannot be watched, because its processes are not seen from here.
@@ -172,7 +191,11 @@ def watch_container(watched: Watched, launch: Launch, driver_name: str, remove: 
     if namespace is None and watched.memory_bytes is not None:
         why = "its processes cannot be seen from here (another machine or user), so not even watched"
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
-    watch = Watch(watched, namespace, remove)
+    watch = Watch(watched, namespace, live.remove)
+    if watched.disk_bytes is not None:
+        layer = live.layer if isinstance(live, HasLayer) else overlay_layer(namespace)
+        tops = [mount.source for mount in launch.spec.mounts if not mount.read_only and os.path.isdir(mount.source)]
+        watch.disk = DiskWatch(watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end)
     _watchers.setdefault(os.getpid(), Watcher()).add(watch)
     return watch
 

@@ -14,7 +14,13 @@ from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import COUNT, COUNTS, DURATION, GPUS, LIMITS, NAMES, RUN_DIRECTORY, SIZE
 from hyperruntime.errors import unknown_name
 from hyperruntime.loop.contract import KINDS
-from hyperruntime.loop.options import BASELINES, OPTIMIZE_OPTIONS, VALID_PARENT_RULES, GenerateOptions
+from hyperruntime.loop.options import (
+    BASELINES,
+    DEFAULT_DISK_BYTES,
+    OPTIMIZE_OPTIONS,
+    VALID_PARENT_RULES,
+    GenerateOptions,
+)
 from hyperruntime.loop.selection import SELECTIONS
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, Limits
 from hyperruntime.units import format_duration, format_size
@@ -91,11 +97,13 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option("--network", type=click.Choice(NETWORKS), default=_default("network"), show_default=True,
                  help="What agents can reach."),
     click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
-                 metavar="memory=SIZE,cpus=N,pids=N", help="Several of the next three at once."),
+                 metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE", help="Several of the next four at once."),
     click.option("--memory", type=SIZE, help="Memory and swap of each container, such as 2g."),
     click.option("--cpus", type=float, help="Cores of each container, such as 1.5."),
     click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True,
                  help="Processes in each container, or none for no limit."),
+    click.option("--disk", type=SIZE, default=DEFAULT_DISK_BYTES, show_default=format_size(DEFAULT_DISK_BYTES),
+                 help="What each container's files may take; one that takes more is ended."),
     click.option("--limits-mode", type=click.Choice(LIMITS_MODES), default=_default("limits_mode"), show_default=True,
                  help="watchdog: watch the memory where the engine cannot limit it."),
     click.option("--gpus", type=GPUS, metavar="WHICH", default=_default("gpus"), show_default=True,
@@ -127,7 +135,8 @@ def make_options(values: Mapping[str, Any]) -> GenerateOptions:
     """
     given = dict(values)
     given["meta_patch_files"] = tuple(given["meta_patch_files"])
-    limits = Limits(memory_bytes=given.pop("memory"), cpus=given.pop("cpus"), pids=given.pop("pids"))
+    fields = {"memory_bytes": "memory", "cpus": "cpus", "pids": "pids", "disk_bytes": "disk"}
+    limits = Limits(**{field: given.pop(name) for field, name in fields.items()})
     domains, samples = _flat(given.pop("domains")), _flat(given.pop("eval_samples"))
     if not domains:
         raise WrongUsageError("name what to evaluate on with --domains; `hyperrun domains` lists what there is")

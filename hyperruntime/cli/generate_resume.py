@@ -15,7 +15,7 @@ from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.loop.options import GenerateOptions
 
 CHANGEABLE = ("max_generation", "parallel")
-_LIMITS = ("memory", "cpus", "pids")
+_LIMITS = ("memory", "cpus", "pids", "disk")
 _PATHS = ("agent", "copy_root_dir", "agent_archive_path", "gateway", "output_dir_parent")
 _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 
@@ -50,5 +50,5 @@ def _comparable(field: str, value: Any) -> Any:  # noqa: ANN401 - of any field
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - of any field
     if name in _LIMITS:
-        return repr(getattr(value, "memory_bytes" if name == "memory" else name))
+        return repr(getattr(value, f"{name}_bytes" if name in ("memory", "disk") else name))
     return " ".join(map(str, value)) if isinstance(value, tuple) else repr(value)

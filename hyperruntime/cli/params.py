@@ -20,7 +20,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
     _ParamType = click.ParamType
 
 _RUN_FILE = "run.json"
-_LIMITS = ("memory", "cpus", "pids")
+_LIMITS = ("memory", "cpus", "pids", "disk")
 
 
 def option_name(param: click.Parameter | None) -> str:
@@ -94,7 +94,7 @@ class Counts(_ParamType):
 
 
 class LimitsText(_ParamType):
-    """Limits of a container, as ``memory=2g,cpus=1.5,pids=512``."""
+    """Limits of a container, as ``memory=2g,cpus=1.5,pids=512,disk=10g``."""
 
     name = "limits"
 

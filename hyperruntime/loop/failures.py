@@ -75,8 +75,9 @@ class RunInterruptedError(HyperRuntimeError):
 def translate_failure(error: Exception, step: str) -> GenerationFailedError | InfrastructureFailedError:
     """Return what an error means for the generation in whose ``step`` it was raised.
 
-    A container that ran out of memory, or of processes, did so because of what ran in it. Any other loss of it may be
-    the machine's fault and is tried again; one that is lost each time is blamed on what ran in it.
+    A container that ran out of memory or processes, or was ended past one of its limits, did so because of what ran in
+    it. Any other loss of it may be the machine's fault and is tried again; one that is lost each time is blamed on what
+    ran in it, unless this library ended it for want of the machine's own space.
     """
     blame = _BLAME.get(step, "infrastructure")
     if isinstance(error, (GenerationFailedError, InfrastructureFailedError)):
@@ -85,9 +86,14 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError | In
         return GenerationFailedError("budget", str(error))
     if isinstance(error, ContainerLostError):
         post_mortem = error.post_mortem
-        if isinstance(post_mortem, PostMortem) and post_mortem.oom_killed:
+        if not isinstance(post_mortem, PostMortem):
+            return InfrastructureFailedError(str(error), blame)
+        if post_mortem.limit:
+            why = f"the container went past a limit: {post_mortem.ended_by}"
+            return GenerationFailedError("timeout" if post_mortem.limit == "wall_s" else blame, why)
+        if post_mortem.oom_killed:
             return GenerationFailedError(blame, str(error))
-        return InfrastructureFailedError(str(error), blame)
+        return InfrastructureFailedError(str(error), "infrastructure" if post_mortem.ended_by else blame)
     if isinstance(error, ExecStartError):
         return GenerationFailedError(blame, str(error))
     if isinstance(error, RepositoryError) and step == "diff":

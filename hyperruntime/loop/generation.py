@@ -7,7 +7,6 @@ is the patch and nothing that the meta agent left behind. Why: docs/decisions/00
 
 from __future__ import annotations
 
-import shutil
 import time
 from datetime import UTC, datetime
 
@@ -24,7 +23,7 @@ from hyperruntime.loop.failures import (
     translate_failure,
 )
 from hyperruntime.loop.layout import AGENT_OUTPUT
-from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent
+from hyperruntime.loop.mutation import check_changed, keep_state, run_meta_agent, shorten
 from hyperruntime.loop.parents import is_valid_parent
 from hyperruntime.loop.phases import reached_phases
 from hyperruntime.loop.place import discard
@@ -33,6 +32,7 @@ from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.sides import open_side
 from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.storage import check_writable, make_directory, sync_tree
+from hyperruntime.removal import remove_tree
 
 log = get_logger(__name__)
 
@@ -77,7 +77,7 @@ class _Generation:
         self._private = self._folder.with_name(f"{self._folder.name}.private")
         self._phases = reached_phases(setting, plan)
         if self._phases.record is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_tree(self._folder)
         discard(setting, self._private)
         make_directory(self._folder)
         setting.models.begin(plan.genid)
@@ -148,8 +148,8 @@ class _Generation:
 
     def _take_diff(self) -> None:
         snapshot = keep_state(self._setting, self._plan, self._agent, self._folder)
-        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=snapshot.dropped)
-        for path, reason in snapshot.dropped:
+        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=shorten(snapshot.dropped))
+        for path, reason in self._record.dropped:
             self._steps.note(f"left out of the diff: {path}: {reason}")
         check_changed(snapshot)
         copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)

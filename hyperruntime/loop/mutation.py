@@ -13,10 +13,12 @@ from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.side import AgentSide
 from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.storage import write_file
+from hyperruntime.patch import Notes
 from hyperruntime.workspace import Snapshot
 
 _BINARY_MARK = b"\nBinary files "
 _NAMED = 5
+_MAX_DROPPED = 200
 
 
 def run_meta_agent(setting: Setting, side: AgentSide, steps: StepLog) -> None:
@@ -52,6 +54,13 @@ def keep_state(setting: Setting, plan: Plan, place: Place, folder: Path) -> Snap
         raise GenerationFailedError("refused-patch", f"{error}{named}") from error
     write_file(folder / AGENT_OUTPUT / PATCH, snapshot.patch)
     return snapshot
+
+
+def shorten(dropped: Notes) -> Notes:
+    """Return as many of the changes that were left out as a record holds; of the rest it tells the number."""
+    if len(dropped) <= _MAX_DROPPED:
+        return dropped
+    return (*dropped[:_MAX_DROPPED], ("...", f"{len(dropped) - _MAX_DROPPED} more changes were left out"))
 
 
 def check_changed(snapshot: Snapshot) -> None:

@@ -16,11 +16,12 @@ from hyperruntime.loop.contract import KINDS, detect_contract
 from hyperruntime.loop.layout import INITIAL
 from hyperruntime.loop.selection import SELECTIONS, GenId
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
-from hyperruntime.units import MIB
+from hyperruntime.units import GIB, MIB
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SEED_BITS = 32
 ALL_SAMPLES = -1
+DEFAULT_DISK_BYTES = 10 * GIB
 BASELINES = ("no_selfimprove", "no_archive", "dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove")
 OPTIMIZE_OPTIONS = ("only_agent", "both_agent_ensemble", "only_ensemble")
 VALID_PARENT_RULES = ("strict", "hyperagents")
@@ -98,7 +99,7 @@ class GenerateOptions:
         gateway: file of the gateway's configuration (TOML), or None.
         image: reference or recipe; None is what the first domain names.
         network: of the containers.
-        limits: of each container.
+        limits: of each container; by default 10 GiB of disk, and what a spec's have.
         limits_mode: as in a spec.
         gpus: of each container, as in a spec; asked for only where a domain needs GPUs.
         timeout_meta_s: seconds the meta agent may take.
@@ -145,7 +146,7 @@ class GenerateOptions:
     gateway: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
     image: str | None = None
     network: Network = "none"
-    limits: Limits = attrs.field(factory=Limits)
+    limits: Limits = attrs.field(factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES))
     limits_mode: LimitsMode = "enforce"
     gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus)
     timeout_meta_s: float = attrs.field(default=21600.0, validator=_seconds)

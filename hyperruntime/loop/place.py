@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from hyperruntime.loop.models import Way
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory
+from hyperruntime.removal import remove_tree
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
 log = get_logger(__name__)
@@ -178,7 +178,7 @@ def discard(setting: Setting, folder: Path) -> None:
 
     What the host's user may not remove, because another user of a container owns it, a fresh container removes.
     """
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     if not folder.exists() or setting.containers.stopping:
         return
     mounts = (Mount(source=str(folder), target=_DISCARD_TARGET, read_only=False),)
@@ -190,4 +190,4 @@ def discard(setting: Setting, folder: Path) -> None:
             setting.containers.close(container)
     except HyperRuntimeError as error:
         log.warning("directory not removed", path=str(folder), reason=str(error))
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)

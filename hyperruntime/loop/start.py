@@ -31,6 +31,7 @@ from hyperruntime.loop.runlog import log_args
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.setting import protected_paths
 from hyperruntime.loop.storage import json_document, make_directory, write_atomic
+from hyperruntime.removal import remove_tree
 from hyperruntime.workspace import RepositoryStore, inspect_repository
 
 log = get_logger(__name__)
@@ -288,7 +289,7 @@ def _clear_work(layout: Layout, archive: Archive) -> None:
     for name in os.listdir(layout.work) if layout.work.is_dir() else ():
         path = layout.work / name
         if name not in kept:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def commit_of(run: OpenedRun, genid: GenId) -> str:

@@ -45,6 +45,7 @@ class ApptainerContainer:
         id: its name.
         shell: its main process's shell.
         exec_env: what every exec needs beyond the spec's environment.
+        layer: the host's directory that takes what it writes.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ApptainerContainer:
         self.exec_env: Mapping[str, str] = gpus.env
         self._launch, self._on_unknown_failure = launch, on_unknown_failure
         places = _make_places(launch, source, gpus)
+        self.layer = places.layer
         try:
             process = _start(run_args(launch, settings, places, gpus))
             self.shell = ProcessShell(process)

@@ -1,0 +1,445 @@
+"""Agents that attack: each attempt fails, the host is as it was, the run goes on with right scores, nothing is left.
+
+The agents are in ``tests/hostile``. Each attempt tells what came of it in its generation's chat history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hyperruntime import Limits, Runtime
+from hyperruntime.git import git
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.testing.upstream import chat, scripted_upstream
+from hyperruntime.units import MIB
+from hyperruntime.workspace import RepositoryStore
+
+pytestmark = pytest.mark.engine
+
+AGENT = Path(__file__).parents[1] / "hostile" / "agent"
+ROWS = 8
+SPLITS = {"train": "t", "val": "v", "test": "x"}
+HARMLESS = ("lo", "tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0")
+PLANTED = b"planted"
+
+Step = Mapping[str, Any]
+
+
+class Host:
+    """What an attack is after, and what tells whether it got there.
+
+    Attributes:
+        facts: what the agents are told.
+        canary: a file that none of them may change.
+        keys: what is in the host's environment and files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.canary = folder / "canary"
+        self.canary.mkdir()
+        (self.canary / "file").write_text("untouched")
+        self.keys = [f"key-{secrets.token_hex(8)}" for _ in range(2)]
+        (self.canary / "secret").write_text(self.keys[0])
+        self.mark = f"hostile-{secrets.token_hex(6)}"
+        self.facts: dict[str, Any] = {
+            "canary": str(self.canary / "planted"),
+            "secret_file": str(self.canary / "secret"),
+            "mark": self.mark,
+            "harmless": HARMLESS,
+        }
+
+    def check(self) -> None:
+        """Check that the host is as it was, and that nothing of the agents runs on it."""
+        assert sorted(path.name for path in self.canary.iterdir()) == ["file", "secret"]
+        assert (self.canary / "file").read_text() == "untouched"
+        assert (self.canary / "secret").read_text() == self.keys[0]
+        deadline = time.monotonic() + 10
+        while left := [process.pid for process in psutil.process_iter() if self.mark in " ".join(_cmdline(process))]:
+            assert time.monotonic() < deadline, f"processes left: {left}"
+            time.sleep(0.1)
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.fixture
+def host(tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """The host, with secrets to steal and files to change; looked at again afterwards."""
+    host = Host(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", host.keys[1])
+    monkeypatch.setenv("HOSTILE_SECRET", host.keys[1])
+    directories = set(os.listdir(tempfile.gettempdir()))
+    yield host
+    host.check()
+    mine = [
+        owned.record.id
+        for owned in runtime.containers()
+        if owned.record.labels.get("io.hyperruntime.run") == run_name(tmp_path)
+    ]
+    assert mine == []
+    new = set(os.listdir(tempfile.gettempdir())) - directories
+    assert not [name for name in new if host.mark in name or "planted" in name]
+
+
+def run_name(tmp_path: Path) -> str:
+    return f"{tmp_path.parent.name}.{tmp_path.name}"
+
+
+def label(split: str, n: int) -> str:
+    """Return what the agents' ``honest.py`` says, too: the label of a row."""
+    import hashlib
+
+    return f"lbl-{split}-" + hashlib.blake2s(str(n).encode(), digest_size=8).hexdigest()
+
+
+def write_table(folder: Path) -> Path:
+    """Write a table of three splits whose labels nobody can guess."""
+    folder.mkdir()
+    lines = ['name = "secrets"', 'inputs = ["n", "split"]', 'label = "label"', 'id = "id"', "task_timeout_s = 30"]
+    for split, letter in SPLITS.items():
+        rows = [{"id": f"{letter}{n}", "n": n, "split": split, "label": label(split, n)} for n in range(ROWS)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines += [f"[splits.{split}]", f'file = "{split}.jsonl"']
+    (folder / "secrets.toml").write_text("\n".join(lines) + "\n")
+    return folder / "secrets.toml"
+
+
+def write_agent(path: Path, steps: Mapping[int, Step], facts: Mapping[str, Any], env_file: str) -> Path:
+    """Make a repository of the hostile agent, with what each of its generations does."""
+    shutil.copytree(AGENT, path, ignore=shutil.ignore_patterns("__pycache__"))
+    plan = {"steps": {str(number): dict(step) for number, step in steps.items()}, "facts": dict(facts)}
+    (path / "plan.json").write_text(json.dumps(plan))
+    (path / "task.json").write_text("{}")
+    (path / "notes.txt").write_text("")
+    if env_file:
+        (path / ".env").write_text(env_file)
+    for command in (["init", "-q", "-b", "main"], ["add", "--all"], ["commit", "-q", "-m", "agent"]):
+        git(["-C", str(path), "-c", "user.name=t", "-c", "user.email=t@localhost", *command])
+    return path
+
+
+Attack = Callable[..., RunSummary]
+
+
+@pytest.fixture
+def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
+    """Return a function that runs generations that attack, and one honest one at the end."""
+
+    def start(*steps: Step, env_file: str = "", **options: Any) -> RunSummary:
+        table = write_table(host.folder / "table")
+        agent = write_agent(host.folder / "agent", dict(enumerate(steps, 1)), host.facts, env_file)
+        defaults: dict[str, Any] = {
+            "agent": str(agent),
+            "domains": f"table:{table}",
+            "image": base_image,
+            "max_generation": len(steps) + 1,
+            "parent_selection": "best",
+            "seed": 5,
+            "run_id": run_name(host.folder),
+            "output_dir_parent": str(host.folder / "out"),
+        }
+        summary = start_run(runtime, GenerateOptions(**{**defaults, **options}))
+        check_run(summary, len(steps) + 1)
+        return summary
+
+    return start
+
+
+def check_run(summary: RunSummary, last: int) -> None:
+    """Check that a run came to its end, that its honest generation got what it deserves, and that it is tidy."""
+    assert [record.genid for record in summary.generations] == ["initial", *range(1, last + 1)]
+    assert not summary.interrupted
+    first, honest = summary.generations[0], summary.generations[-1]
+    assert (first.score, honest.failure, honest.score) == (0.25, None, 0.5), honest.detail
+    assert list((Path(summary.run_dir) / "work").iterdir()) == []
+    for record in summary.generations:
+        check_scores(summary, record)
+
+
+def check_scores(summary: RunSummary, record: GenerationRecord) -> None:
+    """Check that a generation's scores are what its recorded answers are worth."""
+    for split in record.scores.get("secrets", {}) if record.failure is None else ():
+        folder = (
+            Path(summary.run_dir) / f"gen_{record.genid}" / ("secrets_eval" + ("" if split == "train" else f"_{split}"))
+        )
+        lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+        assert [line["task_id"] for line in lines] == [f"{SPLITS[split]}{n}" for n in range(ROWS)][: len(lines)]
+        right = [line["prediction"] == label(split, n) for n, line in enumerate(lines)]
+        assert [line["score"] for line in lines] == [float(value) for value in right]
+        assert record.scores["secrets"][split] == sum(right) / ROWS
+        assert json.loads((folder / "report.json").read_text())["overall_accuracy"] == sum(right) / len(lines)
+
+
+def said_by_meta(summary: RunSummary, number: int) -> dict[str, Any]:
+    """Return what the attempts of a meta agent came to."""
+    return read_report(Path(summary.run_dir) / f"gen_{number}/agent_output/meta_agent_chat_history.md")
+
+
+def said_by_tasks(summary: RunSummary, number: int, evaluation: str = "secrets_eval") -> dict[str, dict[str, Any]]:
+    """Return what the attempts of each task came to."""
+    folder = Path(summary.run_dir) / f"gen_{number}" / evaluation / "agent_evals"
+    return {path.stem: read_report(path) for path in sorted(folder.glob("*.md"))}
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    assert isinstance(value, dict)
+    return value
+
+
+def worked(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, text) for name, text in report.items() if str(text).startswith("WORKED")]
+
+
+def test_labels_and_keys_are_out_of_reach(attack: Attack, host: Host) -> None:
+    summary = attack({"meta": "steal"}, {"task": "steal"})
+    meta, tasks = said_by_meta(summary, 1), said_by_tasks(summary, 2)
+    assert worked(meta) == []
+    assert len(meta) == 11
+    assert sorted(tasks) == [f"t{n}" for n in range(ROWS)]
+    for report in tasks.values():
+        assert worked(report) == []
+        assert len(report) == 11
+        assert report["seen beside the inputs"] == []
+    assert ("hyperrun.toml", "hyperrun.toml is protected") in summary.generations[1].dropped
+    assert summary.generations[2].score == 0.0
+    text = b"".join(path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file())
+    assert not [key for key in host.keys if key.encode() in text]
+
+
+@contextmanager
+def listeners(facts: dict[str, Any]) -> Iterator[list[str]]:
+    """Listen wherever the host can be reached; yield what was reached."""
+    reached: list[str] = []
+    with ExitStack() as stack:
+        addresses = {"127.0.0.1", "::1"} | {
+            entry.address
+            for entries in psutil.net_if_addrs().values()
+            for entry in entries
+            if entry.family == socket.AF_INET
+        }
+        first = stack.enter_context(socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True))
+        port = first.getsockname()[1]
+        second = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+        second.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        second.bind(("::", port))
+        third = stack.enter_context(socket.socket(socket.AF_UNIX))
+        third.bind("\0" + facts["mark"])
+        fourth = stack.enter_context(socket.socket(socket.AF_UNIX))
+        fourth.bind(os.path.join(tempfile.mkdtemp(), "s"))
+        for listener in (third, fourth):
+            listener.listen()
+        facts |= {"addresses": sorted(addresses), "port": port, "abstract": facts["mark"],
+                  "socket": fourth.getsockname()}  # fmt: skip
+
+        def take(name: str, listener: socket.socket) -> None:
+            try:
+                while True:
+                    listener.recv(100) if listener.type == socket.SOCK_DGRAM else listener.accept()[0].close()
+                    reached.append(name)
+            except OSError:
+                return
+
+        for name, listener in {"TCP": first, "UDP": second, "abstract": third, "path": fourth}.items():
+            threading.Thread(target=take, args=(name, listener), daemon=True).start()
+            stack.callback(listener.shutdown, socket.SHUT_RDWR) if listener is not second else None
+        yield reached
+    shutil.rmtree(os.path.dirname(facts["socket"]))
+
+
+def test_the_network_is_out_of_reach(attack: Attack, host: Host) -> None:
+    with listeners(host.facts) as reached:
+        summary = attack({"meta": "network"}, {"task": "network"})
+        assert reached == []
+    meta, task = said_by_meta(summary, 1), said_by_tasks(summary, 2)["t0"]
+    assert meta.keys() == task.keys()
+    assert len(meta) >= 2 * len(host.facts["addresses"]) + 12
+    assert worked(meta) == worked(task) == []
+
+
+def test_the_same_attempts_reach_a_host_whose_network_is_given(attack: Attack, host: Host) -> None:
+    with listeners(host.facts) as reached:
+        summary = attack({"meta": "network"}, network="host")
+        assert {"TCP", "UDP", "abstract"} <= set(reached)
+    assert dict(worked(said_by_meta(summary, 1))).keys() >= {"TCP to 127.0.0.1", "an abstract Unix socket"}
+
+
+def test_the_key_of_a_gateway_is_out_of_reach_and_it_leads_nowhere_else(
+    attack: Attack, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with (
+        scripted_upstream(lambda received: chat(f"you said {dict(received.headers)}")) as upstream,
+        listeners(host.facts) as reached,
+    ):
+        settings = f"OPENAI_API_KEY={host.keys[0]}\nOPENAI_BASE_URL={upstream.url}\n"
+        summary = attack({"meta": "models"}, {"task": "models"}, env_file=settings)
+        assert reached == []
+        assert {received.headers["authorization"] for received in upstream.received} == {f"Bearer {host.keys[0]}"}
+        assert {received.path.partition("?")[0] for received in upstream.received} <= {
+            "/v1/chat/completions", "/v1/models",
+        }  # fmt: skip
+    for report in (said_by_meta(summary, 1), said_by_tasks(summary, 2)["t0"]):
+        assert worked(report) == []
+        assert report["ask for it"] == "failed: nothing came of it"
+        assert len(report) == 19
+    text = b"".join(path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file())
+    assert host.keys[0].encode() not in text
+
+
+def test_nothing_outside_the_clone_is_written(attack: Attack, host: Host) -> None:
+    summary = attack({"meta": "outside"}, {"task": "outside"})
+    report = said_by_meta(summary, 1)
+    assert len(report) == 12
+    assert worked(report) == []
+    first, second = summary.generations[1:3]
+    assert (first.failure, first.score) == (None, 0.25), "links are left out; what they replaced stays as it was"
+    assert {"link0", "link1", "link2", "link4", "passwd", "pipe", "sparse", "meta_agent.py", "plan.json"} <= {
+        path for path, _ in first.dropped
+    }
+    assert second.score == 0.0
+    kept = [path for path in Path(summary.run_dir).rglob("*") if "repository.git" not in path.parts]
+    assert not [path for path in kept if path.is_symlink() or not (path.is_file() or path.is_dir())]
+    assert not [path for path in kept if path.is_file() and host.keys[0].encode() in path.read_bytes()]
+    store = RepositoryStore(Path(summary.run_dir) / "repository.git")
+    tree = store.git("ls-tree", "-r", "--full-tree", summary.generations[-1].commit).decode()
+    assert not [line for line in tree.splitlines() if not line.startswith("100")]
+
+
+DIFFS = (
+    "dots", "dots inside", "absolute", "quoted dots", "hook", "configuration", "short name", "submodule", "link",
+    "link, then a file below it", "link to git's files, then a file", "rename from outside", "copy from outside",
+    "a file that a delta makes",
+)  # fmt: skip
+ODD = (
+    "link to the host", "link to passwd", "link to itself", "pipe", "directory", "socket", "sparse file of 10 GiB",
+)  # fmt: skip
+
+
+def test_no_diff_leads_out_of_the_clone(attack: Attack) -> None:
+    summary = attack(*({"meta": "outside", "diff": kind} for kind in DIFFS))
+    found = {kind: record.failure for kind, record in zip(DIFFS, summary.generations[1:], strict=False)}
+    assert set(found.values()) <= {"refused-patch", "empty-diff"}, found
+    outright = {"dots", "dots inside", "absolute", "quoted dots", "hook", "configuration", "short name"}
+    assert {found[kind] for kind in outright} == {"refused-patch"}
+    passwd = Path("/etc/passwd").read_bytes().splitlines()[0]
+    objects = RepositoryStore(Path(summary.run_dir) / "repository.git")
+    listed = objects.git("cat-file", "--batch-check=%(objectname) %(objecttype)", "--batch-all-objects").decode()
+    blobs = [line.split()[0] for line in listed.splitlines() if line.endswith("blob")]
+    assert not [blob for blob in blobs if passwd in objects.git("cat-file", "blob", blob)]
+
+
+def test_what_stands_in_place_of_the_diff_is_not_followed(attack: Attack, host: Host) -> None:
+    summary = attack(*({"meta": "outside", "odd": kind} for kind in ODD))
+    found = {kind: record.failure for kind, record in zip(ODD, summary.generations[1:], strict=False)}
+    assert found == dict.fromkeys(ODD, "refused-patch")
+    patches = list(Path(summary.run_dir).glob("gen_*/agent_output/*"))
+    assert not [path for path in patches if path.is_symlink() or (path.is_file() and path.stat().st_size > MIB)]
+
+
+def test_git_runs_nothing_that_an_agent_planted(attack: Attack) -> None:
+    summary = attack({"meta": "hooks"}, {"meta": "hooks", "as file": True}, {"meta": "hooks", "look": True})
+    assert said_by_meta(summary, 1)["live"] is True
+    assert [record.failure for record in summary.generations] == [None] * 5
+    later = said_by_meta(summary, 3)
+    assert later["hooks"] == []
+    assert "evil" not in later["configuration"]
+    assert not later["alternates"]
+    names = RepositoryStore(Path(summary.run_dir) / "repository.git").git(
+        "ls-tree", "-r", "--name-only", summary.generations[1].commit
+    )
+    assert b".git/" not in names
+
+
+def test_the_evaluator_is_not_the_agents(attack: Attack) -> None:
+    summary = attack({"meta": "evaluator", "task": "evaluator"}, {"task": "evaluator"}, {"task": "swap"})
+    first, second, third = summary.generations[1:4]
+    assert {path for path, _ in first.dropped} == {"domains/secrets/report.py", "hyperrun.toml"}
+    for record in (first, second, third):  # what it says of itself is worth nothing; it may end its own evaluation
+        assert record.failure == "evaluation" or record.score == 0.0
+    report = said_by_tasks(summary, 2)["t0"]
+    assert len(report) == 6
+    assert worked(report) == []
+    for path in Path(summary.run_dir).glob("gen_*/*/predictions.jsonl"):
+        known = {json.loads(line)["task_id"] for line in path.read_text().splitlines()}
+        assert known <= {f"{letter}{n}" for letter in SPLITS.values() for n in range(ROWS)}
+
+
+def test_an_evaluation_that_stops_whoever_asks_ends_at_its_deadline(attack: Attack) -> None:
+    stopped = attack({"task": "trace"}, timeout_eval_s=10.0).generations[1]
+    assert (stopped.failure, stopped.attempts) == ("timeout", 1)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_jams_the_hosts_commands_fails_alone(attack: Attack) -> None:
+    jammed = attack({"task": "jam"}).generations[1]
+    assert jammed.failure in ("evaluation", "timeout") or jammed.score == 0.0
+
+
+def test_processes_left_behind_end_with_their_generation(attack: Attack, host: Host) -> None:
+    summary = attack(
+        {"meta": "daemons"}, {"task": "daemons"}, {"meta": "daemons", "bomb": True}, {"meta": "daemons", "diff": True}
+    )
+    left, evaluated, bomb, spoilt = summary.generations[1:5]
+    assert (left.failure, left.score) == (None, 0.25), "the diff is the one that was there when the meta agent ended"
+    store = RepositoryStore(Path(summary.run_dir) / "repository.git")
+    assert b"LEVEL = 1" in (store.read_file(left.commit, "honest.py") or b"")
+    assert evaluated.score == 0.0 or evaluated.failure in ("evaluation", "timeout")
+    assert bomb.failure in (None, "agent", "empty-diff")
+    assert spoilt.failure in (None, "refused-patch"), "its own diff is what its own processes may still write"
+    assert (spoilt.score or 0.25) == 0.25
+
+
+WAYS = ("out", "repo", "image", "tmp", "deleted", "shut", "deep")
+
+
+def free_bytes(path: Path) -> int:
+    facts = os.statvfs(path)
+    return facts.f_bfree * facts.f_frsize
+
+
+def test_a_disk_is_not_filled(attack: Attack, host: Host) -> None:
+    before = free_bytes(host.folder)
+    steps: list[Step] = [{"meta": "disk", "way": way} for way in WAYS]
+    summary = attack(*steps, {"task": "disk"}, limits=Limits(disk_bytes=96 * MIB))
+    found = dict(zip(WAYS, summary.generations[1:], strict=False))
+    assert {way: record.failure for way, record in found.items()} == dict.fromkeys(WAYS, "agent")
+    assert all("limits.disk_bytes=100663296" in record.detail for record in found.values())
+    assert {record.attempts for record in summary.generations} == {1}
+    assert summary.generations[-2].failure == "evaluation"
+    assert before - free_bytes(host.folder) < 96 * MIB
+
+
+def test_files_that_take_names_rather_than_space_are_no_way_out(attack: Attack, host: Host) -> None:
+    steps: list[Step] = [{"meta": "disk", "way": way} for way in ("many", "only deep", "special files", "output")]
+    summary = attack(*steps, limits=Limits(disk_bytes=96 * MIB))
+    many, deep, special, loud = summary.generations[1:5]
+    assert many.failure == "agent"
+    assert "limits.disk_bytes" in many.detail
+    assert (deep.failure, special.failure, loud.failure) == (None, None, None)
+    assert len((Path(summary.run_dir) / "archive.jsonl").read_bytes()) < 100_000
+    log = Path(summary.run_dir) / "gen_4/generate.log"
+    assert log.stat().st_size < 65 * MIB
+    assert sys.getrecursionlimit() < 3000, "else a deep folder shows nothing"

@@ -1,0 +1,13 @@
+"""The honest part: it knows the answers to so many of four questions."""
+
+import hashlib
+
+LEVEL = 1
+
+
+def label(split, n):
+    return f"lbl-{split}-" + hashlib.blake2s(str(n).encode(), digest_size=8).hexdigest()
+
+
+def answer(inputs):
+    return label(inputs["split"], inputs["n"]) if inputs["n"] % 4 < LEVEL else "unknown"

@@ -1,0 +1,155 @@
+"""How much space a directory takes, and how one that is very deep is removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hyperruntime import diskwatch
+from hyperruntime.diskuse import LEAST_BYTES, measure
+from hyperruntime.diskwatch import DiskWatch, free_space
+from hyperruntime.driver import PostMortem
+from hyperruntime.errors import ContainerLostError, SpecError
+from hyperruntime.loop.failures import GenerationFailedError, InfrastructureFailedError, translate_failure
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.process import wait_until
+from hyperruntime.removal import remove_tree
+from hyperruntime.spec import Limits
+from hyperruntime.units import GIB, MIB
+
+NAMES = st.text("ab.\u00e9", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
+TREES = st.recursive(
+    st.integers(0, 40_000), lambda below: st.dictionaries(NAMES, below, max_size=4), max_leaves=12
+).filter(lambda tree: isinstance(tree, dict))
+
+
+def make(folder: Path, tree: object) -> int:
+    """Make files of some sizes; return how many names there are."""
+    count = 0
+    for name, below in tree.items() if isinstance(tree, dict) else ():
+        count += 1
+        if isinstance(below, dict):
+            (folder / name).mkdir()
+            count += make(folder / name, below)
+        else:
+            (folder / name).write_bytes(os.urandom(below))
+    return count
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose deepest one no path can name."""
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(tmp_path)
+    os.mkdir("top")
+    os.chdir("top")
+    for _ in range(2500):
+        os.mkdir("d")
+        os.chdir("d")
+    Path("file").write_bytes(bytes(MIB))
+    os.fchdir(here)
+    os.close(here)
+    yield tmp_path / "top"
+    remove_tree(tmp_path / "top")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=TREES)
+def test_a_tree_takes_what_its_files_hold_and_is_removed_whole(tmp_path: Path, tree: object) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    names = make(top, tree)
+    content = sum(path.stat().st_size for path in top.rglob("*") if path.is_file())
+    use = measure([str(top)], None, GIB)
+    assert not use.hidden
+    assert max(names * LEAST_BYTES, content) <= use.used_bytes <= content + names * 2 * LEAST_BYTES
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_what_is_sparse_takes_nothing_and_two_names_count_once(tmp_path: Path) -> None:
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(10 * GIB)
+    (tmp_path / "content").write_bytes(bytes(MIB))
+    os.link(tmp_path / "content", tmp_path / "again")
+    assert MIB <= measure([str(tmp_path)], None, GIB).used_bytes < 2 * MIB
+
+
+def test_a_link_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "top").mkdir()
+    (tmp_path / "elsewhere").write_bytes(bytes(MIB))
+    os.symlink("/", tmp_path / "top" / "root")
+    os.symlink("../elsewhere", tmp_path / "top" / "file")
+    assert measure([str(tmp_path / "top")], None, GIB).used_bytes <= 2 * LEAST_BYTES
+    remove_tree(tmp_path / "top")
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_what_lies_too_deep_to_look_at_is_said_and_removed_all_the_same(deep: Path) -> None:
+    assert measure([str(deep)], None, GIB).hidden
+    remove_tree(deep)
+    assert not deep.exists()
+
+
+def test_a_directory_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "none")
+    assert measure([str(tmp_path / "none")], None, GIB).used_bytes == 0
+    assert free_space([str(tmp_path / "none")]) == {}
+
+
+def watch(top: Path, limit_bytes: int) -> list[tuple[str, str]]:
+    """Watch a directory, and return what the watch says, once and later."""
+    said: list[tuple[str, str]] = []
+    DiskWatch(limit_bytes, [str(top)], None, lambda why, limit: said.append((why, limit)))
+    return said
+
+
+def test_growth_past_the_limit_is_noticed_once(tmp_path: Path) -> None:
+    said = watch(tmp_path, 4 * MIB)
+    (tmp_path / "file").write_bytes(os.urandom(5 * MIB))
+    assert wait_until(lambda: bool(said), 10)
+    assert [limit for _, limit in said] == ["disk_bytes"]
+    assert "limits.disk_bytes=4194304" in said[0][0]
+
+
+def test_a_disk_that_others_fill_is_no_fault_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = diskwatch.free_space([str(tmp_path)])
+    said = watch(tmp_path, GIB)
+    low = {device: diskwatch.Free(1000, 1000) for device in free}
+    monkeypatch.setattr(diskwatch, "free_space", lambda _: low)
+    assert wait_until(lambda: bool(said), 10)
+    assert said[0][1] == ""
+    assert "left" in said[0][0]
+
+
+@pytest.mark.parametrize(
+    ("post_mortem", "step", "failure"),
+    [
+        (PostMortem(state="exited", ended_by="x", limit="disk_bytes"), "meta agent", "agent"),
+        (PostMortem(state="exited", ended_by="x", limit="disk_bytes"), "evaluate", "evaluation"),
+        (PostMortem(state="exited", ended_by="x", limit="memory_bytes"), "load check", "does-not-load"),
+        (PostMortem(state="exited", ended_by="x", limit="wall_s"), "evaluate", "timeout"),
+    ],
+)
+def test_a_container_ended_past_its_limit_is_not_made_again(post_mortem: PostMortem, step: str, failure: str) -> None:
+    error = translate_failure(ContainerLostError("lost", post_mortem), step)
+    assert isinstance(error, GenerationFailedError)
+    assert error.failure == failure
+
+
+def test_a_container_ended_for_want_of_the_hosts_space_is_made_again() -> None:
+    error = translate_failure(ContainerLostError("lost", PostMortem(state="exited", ended_by="x")), "meta agent")
+    assert isinstance(error, InfrastructureFailedError)
+    assert error.failure == "infrastructure"
+
+
+def test_a_run_has_a_limit_by_default_and_a_container_has_none() -> None:
+    assert GenerateOptions(domains="circle_packing").limits.disk_bytes == 10 * GIB
+    assert Limits().disk_bytes is None
+    with pytest.raises(SpecError, match="disk_bytes"):
+        Limits(disk_bytes=1000)
