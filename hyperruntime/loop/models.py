@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.budget import Meter, Spent
+from hyperruntime.gateway.budget import Meter, Spent, total_spent
 from hyperruntime.gateway.config import Budget, GatewayConfig
 from hyperruntime.gateway.configfile import load_config
 from hyperruntime.gateway.derive import derive_config, read_dotenv
@@ -147,7 +147,7 @@ class Models:
         if config is not None and options is not None:
             self._run, self._budget = str(options.run_id), _generation_budget(options)
             self._before = spent_by_generation(Path(str(config.log)), self._run)
-            self._gateway = _open_gateway(config, _sum(self._before.values()))
+            self._gateway = _open_gateway(config, total_spent(self._before.values()))
 
     @property
     def used_up(self) -> str:
@@ -159,7 +159,7 @@ class Models:
         with self._lock:
             key = str(genid)
             if (meter := self._meters.pop(key, None)) is not None:
-                self._before[key] = _sum((self._before.get(key, Spent()), meter.spent))
+                self._before[key] = total_spent((self._before.get(key, Spent()), meter.spent))
             self._meters[key] = Meter(f"generation {genid}", self._budget)
 
     def usage(self, genid: GenId) -> Spent | None:
@@ -169,7 +169,7 @@ class Models:
         with self._lock:
             meter = self._meters.get(str(genid))
             before = self._before.get(str(genid), Spent())
-        return before if meter is None else _sum((before, meter.spent))
+        return before if meter is None else total_spent((before, meter.spent))
 
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Way:
         """Return a container's way to the models.
@@ -216,7 +216,7 @@ def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
         with open(log, "rb") as lines:
             for line in lines:
                 if (known := _spent_of(line, run_id)) is not None:
-                    found[known[0]] = _sum((found.get(known[0], Spent()), known[1]))
+                    found[known[0]] = total_spent((found.get(known[0], Spent()), known[1]))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -235,13 +235,6 @@ def _spent_of(line: bytes, run_id: str) -> tuple[str, Spent] | None:
         return genid, Spent(requests=1, money=float(entry["money"]), **tokens)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _sum(parts: Iterable[Spent]) -> Spent:
-    total = Spent()
-    for part in parts:
-        total = Spent(**{name: getattr(total, name) + getattr(part, name) for name in attrs.fields_dict(Spent)})
-    return total
 
 
 def _open_gateway(config: GatewayConfig, spent: Spent) -> Gateway:

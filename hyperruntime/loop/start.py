@@ -177,8 +177,6 @@ def _check_root_directory(path: str, agent: str | None) -> str:
         raise SpecError("copy_root_dir", path, f"the agent is given as {agent!r} already; leave one of them out")
     if os.path.lexists(os.path.join(path, ".git")):
         inspect_repository(path)
-    elif os.path.lexists(os.path.join(path, ".env")):
-        raise AgentError(f"--copy-root-dir: {path!r} holds .env, and keys must not reach an agent; move it away")
     return path
 
 
