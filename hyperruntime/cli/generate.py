@@ -27,10 +27,10 @@ from hyperruntime.errors import RunError, StorageError
 from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.contract import detect_contract
 from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.models import choose_gateway
+from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.start import agent_directory, check_agent, choose_directory, choose_image, load_domains
+from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
 from hyperruntime.loop.storage import make_directory
 from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime

@@ -1,6 +1,6 @@
-"""The models of a run: which gateway it has, what each generation may use of it, and what it used.
+"""The models of a run: what each generation may use of its gateway, and what it used.
 
-Imports the gateway, options and layout. A run without a gateway has :class:`Models` too, and nothing of it.
+Imports the gateway, modelchoice and layout. A run without a gateway has :class:`Models` too, and nothing of it.
 """
 
 from __future__ import annotations
@@ -16,78 +16,16 @@ import attrs
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.budget import Meter, Spent, total_spent
 from hyperruntime.gateway.config import Budget, GatewayConfig
-from hyperruntime.gateway.configfile import load_config
-from hyperruntime.gateway.derive import derive_config, read_dotenv
 from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.modelchoice import agent_directory, choose_gateway, generation_budget
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.selection import GenId
-from hyperruntime.secretfree import ENV_FILE
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access, Gateway
 
 _NONE: Mapping[str, str] = {}
-
-
-def choose_gateway(
-    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
-) -> GatewayConfig | None:
-    """Return the gateway that a run has; None where nothing asks for one.
-
-    A configuration file is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or the
-    contract ``hyperagents`` asks for a gateway to the servers that the usual variables name, in the host's
-    environment or in ``.env``.
-
-    Args:
-        options: of the run.
-        agent: the agent repository's directory; None for one that is shipped.
-        layout: of the run, whose directory need not be there yet.
-        required: whether the run had one before.
-
-    Raises:
-        GatewayError: there is no server, or its key or configuration cannot be read.
-        SpecError: the model is not one of the configuration's.
-    """
-    config = _base(options, agent, required=required)
-    if config is None:
-        return None
-    if options.model is not None:
-        config = config.with_model(options.model)
-    for upstream in config.upstreams:
-        upstream.load_key()
-    budget = _limits(options, "budget", config.budget)
-    return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
-
-
-def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
-    if options.gateway is not None:
-        return load_config(Path(options.gateway))
-    env_file = None if agent is None else agent / ENV_FILE
-    asked = {"model": options.model, "budget": _limits(options, "budget"), "budget ": _generation_budget(options)}
-    reasons = [name for name, value in asked.items() if value not in (None, Budget())]
-    may_use = options.contract == "hyperagents" or (env_file is not None and read_dotenv(env_file))
-    if not reasons and not required and not may_use:
-        return None
-    config = derive_config(env_file)
-    if config is None and (reasons or required):
-        why = f"a {reasons[0].strip()} is given" if reasons else "the run had models before"
-        raise GatewayError(
-            f"{why}, and no server that has any: set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in "
-            "the environment or in the agent's .env, or give --config FILE with a table [gateway]"
-        )
-    return config
-
-
-def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -> Budget:
-    """Return the limits of a budget that the options name, over those of a configuration."""
-    names = [field.name for field in attrs.fields(Budget)]
-    given = {name: getattr(options, f"{prefix}_{name}") for name in names}
-    return attrs.evolve(base or Budget(), **{name: value for name, value in given.items() if value is not None})
-
-
-def _generation_budget(options: GenerateOptions) -> Budget:
-    return _limits(options, "budget_generation")
 
 
 class Way:
@@ -145,7 +83,7 @@ class Models:
         self._meters: dict[str, Meter] = {}
         self._lock = threading.Lock()
         if config is not None and options is not None:
-            self._run, self._budget = str(options.run_id), _generation_budget(options)
+            self._run, self._budget = str(options.run_id), generation_budget(options)
             self._before = spent_by_generation(Path(str(config.log)), self._run)
             self._gateway = _open_gateway(config, total_spent(self._before.values()))
 
@@ -203,6 +141,23 @@ class Models:
     def __exit__(self, *_: object) -> None:
         """Close it, whatever happened."""
         self.close()
+
+
+def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folder: Path) -> Models:
+    """Return the models of an evaluation that is no part of its run: no budget of the run, and a log of its own.
+
+    Args:
+        options: of the run. stored: all that its ``run.json`` says. folder: takes the log.
+
+    Raises:
+        GatewayError, SpecError: as for :func:`choose_gateway`.
+        StorageError: the log cannot be written.
+    """
+    free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
+    options = attrs.evolve(options, **free)
+    agent, layout = agent_directory(str(stored.get("agent", ""))), Layout(folder)
+    config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
+    return Models(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
 
 
 def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:

@@ -29,6 +29,7 @@ from hyperruntime.loop.failures import InfrastructureFailedError, RunInterrupted
 from hyperruntime.loop.generation import ATTEMPTS
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout, generation_name
+from hyperruntime.loop.models import evaluation_models
 from hyperruntime.loop.options import ALL_SAMPLES
 from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import discard
@@ -103,7 +104,10 @@ def evaluate_generation(
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    return _interruptible(containers, lambda: tuple(_one(setting, record, split, *pair) for pair in enumerate(names)))
+    with setting.models:
+        return _interruptible(
+            containers, lambda: tuple(_one(setting, record, split, *pair) for pair in enumerate(names))
+        )
 
 
 def _setting(
@@ -128,6 +132,7 @@ def _setting(
         image=runtime.images.ensure(choose_image(options, domains)),
         containers=containers,
         events=events,
+        models=evaluation_models(options, stored, layout.root / FOLDER),
     )
 
 

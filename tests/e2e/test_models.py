@@ -16,6 +16,7 @@ from hyperruntime.git import git
 from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.single import evaluate_generation
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
 
@@ -130,6 +131,16 @@ def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
     assert load_run(summary.run_dir).generations[1].usage == first.usage
     assert main(["status", summary.run_dir]) == 0
     assert "models: 5 requests, 50 tokens read, 25 written, money 0\n" in capsys.readouterr().out
+
+
+def test_an_evaluation_of_one_generation_asks_too_and_costs_the_run_nothing(
+    run: Callable[..., RunSummary], runtime: Runtime, upstream: ScriptedUpstream
+) -> None:
+    summary = run({1: "improve()" + ASKING_TASK_AGENT}, budget_requests=2)
+    assert len(upstream.received) == 2
+    evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=1)
+    assert len(upstream.received) == 3
+    assert len(seats(summary)) == 2
 
 
 def test_no_file_of_a_run_has_the_key(run: Callable[..., RunSummary]) -> None:

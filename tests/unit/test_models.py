@@ -16,7 +16,8 @@ from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstre
 from hyperruntime.gateway.derive import derive_config
 from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.models import choose_gateway, spent_by_generation
+from hyperruntime.loop.modelchoice import choose_gateway
+from hyperruntime.loop.models import spent_by_generation
 from hyperruntime.loop.options import GenerateOptions
 
 VARIABLES = [
