@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.agents import template_names
-from hyperruntime.errors import GatewayError
+from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config import Budget, GatewayConfig
 from hyperruntime.gateway.configfile import load_config
 from hyperruntime.gateway.derive import derive_config, read_dotenv
@@ -36,7 +36,7 @@ def choose_gateway(
         required: whether the run had one before.
 
     Raises:
-        GatewayError: there is no server, or its key or configuration cannot be read.
+        GatewayConfigError: there is no server, or its key or configuration cannot be read.
         SpecError: the model is not one of the configuration's.
     """
     config = _base(options, agent, required=required)
@@ -67,7 +67,7 @@ def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> Ga
     config = derive_config(env_file)
     if config is None and (reasons or required):
         why = f"a {reasons[0].strip()} is given" if reasons else "the run had models before"
-        raise GatewayError(
+        raise GatewayConfigError(
             f"{why}, and no server that has any: set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in "
             "the environment or in the agent's .env, or give --config FILE with a table [gateway]"
         )
