@@ -136,7 +136,8 @@ def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
 def test_an_evaluation_of_one_generation_asks_too_and_costs_the_run_nothing(
     run: Callable[..., RunSummary], runtime: Runtime, upstream: ScriptedUpstream
 ) -> None:
-    summary = run({1: "improve()" + ASKING_TASK_AGENT}, budget_requests=2)
+    summary = run({1: "improve()" + ASKING_TASK_AGENT}, model="qwen", budget_requests=2)
+    assert [record.failure for record in summary.generations] == [None, None], summary.generations
     assert len(upstream.received) == 2
     evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=1)
     assert len(upstream.received) == 3
