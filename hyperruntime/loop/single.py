@@ -101,12 +101,14 @@ def evaluate_generation(
     setting = _setting(
         layout, split, ALL_SAMPLES if samples is None else samples, containers, Events(on_event), runtime
     )
+    options, _, stored = read_run(layout)
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with setting.models:
+    with evaluation_models(options, stored, layout.root / FOLDER) as models:
+        asking = attrs.evolve(setting, models=models)
         return _interruptible(
-            containers, lambda: tuple(_one(setting, record, split, *pair) for pair in enumerate(names))
+            containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
         )
 
 
@@ -132,7 +134,6 @@ def _setting(
         image=runtime.images.ensure(choose_image(options, domains)),
         containers=containers,
         events=events,
-        models=evaluation_models(options, stored, layout.root / FOLDER),
     )
 
 
