@@ -326,5 +326,11 @@ class GatewayError(HyperRuntimeError):
     """The LLM gateway cannot start, or cannot be reached from a container."""
 
 
+class GatewayConfigError(GatewayError):
+    """The configuration of the LLM gateway is wrong, or a key that it names is missing."""
+
+    exit_code = 2
+
+
 class BudgetExceededError(GatewayError):
     """A budget of requests, tokens or money is used up, and requests were refused for it."""

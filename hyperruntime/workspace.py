@@ -29,7 +29,7 @@ from hyperruntime.errors import PatchError, RepositoryError, SpecError
 from hyperruntime.git import git, try_git
 from hyperruntime.patch import Notes, filter_patch
 from hyperruntime.repository import inspect_repository
-from hyperruntime.secretfree import without_secrets
+from hyperruntime.secretfree import ENV_FILE, without_secrets
 from hyperruntime.worktree import MAX_NEW_BYTES, WorkTree, compare
 
 __all__ = ["BRANCH", "RepositoryStore", "Snapshot", "inspect_repository"]
@@ -88,7 +88,7 @@ class RepositoryStore(BareRepository):
         return kept
 
     def from_directory(self, directory: _Path) -> str:
-        """Make a commit of the files in a plain directory, the same one for the same files; return it.
+        """Make a commit of the files in a plain directory but its ``.env``, the same for the same files; return it.
 
         Raises:
             RepositoryError: it is no directory, or holds what a repository cannot.
@@ -96,11 +96,13 @@ class RepositoryStore(BareRepository):
         self.make(None)
         try:
             with WorkTree(directory) as tree:
-                rules = ChangeRules(max_file_bytes=MAX_NEW_BYTES)
+                rules = ChangeRules(max_file_bytes=MAX_NEW_BYTES, protected=(ENV_FILE,))
                 changes, dropped = compare(tree, {}, rules, lambda _: set())
         except OSError as error:
             raise RepositoryError(f"cannot read {os.fspath(directory)!r}: {error.strerror}") from error
         for path, reason in dropped.items():
+            if os.fsdecode(path) == ENV_FILE:
+                continue
             raise RepositoryError(f"{os.fspath(directory)!r} cannot be a repository: {path!r} is {reason}")
         return self.commit(None, changes, _ROOT_REF, "agent repository")
 

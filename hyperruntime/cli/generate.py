@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.progress import Display, PlainDisplay, Tracker
 from hyperruntime.cli.report import plots_at_end
+from hyperruntime.cli.resume_options import resume_options
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.spread import SpreadingCommand
 from hyperruntime.cli.tables import json_option, print_json
@@ -25,10 +27,10 @@ from hyperruntime.errors import RunError, StorageError
 from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.contract import detect_contract
 from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.models import choose_gateway
+from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.start import agent_directory, check_agent, choose_directory, choose_image, load_domains
+from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
 from hyperruntime.loop.storage import make_directory
 from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
@@ -58,7 +60,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     state.runtime = values.pop("runtime") or state.runtime
     if run_dir is not None:
         view = load_run(run_dir)
-        return go_on(state, view, as_json, **changed_options(ctx, values, view.options, run_dir))
+        return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir))
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
         values["agent"] = "."  # the original is run in its own checkout
     if not values["domains"] and values.get("agent"):
@@ -77,27 +79,24 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
 @click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
+@resume_options
 @json_option
 @click.pass_obj
-def resume(state: State, run_dir: str, max_generation: int | None, parallel: int | None, as_json: bool) -> int:
+def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
     """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one."""
-    return go_on(state, load_run(run_dir), as_json, max_generation=max_generation, parallel=parallel)
+    return go_on(state, load_run(run_dir), as_json, changes)
 
 
-def go_on(
-    state: State, view: RunView, as_json: bool, *, max_generation: int | None = None, parallel: int | None = None
-) -> int:
-    """Go on with a run, show it, and return the exit code."""
-    run_dir = view.run_dir
-    last = view.options.max_generation if max_generation is None else max_generation
+def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]) -> int:
+    """Go on with a run whose options may change, show it, and return the exit code."""
+    run_dir, asked = view.run_dir, changes.get("max_generation")
+    last = view.options.max_generation if asked is None else int(asked)
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
         ensure_image(runtime, view.options)
         with last_signal() as number, _make_display(tracker) as display:
-            summary = resume_run(
-                runtime, run_dir, max_generation=max_generation, parallel=parallel, on_event=display.on_event
-            )
+            summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
     print_summary(summary, as_json, seed=view.seed)
     plots_at_end(summary)
     return exit_code(summary, number())

@@ -72,7 +72,7 @@ _OPTIONS: tuple[Decorator, ...] = (
                  show_default=True, help="strict: who has a score may be a parent; hyperagents: until a child fails."),
     click.option("--edit-select-parent", is_flag=True, help="The agents' own program chooses parents, and evolves."),
     click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
-                 help="Go on with this run instead; only --max-generation and --parallel may change."),
+                 help="Go on with this run instead; only its length, --parallel, --gateway and budgets may change."),
     click.option("--executor", metavar="NAME", default=_default("executor"), show_default=True,
                  help="What runs generations."),
     click.option("--eval-samples", type=COUNTS, multiple=True,

@@ -14,7 +14,8 @@ from hyperruntime.cli.generate_options import make_options
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.loop.options import GenerateOptions
 
-CHANGEABLE = ("max_generation", "parallel")
+_BUDGETS = tuple(f"budget_{who}{unit}" for who in ("", "generation_") for unit in ("requests", "tokens", "money"))
+CHANGEABLE = ("max_generation", "parallel", "gateway", *_BUDGETS)
 _LIMITS = ("memory", "cpus", "pids", "disk")
 _PATHS = ("agent", "copy_root_dir", "agent_archive_path", "gateway", "output_dir_parent")
 _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)

@@ -9,6 +9,7 @@ from hyperruntime.cli.generations import best_generation, failure_counts, print_
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.gateway.budget import total_spent
 from hyperruntime.loop.archive import RunView, load_run
 
 
@@ -37,6 +38,10 @@ def _print(view: RunView) -> None:
         print_generations(view.generations)
     if counts := failure_counts(view.generations):
         click.echo("failed: " + ", ".join(f"{count} {failure}" for failure, count in counts.items()))
+    if used := [record.usage for record in view.generations if record.usage is not None]:
+        spent = total_spent(used)
+        tokens = f"{spent.input_tokens} tokens read, {spent.output_tokens} written"
+        click.echo(f"models: {spent.requests} requests, {tokens}, money {spent.money:.4g}")
     for problem in view.problems:
         note(f"problem: {problem}")
     if view.state == "interrupted":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 import attrs
 
@@ -45,6 +46,14 @@ class Spent:
     input_tokens: int = 0
     output_tokens: int = 0
     money: float = 0.0
+
+
+def total_spent(parts: Iterable[Spent]) -> Spent:
+    """Return what several used together."""
+    total = Spent()
+    for part in parts:
+        total = Spent(**{name: getattr(total, name) + getattr(part, name) for name in attrs.fields_dict(Spent)})
+    return total
 
 
 class Meter:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 import attrs
 
-from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.units import MIB
 
@@ -77,21 +77,21 @@ class Upstream:
         """Return its key from the host's environment or file; empty where it needs none.
 
         Raises:
-            GatewayError: the variable is not set, or the file cannot be read.
+            GatewayConfigError: the variable is not set, or the file cannot be read.
         """
         if self.key_env is not None:
             if key := os.environ.get(self.key_env, "").strip():
                 return key
-            raise GatewayError(f"upstream {self.name!r} needs a key: set {self.key_env} in the environment")
+            raise GatewayConfigError(f"upstream {self.name!r} needs a key: set {self.key_env} in the environment")
         if self.key_file is None:
             return ""
         try:
             text = Path(self.key_file).read_text()
             key = text.strip() if self.key_name is None else parse_dotenv(text).get(self.key_name, "")
         except (OSError, ValueError) as error:
-            raise GatewayError(f"the key of upstream {self.name!r} cannot be read: {error}") from error
+            raise GatewayConfigError(f"the key of upstream {self.name!r} cannot be read: {error}") from error
         if not key or not key.isprintable():
-            raise GatewayError(f"the key file of upstream {self.name!r} is empty or no text: {self.key_file}")
+            raise GatewayConfigError(f"the key file of upstream {self.name!r} is empty or no text: {self.key_file}")
         return key
 
 
@@ -228,7 +228,7 @@ class GatewayConfig:
         name = rest if prefix in WIRES else model
         if prefix not in WIRES and name.startswith("claude"):
             wires = wires[::-1]
-        for wire in wires:
+        for wire in wires if name else ():
             if found := self.rule_for(name, wire):
                 rule = attrs.evolve(found[0], name="*", send_as=found[0].send_as or name)
                 return attrs.evolve(self, models=(rule, *self.models))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.gateway.config import REPLAY, GatewayConfig
 
 _TABLE = "gateway"
@@ -17,14 +17,14 @@ def load_config(path: Path) -> GatewayConfig:
     """Return what the table ``[gateway]`` of a file says; paths in it are relative to the file.
 
     Raises:
-        GatewayError: the file cannot be read, has no such table, or names what there is not.
+        GatewayConfigError: the file cannot be read, has no such table, or names what there is not.
     """
     try:
         table = tomllib.loads(path.read_text())[_TABLE]
     except (OSError, ValueError) as error:
-        raise GatewayError(f"{path} cannot be read as TOML: {error}; correct it") from error
+        raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
     except KeyError:
-        raise GatewayError(f"{path} has no table [{_TABLE}]; add one with upstreams and models") from None
+        raise GatewayConfigError(f"{path} has no table [{_TABLE}]; add one with upstreams and models") from None
     return config_from(table, path.parent)
 
 
@@ -36,7 +36,7 @@ def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
         base: what relative paths in it are relative to.
 
     Raises:
-        GatewayError: a name is unknown or missing, or a value of the wrong kind.
+        GatewayConfigError: a name is unknown or missing, or a value of the wrong kind.
     """
     from cattrs import BaseValidationError, Converter, transform_error
     from cattrs.v import format_exception
@@ -49,9 +49,9 @@ def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
         return converter.structure(_based(table, base), GatewayConfig)
     except BaseValidationError as error:
         whys = "; ".join(transform_error(error, path=_TABLE, format_exception=said))
-        raise GatewayError(f"the gateway's configuration is wrong: {whys}") from error
+        raise GatewayConfigError(f"the gateway's configuration is wrong: {whys}") from error
     except (SpecError, TypeError, AttributeError) as error:
-        raise GatewayError(f"the gateway's configuration is wrong: {error}") from error
+        raise GatewayConfigError(f"the gateway's configuration is wrong: {error}") from error
 
 
 def _based(table: Mapping[str, Any], base: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import GatewayError
+from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream, Wire
 from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.logs import get_logger
@@ -44,14 +44,14 @@ def read_dotenv(path: Path) -> dict[str, str]:
     """Return the variables of a ``.env`` file that say anything to a gateway; none where there is no file.
 
     Raises:
-        GatewayError: it cannot be read.
+        GatewayConfigError: it cannot be read.
     """
     try:
         found = parse_dotenv(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise GatewayError(f"{path} cannot be read: {error}; correct it or take it away") from error
+        raise GatewayConfigError(f"{path} cannot be read: {error}; correct it or take it away") from error
     for name in _UNKNOWN:
         if name in found:
             log.warning("variable of .env ignored: the gateway speaks the formats of OpenAI and Anthropic", name=name)
@@ -67,7 +67,7 @@ def derive_config(env_file: Path | None, environment: Mapping[str, str] | None =
         environment: instead of the host's.
 
     Raises:
-        GatewayError: the file cannot be read.
+        GatewayConfigError: the file cannot be read.
         SpecError: a URL is malformed.
     """
     known = {name: value for name, value in (environment or os.environ).items() if value}

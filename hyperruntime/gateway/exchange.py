@@ -83,7 +83,9 @@ class LineFile:
         self._failed = False
         try:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if (size := os.fstat(self._fd).st_size) and os.pread(self._fd, 1, size - 1) != b"\n":
+                os.write(self._fd, b"\n")  # after a line that a kill has torn
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error}; name another file") from error
 

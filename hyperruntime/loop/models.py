@@ -1,93 +1,31 @@
-"""The models of a run: which gateway it has, what each generation may use of it, and what it used.
+"""The models of a run: what each generation may use of its gateway, and what it used.
 
-Imports the gateway, options and layout. A run without a gateway has :class:`Models` too, and nothing of it.
+Imports the gateway, modelchoice and layout. A run without a gateway has :class:`Models` too, and nothing of it.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.budget import Meter, Spent
+from hyperruntime.gateway.budget import Meter, Spent, total_spent
 from hyperruntime.gateway.config import Budget, GatewayConfig
-from hyperruntime.gateway.configfile import load_config
-from hyperruntime.gateway.derive import derive_config, read_dotenv
 from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.modelchoice import agent_directory, choose_gateway, generation_budget
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.selection import GenId
-from hyperruntime.secretfree import ENV_FILE
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access, Gateway
 
 _NONE: Mapping[str, str] = {}
-
-
-def choose_gateway(
-    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
-) -> GatewayConfig | None:
-    """Return the gateway that a run has; None where nothing asks for one.
-
-    A configuration file is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or the
-    contract ``hyperagents`` asks for a gateway to the servers that the usual variables name, in the host's
-    environment or in ``.env``.
-
-    Args:
-        options: of the run.
-        agent: the agent repository's directory; None for one that is shipped.
-        layout: of the run, whose directory need not be there yet.
-        required: whether the run had one before.
-
-    Raises:
-        GatewayError: there is no server, or its key or configuration cannot be read.
-        SpecError: the model is not one of the configuration's.
-    """
-    config = _base(options, agent, required=required)
-    if config is None:
-        return None
-    if options.model is not None:
-        config = config.with_model(options.model)
-    for upstream in config.upstreams:
-        upstream.load_key()
-    budget = _limits(options, "budget", config.budget)
-    return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
-
-
-def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
-    if options.gateway is not None:
-        return load_config(Path(options.gateway))
-    env_file = None if agent is None else agent / ENV_FILE
-    asked = {"model": options.model, "budget": _limits(options, "budget"), "budget ": _generation_budget(options)}
-    reasons = [name for name, value in asked.items() if value not in (None, Budget())]
-    may_use = options.contract == "hyperagents" or (env_file is not None and read_dotenv(env_file))
-    if not reasons and not required and not may_use:
-        return None
-    config = derive_config(env_file)
-    if config is None and (reasons or required):
-        why = f"a {reasons[0].strip()} is given" if reasons else "the run had models before"
-        raise GatewayError(
-            f"{why}, and no server that has any: set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in "
-            "the environment or in the agent's .env, or give --config FILE with a table [gateway]"
-        )
-    return config
-
-
-def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -> Budget:
-    """Return the limits of a budget that the options name, over those of a configuration."""
-    names = [field.name for field in attrs.fields(Budget)]
-    given = {name: getattr(options, f"{prefix}_{name}") for name in names}
-    return attrs.evolve(base or Budget(), **{name: value for name, value in given.items() if value is not None})
-
-
-def _generation_budget(options: GenerateOptions) -> Budget:
-    return _limits(options, "budget_generation")
 
 
 class Way:
@@ -145,9 +83,9 @@ class Models:
         self._meters: dict[str, Meter] = {}
         self._lock = threading.Lock()
         if config is not None and options is not None:
-            self._run, self._budget = str(options.run_id), _generation_budget(options)
+            self._run, self._budget = str(options.run_id), generation_budget(options)
             self._before = spent_by_generation(Path(str(config.log)), self._run)
-            self._gateway = _open_gateway(config, _sum(self._before.values()))
+            self._gateway = _open_gateway(config, total_spent(self._before.values()))
 
     @property
     def used_up(self) -> str:
@@ -159,7 +97,7 @@ class Models:
         with self._lock:
             key = str(genid)
             if (meter := self._meters.pop(key, None)) is not None:
-                self._before[key] = _sum((self._before.get(key, Spent()), meter.spent))
+                self._before[key] = total_spent((self._before.get(key, Spent()), meter.spent))
             self._meters[key] = Meter(f"generation {genid}", self._budget)
 
     def usage(self, genid: GenId) -> Spent | None:
@@ -169,7 +107,7 @@ class Models:
         with self._lock:
             meter = self._meters.get(str(genid))
             before = self._before.get(str(genid), Spent())
-        return before if meter is None else _sum((before, meter.spent))
+        return before if meter is None else total_spent((before, meter.spent))
 
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Way:
         """Return a container's way to the models.
@@ -205,6 +143,23 @@ class Models:
         self.close()
 
 
+def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folder: Path) -> Models:
+    """Return the models of an evaluation that is no part of its run: no budget of the run, and a log of its own.
+
+    Args:
+        options: of the run. stored: all that its ``run.json`` says. folder: takes the log.
+
+    Raises:
+        GatewayError, SpecError: as for :func:`choose_gateway`.
+        StorageError: the log cannot be written.
+    """
+    free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
+    options = attrs.evolve(options, **free)
+    agent, layout = agent_directory(str(stored.get("agent", ""))), Layout(folder)
+    config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
+    return Models(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
+
+
 def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
     """Return what each generation of a run used, by the log of exchanges; a line that is torn is passed over.
 
@@ -216,7 +171,7 @@ def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
         with open(log, "rb") as lines:
             for line in lines:
                 if (known := _spent_of(line, run_id)) is not None:
-                    found[known[0]] = _sum((found.get(known[0], Spent()), known[1]))
+                    found[known[0]] = total_spent((found.get(known[0], Spent()), known[1]))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -235,13 +190,6 @@ def _spent_of(line: bytes, run_id: str) -> tuple[str, Spent] | None:
         return genid, Spent(requests=1, money=float(entry["money"]), **tokens)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _sum(parts: Iterable[Spent]) -> Spent:
-    total = Spent()
-    for part in parts:
-        total = Spent(**{name: getattr(total, name) + getattr(part, name) for name in attrs.fields_dict(Spent)})
-    return total
 
 
 def _open_gateway(config: GatewayConfig, spent: Spent) -> Gateway:

@@ -213,14 +213,13 @@ class GenerateOptions:
         """
         now = datetime.now(UTC).strftime("%Y%m%d_%H%M%S_%f")
         seed = secrets.randbits(_SEED_BITS) if self.seed is None else self.seed
-        gateway = None if self.gateway is None else os.path.abspath(self.gateway)
         return attrs.evolve(
             self,
             run_id=self.run_id or now,
             seed=seed,
             contract=self.contract or detect_contract(self.agent),
-            gateway=gateway,
             parent_selection="latest" if self.run_baseline == "no_archive" else self.parent_selection,
+            gateway=None if self.gateway is None else os.path.abspath(self.gateway),
         )
 
     @property

@@ -44,6 +44,7 @@ class Place:
         out: str = "",
         workdir: str = "",
         env: Mapping[str, str] | None = None,
+        models: bool = True,
     ) -> None:
         """Make the directories; the container starts later.
 
@@ -51,6 +52,7 @@ class Place:
             setting: of the run. plan: whose container it is. folder: where the directories go.
             mounts: what else is visible inside. out: where outputs go inside, if not where the contract says.
             workdir: where commands start, if not in the repository. env: variables of its commands, besides ours.
+            models: whether its commands may ask models, where the run has any.
 
         Raises:
             StorageError: the directories cannot be made.
@@ -61,7 +63,7 @@ class Place:
         self._workdir = workdir or self._repo
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
-        self._way, self._step = Way(), folder.name
+        self._way, self._step, self._models = Way(), folder.name, models
         self.model = setting.options.model
         self._env = {
             "HYPERRUN_SEED": str(setting.options.seed),
@@ -166,7 +168,8 @@ class Place:
         labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
         container = self._setting.containers.open(spec, labels)
         try:
-            self._way = self._setting.models.open(container, self._plan.genid, self._step)
+            if self._models:
+                self._way = self._setting.models.open(container, self._plan.genid, self._step)
         except BaseException:
             self._setting.containers.close(container)
             raise

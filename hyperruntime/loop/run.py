@@ -21,7 +21,8 @@ from hyperruntime.loop.generation import make_generation
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
-from hyperruntime.loop.models import Models, choose_gateway
+from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
+from hyperruntime.loop.models import Models
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.parents import parent_mark
 from hyperruntime.loop.phases import Phases
@@ -31,7 +32,6 @@ from hyperruntime.loop.selection import GenId, select_parent
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.start import (
     OpenedRun,
-    agent_directory,
     check_agent,
     check_tasks,
     choose_directory,

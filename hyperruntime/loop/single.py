@@ -29,6 +29,7 @@ from hyperruntime.loop.failures import InfrastructureFailedError, RunInterrupted
 from hyperruntime.loop.generation import ATTEMPTS
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout, generation_name
+from hyperruntime.loop.models import evaluation_models
 from hyperruntime.loop.options import ALL_SAMPLES
 from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import discard
@@ -100,10 +101,15 @@ def evaluate_generation(
     setting = _setting(
         layout, split, ALL_SAMPLES if samples is None else samples, containers, Events(on_event), runtime
     )
+    options, _, stored = read_run(layout)
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    return _interruptible(containers, lambda: tuple(_one(setting, record, split, *pair) for pair in enumerate(names)))
+    with evaluation_models(options, stored, layout.root / FOLDER) as models:
+        asking = attrs.evolve(setting, models=models)
+        return _interruptible(
+            containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
+        )
 
 
 def _setting(

@@ -24,6 +24,7 @@ from hyperruntime.loop.hyperagents.repositorydomain import original_of, reposito
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
 from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.metapatches import Start, begin, read_meta_patches, stored_start
+from hyperruntime.loop.modelchoice import agent_directory
 from hyperruntime.loop.options import GenerateOptions, options_to_json
 from hyperruntime.loop.phases import unfinished
 from hyperruntime.loop.record import SCHEMA
@@ -178,14 +179,7 @@ def _check_root_directory(path: str, agent: str | None) -> str:
         raise SpecError("copy_root_dir", path, f"the agent is given as {agent!r} already; leave one of them out")
     if os.path.lexists(os.path.join(path, ".git")):
         inspect_repository(path)
-    elif os.path.lexists(os.path.join(path, ".env")):
-        raise AgentError(f"--copy-root-dir: {path!r} holds .env, and keys must not reach an agent; move it away")
     return path
-
-
-def agent_directory(agent: str) -> Path | None:
-    """Return the directory of an agent that was checked; None for a shipped one."""
-    return None if agent in template_names() and os.sep not in agent else Path(agent).absolute()
 
 
 def create_run(

@@ -55,6 +55,7 @@ class Reply:
 
 
 Script = Callable[[Received], Reply]
+_MESSAGE = {"id": "m", "type": "message", "role": "assistant", "model": "scripted", "stop_sequence": None}
 
 
 def json_reply(body: object, status: int = 200, **headers: str) -> Reply:
@@ -72,9 +73,11 @@ def event(data: object, name: str = "") -> bytes:
 def chat(text: str, prompt_tokens: int = 10, completion_tokens: int = 5) -> Reply:
     """Return an OpenAI chat completion."""
     message = {"role": "assistant", "content": text}
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+    total = prompt_tokens + completion_tokens
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    return json_reply({"id": "c", "object": "chat.completion", "choices": choices, "usage": usage})
+    kind = {"id": "c", "object": "chat.completion", "created": 0, "model": "scripted"}
+    return json_reply({**kind, "choices": choices, "usage": usage})
 
 
 def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5, pause_s: float = 0.0) -> Reply:
@@ -89,15 +92,19 @@ def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5
 def message(text: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
     """Return an Anthropic message."""
     usage = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-    return json_reply({"type": "message", "content": [{"type": "text", "text": text}], "usage": usage})
+    content = [{"type": "text", "text": text}]
+    return json_reply({**_MESSAGE, "content": content, "stop_reason": "end_turn", "usage": usage})
 
 
 def message_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
     """Return an Anthropic message as a stream."""
-    start = {"type": "message_start", "message": {"usage": {"input_tokens": input_tokens, "output_tokens": 1}}}
+    usage = {"input_tokens": input_tokens, "output_tokens": 1}
+    start = {"type": "message_start", "message": {**_MESSAGE, "content": [], "usage": usage}}
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
     deltas = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in words]
-    end = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": output_tokens}}
-    said: list[dict[str, Any]] = [start, *deltas, end, {"type": "message_stop"}]
+    stop = {"type": "content_block_stop", "index": 0}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": output_tokens}}
+    said: list[dict[str, Any]] = [start, block, *deltas, stop, end, {"type": "message_stop"}]
     return Reply(pieces=tuple(event(data, data["type"]) for data in said), stream=True)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from hyperruntime import Runtime
+from hyperruntime.cli import main
 from hyperruntime.errors import GatewayError
 from hyperruntime.git import git
 from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.single import evaluate_generation
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
 
@@ -110,7 +112,7 @@ def seats(summary: RunSummary) -> list[str]:
 
 
 def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
-    run: Callable[..., RunSummary], upstream: ScriptedUpstream
+    run: Callable[..., RunSummary], upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = run({1: IMPROVE + ASKING_TASK_AGENT, 2: SNOOP}, model="qwen", parent_selection="latest")
     assert [record.failure for record in summary.generations] == [None, None, None], summary.generations
@@ -127,6 +129,19 @@ def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
     metadata = json.loads((Path(summary.run_dir) / "gen_1" / "metadata.json").read_text())
     assert metadata["hyperruntime"]["usage"] == {"requests": 3, "input_tokens": 30, "output_tokens": 15, "money": 0.0}
     assert load_run(summary.run_dir).generations[1].usage == first.usage
+    assert main(["status", summary.run_dir]) == 0
+    assert "models: 5 requests, 50 tokens read, 25 written, money 0\n" in capsys.readouterr().out
+
+
+def test_an_evaluation_of_one_generation_asks_too_and_costs_the_run_nothing(
+    run: Callable[..., RunSummary], runtime: Runtime, upstream: ScriptedUpstream
+) -> None:
+    summary = run({1: "improve()" + ASKING_TASK_AGENT}, model="qwen", budget_requests=2)
+    assert [record.failure for record in summary.generations] == [None, None], summary.generations
+    assert len(upstream.received) == 2
+    evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=1)
+    assert len(upstream.received) == 3
+    assert len(seats(summary)) == 2
 
 
 def test_no_file_of_a_run_has_the_key(run: Callable[..., RunSummary]) -> None:
@@ -169,18 +184,24 @@ def test_an_agent_that_does_not_take_no_for_an_answer_is_ended(
 
 
 def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
-    run: Callable[..., RunSummary], runtime: Runtime
+    run: Callable[..., RunSummary], runtime: Runtime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = run({1: IMPROVE, 2: IMPROVE, 3: IMPROVE}, budget_requests=2)
+    summary = run({1: IMPROVE, 2: IMPROVE, 3: IMPROVE, 4: IMPROVE}, budget_requests=2, max_generation=3)
     assert [record.genid for record in summary.generations] == ["initial", 1, 2]
     assert "2 of 2 requests" in summary.used_up
     assert not summary.interrupted
     again = resume_run(runtime, summary.run_dir)
     assert [record.genid for record in again.generations] == ["initial", 1, 2]
     assert again.used_up, "what was used before the resume counts"
-    larger = resume_run(runtime, summary.run_dir, changes={"budget_requests": 3})
-    assert [record.failure for record in larger.generations] == [None] * 4
-    assert not larger.used_up
+    command = ["--runtime", runtime.name, "resume", summary.run_dir, "--max-generation", "4", "--json"]
+    assert main([*command, "--budget-requests", "3"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["used_up"].startswith("the budget of the run is used up: 3 of 3 requests")
+    assert "go on with a larger one" in told.err
+    assert main([*command, "--budget-requests", "4"]) == 0
+    last = json.loads(capsys.readouterr().out)
+    assert [entry["failure"] for entry in last["generations"]] == [None] * 5
+    assert last["used_up"] is None
 
 
 def test_a_run_that_lost_its_servers_says_so_when_it_is_resumed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_every_flag_of_the_original_is_an_option_with_its_default(name: str) -> 
         (("--budget-requests", "7"), "budget_requests", 7),
         (("--budget-generation-money", "0.5"), "budget_generation_money", 0.5),
         (("--budget-generation-tokens", "9"), "budget_generation_tokens", 9),
-        (("--model", "m", "--gateway", "g.toml"), "gateway", "g.toml"),
+        (("--model", "m", "--gateway", "g.toml"), "gateway", os.path.abspath("g.toml")),
         (("--valid-parent", "hyperagents"), "valid_parent", "hyperagents"),
         (("--run-baseline", "no_archive", "--parent-selection", "best"), "parent_selection", "latest"),
     ],
@@ -174,7 +175,7 @@ def test_a_file_has_the_options_and_the_command_line_wins(tmp_path: Path) -> Non
     assert made.limits == Limits(memory_bytes=2 * 1024**3, cpus=1.0, pids=77)
     assert made.meta_patch_files == ("a", "b")
     assert made.gateway == str(path)
-    assert parsed("--config", str(path), "--gateway", "other.toml").gateway == "other.toml"
+    assert parsed("--config", str(path), "--gateway", "other.toml").gateway == os.path.abspath("other.toml")
     assert parsed("--config", str(path), *DOMAINS, "--eval-samples", "1").domains == ("circle_packing",)
 
 

@@ -205,6 +205,16 @@ def test_a_tape_plays_answers_in_their_order_whatever_the_order_of_fields(tmp_pa
         tape.play(parse_call(CHAT, b'{"model": "b"}', {}))
 
 
+def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b'{"torn": ')
+    for number in range(2):
+        file = LineFile(str(path), Redactor())
+        file.write({"n": number})
+        file.close()
+    assert path.read_bytes().splitlines()[1:] == [b'{"n": 0}', b'{"n": 1}']
+
+
 def test_a_torn_tape_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text('{"key": "a", "status": 200, "type": "t", "body": ""}\n{"key')
     with pytest.raises(GatewayError, match="line 2"):

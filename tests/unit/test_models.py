@@ -16,7 +16,8 @@ from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstre
 from hyperruntime.gateway.derive import derive_config
 from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.models import choose_gateway, spent_by_generation
+from hyperruntime.loop.modelchoice import choose_gateway
+from hyperruntime.loop.models import spent_by_generation
 from hyperruntime.loop.options import GenerateOptions
 
 VARIABLES = [
@@ -142,7 +143,7 @@ def test_a_chosen_model_answers_whatever_is_asked_for(model: str, wire: Any, sen
 
 def test_a_chosen_model_keeps_its_price_and_must_be_one_of_the_rules() -> None:
     assert BOTH.with_model("small").models[0].input_price == 2.0
-    for model in ("gpt-4o", "openai/claude-x", "anthropic/small"):
+    for model in ("gpt-4o", "openai/claude-x", "anthropic/small", "", "openai/"):
         with pytest.raises(SpecError, match="model"):
             BOTH.with_model(model)
 

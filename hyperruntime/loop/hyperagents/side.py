@@ -123,7 +123,7 @@ def judging_place(setting: Setting, plan: Plan, folder: Path) -> Iterator[Place]
         RunInterruptedError: the run is being ended.
         HyperRuntimeError: it cannot be started.
     """
-    place = open_tmp(Place(setting, plan, folder, out=commands.TMP, env=ENV))
+    place = open_tmp(Place(setting, plan, folder, out=commands.TMP, env=ENV, models=False))
     setting.store.export(setting.root, place.repo)
     add_labels(setting.layout, place.repo)
     place.start_early()

@@ -1,0 +1,86 @@
+"""Which gateway a run has: by its options, a configuration file, the environment, and the agent's ``.env``.
+
+Imports the gateway's values, options and layout.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.agents import template_names
+from hyperruntime.errors import GatewayConfigError
+from hyperruntime.gateway.config import Budget, GatewayConfig
+from hyperruntime.gateway.configfile import load_config
+from hyperruntime.gateway.derive import derive_config, read_dotenv
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.secretfree import ENV_FILE
+
+
+def choose_gateway(
+    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
+) -> GatewayConfig | None:
+    """Return the gateway that a run has; None where nothing asks for one.
+
+    A configuration file is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or the
+    contract ``hyperagents`` asks for a gateway to the servers that the usual variables name, in the host's
+    environment or in ``.env``.
+
+    Args:
+        options: of the run.
+        agent: the agent repository's directory; None for one that is shipped.
+        layout: of the run, whose directory need not be there yet.
+        required: whether the run had one before.
+
+    Raises:
+        GatewayConfigError: there is no server, or its key or configuration cannot be read.
+        SpecError: the model is not one of the configuration's.
+    """
+    config = _base(options, agent, required=required)
+    if config is None:
+        return None
+    if options.model is not None:
+        config = config.with_model(options.model)
+    for upstream in config.upstreams:
+        upstream.load_key()
+    budget = _limits(options, "budget", config.budget)
+    return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
+
+
+def agent_directory(agent: str) -> Path | None:
+    """Return the directory of an agent that was checked; None for a shipped one."""
+    return None if agent in template_names() and os.sep not in agent else Path(agent).absolute()
+
+
+def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
+    if options.gateway is not None:
+        return load_config(Path(options.gateway))
+    env_file = None if agent is None else agent / ENV_FILE
+    asked = {"model": options.model, "budget": _limits(options, "budget"), "budget ": generation_budget(options)}
+    reasons = [name for name, value in asked.items() if value not in (None, Budget())]
+    may_use = options.contract == "hyperagents" or (env_file is not None and read_dotenv(env_file))
+    if not reasons and not required and not may_use:
+        return None
+    config = derive_config(env_file)
+    if config is None and (reasons or required):
+        why = f"a {reasons[0].strip()} is given" if reasons else "the run had models before"
+        raise GatewayConfigError(
+            f"{why}, and no server that has any: set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in "
+            "the environment or in the agent's .env, or give --config FILE with a table [gateway]"
+        )
+    return config
+
+
+def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -> Budget:
+    """Return the limits of a budget that the options name, over those of a configuration."""
+    names = [field.name for field in attrs.fields(Budget)]
+    given = {name: getattr(options, f"{prefix}_{name}") for name in names}
+    return attrs.evolve(base or Budget(), **{name: value for name, value in given.items() if value is not None})
+
+
+def generation_budget(options: GenerateOptions) -> Budget:
+    """Return what one generation may use."""
+    return _limits(options, "budget_generation")
