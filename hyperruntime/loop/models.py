@@ -43,7 +43,7 @@ def choose_gateway(
         options: of the run.
         agent: the agent repository's directory; None for one that is shipped.
         layout: of the run, whose directory need not be there yet.
-        required: whether the run had one before.
+        required: whether the run had one before, or its agent cannot do without.
 
     Raises:
         GatewayError: there is no server, or its key or configuration cannot be read.
