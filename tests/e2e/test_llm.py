@@ -47,8 +47,8 @@ def answer_task(request: Request) -> ModelReply:
 
 def improve(request: Request) -> ModelReply:
     """Look at the report of the parent, then tell the labels in the prompt of tasks."""
-    turn = sum(message["role"] == "assistant" for message in request["messages"])
-    steps = [
+    turn: int = sum(message["role"] == "assistant" for message in request["messages"])
+    steps: list[ModelReply] = [
         calls(bash={"command": "cd /workspace/evals && ls gen_*/*_eval && cat gen_initial/tickets_eval/report.json"}),
         calls(edit={"command": "replace", "path": "prompts.py", "old": "# How to answer\\n\\n",
                     "new": f"# How to answer\\n\\n{HINT} "}),
@@ -139,7 +139,7 @@ def test_a_budget_ends_the_generation_and_says_why(run: Callable[..., RunSummary
 
 def test_without_a_model_server_nothing_is_begun(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:
     options = GenerateOptions(domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r")
-    with pytest.raises(GatewayError, match="the agent needs models"):
+    with pytest.raises(GatewayError, match="the agent asks models"):
         start_run(runtime, options)
     assert not (tmp_path / "generate_r").exists()
 

@@ -273,9 +273,8 @@ def test_undoing_every_change_gives_back_the_first_bytes(
     for command, number, text in steps:
         before = file.read_bytes() if file.exists() else None
         old = before.decode("utf-8", "surrogateescape")[number : number + 3] if before else ""
-        more: dict[str, Any] = {"create": {"text": text}, "insert": {"line": number, "text": text}}.get(
-            command, {"old": old, "new": text}
-        )
+        choices: dict[str, dict[str, Any]] = {"create": {"text": text}, "insert": {"line": number, "text": text}}
+        more = choices.get(command, {"old": old, "new": text})
         said = agent.tools.call(desk, "edit", {"command": command, "path": "file", **more})
         if said.startswith("Error"):
             assert (file.read_bytes() if file.exists() else None) == before
