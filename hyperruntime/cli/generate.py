@@ -28,6 +28,7 @@ from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.contract import detect_contract
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
+from hyperruntime.loop.needs import agent_needs
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.start import check_agent, choose_directory, choose_image, load_domains
@@ -130,11 +131,11 @@ def check_options(options: GenerateOptions) -> Path:
         HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
     """
     domains = load_domains(options.domains, options.contract)
-    agent = agent_directory(check_agent(options, domains))
+    agent = check_agent(options, domains)
     choose_image(options, domains)
     try:
         path = choose_directory(options)
-        choose_gateway(options, agent, Layout(path))
+        choose_gateway(options, agent_directory(agent), Layout(path), required=agent_needs(agent).models)
         make_directory(path.parent)
     except (RunError, StorageError) as error:
         raise WrongUsageError(str(error)) from error

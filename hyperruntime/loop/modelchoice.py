@@ -33,7 +33,7 @@ def choose_gateway(
         options: of the run.
         agent: the agent repository's directory; None for one that is shipped.
         layout: of the run, whose directory need not be there yet.
-        required: whether the run had one before.
+        required: whether the run had one before, or its agent cannot do without.
 
     Raises:
         GatewayConfigError: there is no server, or its key or configuration cannot be read.
@@ -66,7 +66,7 @@ def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> Ga
         return None
     config = derive_config(env_file)
     if config is None and (reasons or required):
-        why = f"a {reasons[0].strip()} is given" if reasons else "the run had models before"
+        why = f"a {reasons[0].strip()} is given" if reasons else "the agent asks models, or the run did before"
         raise GatewayConfigError(
             f"{why}, and no server that has any: set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in "
             "the environment or in the agent's .env, or give --config FILE with a table [gateway]"

@@ -23,6 +23,7 @@ from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
 from hyperruntime.loop.models import Models
+from hyperruntime.loop.needs import agent_needs
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.parents import parent_mark
 from hyperruntime.loop.phases import Phases
@@ -88,10 +89,12 @@ def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent 
     options = options.settled()
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, options.contract)
     check_tasks(options, domains)
-    agent = agent_directory(check_agent(options, domains))
+    agent = check_agent(options, domains)
     image = choose_image(options, domains)
+    options = attrs.evolve(options, image=image)  # stored, so that a run is resumed where its agent is not
     path = choose_directory(options)
-    gateway = choose_gateway(options, agent, Layout(path))
+    required = agent_needs(agent).models
+    gateway = choose_gateway(options, agent_directory(agent), Layout(path), required=required)
     reference = runtime.images.ensure(image)
     layout = Layout(make_directory(path, fresh=True))
     with RunLock(path) as lock:

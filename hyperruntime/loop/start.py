@@ -25,6 +25,7 @@ from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layou
 from hyperruntime.loop.lock import owner_state
 from hyperruntime.loop.metapatches import Start, begin, read_meta_patches, stored_start
 from hyperruntime.loop.modelchoice import agent_directory
+from hyperruntime.loop.needs import agent_needs
 from hyperruntime.loop.options import GenerateOptions, options_to_json
 from hyperruntime.loop.phases import unfinished
 from hyperruntime.loop.record import SCHEMA
@@ -32,6 +33,7 @@ from hyperruntime.loop.runlog import log_args
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.setting import protected_paths
 from hyperruntime.loop.storage import json_document, make_directory, write_atomic
+from hyperruntime.recipes import BASE
 from hyperruntime.removal import remove_tree
 from hyperruntime.workspace import RepositoryStore, inspect_repository
 
@@ -120,15 +122,19 @@ def settled_references(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
-    """Return the image that all containers of a run use.
+    """Return the image that all containers of a run use: what the user names, else what domains and agent need.
 
     Raises:
         SpecError: the domains name different ones and the user none.
+        AgentError: the agent's contract cannot be read.
     """
+    if options.image is not None:
+        return options.image
     named = {domain.image for domain in domains}
-    if options.image is None and len(named) > 1:
+    if len(named) > 1:
         raise SpecError("image", None, f"name one, because the domains name several: {', '.join(sorted(named))}")
-    return options.image or domains[0].image
+    own = agent_needs(options.agent or domains[0].agent).image if named == {BASE} else None
+    return own or domains[0].image
 
 
 def choose_directory(options: GenerateOptions) -> Path:

@@ -1,0 +1,43 @@
+"""What an agent and its model said, as Markdown that a person reads."""
+
+import os
+from pathlib import Path
+
+import settings
+
+
+class History:
+    """A file that is begun anew at a size; the old ones stay as ``.1``, ``.2`` and so on, the newest first."""
+
+    def __init__(self, path, limit=settings.HISTORY_BYTES, files=settings.HISTORY_FILES):
+        """Write to ``path``; where that is None or empty, nowhere."""
+        self.path = Path(path) if path else None
+        self._limit, self._files = limit, files
+
+    def add(self, title, text):
+        """Append what somebody said."""
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        entry = f"## {title}\n\n{text.rstrip()}\n\n".encode("utf-8", "backslashreplace")
+        if self.path.exists() and self.path.stat().st_size + len(entry) > self._limit:
+            self._rotate()
+        with self.path.open("ab") as file:
+            file.write(entry)
+
+    def _rotate(self):
+        for number in range(self._files, 0, -1):
+            older = self.path if number == 1 else self._numbered(number - 1)
+            if older.exists():
+                os.replace(older, self._numbered(number))
+
+    def _numbered(self, number):
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+
+def fenced(text, language=""):
+    """Return a text as a code block whose fence is longer than any in it."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -1,0 +1,102 @@
+"""Ask a model over the OpenAI protocol. OPENAI_BASE_URL and OPENAI_API_KEY say where; nothing else is known of it."""
+
+import os
+
+import openai
+import settings
+
+_BAD_REQUEST = (400, 404, 422, 501)
+_NEW_LIMIT = "max_completion_tokens"  # newer models want this name, other servers know the older one only
+
+
+class ModelError(Exception):
+    """The model cannot be asked, or did not answer."""
+
+
+class RefusedError(ModelError):
+    """The server will not answer any more requests: a budget is used up, or the model is not allowed."""
+
+
+class ToolsUnknownError(ModelError):
+    """This server or model knows no native tool calls."""
+
+
+class TooLongError(ModelError):
+    """The conversation is longer than the model can take."""
+
+
+class Model:
+    """A model of a server.
+
+    ``ask`` returns a dictionary: content (text), calls (as the server wrote them) and whether the reply was cut.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self.limit_name = "max_tokens"
+        self._client = openai.OpenAI(
+            api_key=os.environ.get("OPENAI_API_KEY") or "none",
+            timeout=settings.REQUEST_TIMEOUT_S,
+            max_retries=settings.REQUEST_RETRIES,
+        )
+
+    def ask(self, messages, tools=()):
+        """Return the model's next message.
+
+        ToolsUnknownError and TooLongError can be mended by the caller; other ModelErrors cannot.
+        """
+        request = {"model": self.name, "messages": messages, self.limit_name: settings.MAX_TOKENS}
+        if tools:
+            request["tools"] = list(tools)
+        try:
+            response = self._client.chat.completions.with_raw_response.create(**request)
+            return _message(response.http_response)
+        except openai.APIStatusError as error:
+            if self.limit_name != _NEW_LIMIT and error.status_code in _BAD_REQUEST and _NEW_LIMIT in _said(error):
+                self.limit_name = _NEW_LIMIT
+                return self.ask(messages, tools)
+            raise _translate(error, bool(tools)) from error
+        except openai.OpenAIError as error:
+            raise ModelError(f"the model {self.name!r} cannot be asked: {error}") from error
+
+
+def _message(response):
+    """Return what of a completion counts."""
+    try:
+        choice = response.json()["choices"][0]
+        message = choice["message"]
+        content, calls = message.get("content"), message.get("tool_calls")
+        cut = choice.get("finish_reason") == "length"
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ModelError(f"the server answered with no chat completion: {response.text[:300]!r}") from error
+    if isinstance(content, list):  # some servers answer in parts
+        content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return {
+        "content": content if isinstance(content, str) else "",
+        "calls": calls if isinstance(calls, list) else [],
+        "cut": cut,
+    }
+
+
+def _translate(error, with_tools):
+    """Return the error of ours for one of the server's."""
+    status, said = error.status_code, _said(error)
+    low = said.lower()
+    if status == 403:
+        return RefusedError(f"the model server refuses to go on: {said}")
+    if status in _BAD_REQUEST:
+        if ("context" in low and ("length" in low or "window" in low)) or "too long" in low:
+            return TooLongError(said)
+        if with_tools and ("tool" in low or "function" in low):
+            return ToolsUnknownError(said)
+    return ModelError(f"the model server answered with HTTP status {status}: {said}")
+
+
+def _said(error):
+    body = error.body
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        if isinstance(inner, dict) and isinstance(inner.get("message"), str):
+            kind = inner.get("code") or inner.get("type")
+            return f"{inner['message']} ({kind})" if kind else inner["message"]
+    return str(error)[:500]

@@ -1,0 +1,186 @@
+"""What earlier generations did, read from the folder of evaluations and told in a few lines.
+
+Everything here may be missing, cut short or of another shape: what cannot be read is left out.
+"""
+
+import csv
+import json
+import math
+import subprocess
+from pathlib import Path
+
+_SHOWN_GENERATIONS = 12
+_SHOWN_TASKS = 8
+_REPORT_CHARS = 1500
+_VALUE_CHARS = 300
+_SUMMARY_CHARS = 16_000
+_READ_BYTES = 32 * 1024 * 1024
+
+
+class Generation:
+    """One earlier generation: its id, its parent's, its mean training score (or None), and why it failed (or '')."""
+
+    def __init__(self, folder):
+        """Read what is in its folder."""
+        self.folder = folder
+        self.name = folder.name.removeprefix("gen_")
+        metadata = _json(folder / "metadata.json")
+        ours = metadata.get("hyperruntime") if isinstance(metadata.get("hyperruntime"), dict) else {}
+        self.parent = _id(metadata.get("parent_genid"))
+        self.failure = ": ".join(str(ours[key]) for key in ("failure", "detail") if ours.get(key))
+        self.evaluations = sorted(path.parent for path in folder.glob("*_eval/report.json"))
+        scores = [score for path in self.evaluations if (score := _score(_json(path / "report.json"))) is not None]
+        self.score = _number(ours.get("score"))
+        if self.score is None and scores:
+            self.score = sum(scores) / len(scores)
+
+
+def read_generations(evals_folder):
+    """Return the generations of a folder, oldest first."""
+    folder = Path(evals_folder) if evals_folder else None
+    if folder is None or not folder.is_dir():
+        return []
+    found = [Generation(path) for path in folder.glob("gen_*") if path.is_dir()]
+    return sorted(found, key=lambda one: (one.name.isdigit(), int(one.name) if one.name.isdigit() else 0, one.name))
+
+
+def parent_of(repo):
+    """Return the generation that a repository is at, as its last commit says, or None."""
+    command = ["git", "-c", "safe.directory=*", "-C", str(repo), "log", "-1", "--format=%s"]
+    try:
+        said = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode("utf-8").strip()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return said.removeprefix("generation ") if said.startswith("generation ") else "initial"
+
+
+def summary(evals_folder, repo):
+    """Return what is known, as Markdown: all scores or the best and newest, and what the parent got wrong."""
+    generations = read_generations(evals_folder)
+    if not generations:
+        return "Nothing: there is no earlier generation to read about."
+    by_name = {one.name: one for one in generations}
+    parent = by_name.get(parent_of(repo))
+    lines = [*_table(generations, parent)]
+    if parent is not None:
+        lines += ["", f"This repository is generation {parent.name}; what it did:"]
+        for evaluation in parent.evaluations:
+            lines += ["", *_evaluation(evaluation)]
+        children = [one for one in generations if one.parent == parent.name]
+        lines += ["", *_children(parent, children)] if children else []
+    text = "\n".join(lines)
+    return text if len(text) <= _SUMMARY_CHARS else text[:_SUMMARY_CHARS] + "\n[... the rest is in the folder]"
+
+
+def _table(generations, parent):
+    """Return a line per generation; of many, the best, the newest and the parent."""
+    shown = generations
+    if len(generations) > 2 * _SHOWN_GENERATIONS:
+        best = sorted((one for one in generations if one.score is not None), key=lambda one: -one.score)
+        chosen = {*best[:_SHOWN_GENERATIONS], *generations[-_SHOWN_GENERATIONS:], parent or generations[0]}
+        shown = [one for one in generations if one in chosen]
+    lines = [f"{len(generations)} generations; shown are {len(shown)}. Scores are of the training tasks."]
+    for one in shown:
+        score = "no score" if one.score is None else f"score {one.score:.4f}"
+        origin = f", from {one.parent}" if one.parent is not None else ""
+        failure = f", failed: {_short(one.failure)}" if one.failure else ""
+        here = " (this repository)" if one is parent else ""
+        lines.append(f"- generation {one.name}{here}{origin}: {score}{failure}")
+    return lines
+
+
+def _children(parent, children):
+    """Return what was tried from the same parent already."""
+    lines = [f"From generation {parent.name} these were made already; do something else than what did not help:"]
+    for one in children[-_SHOWN_GENERATIONS:]:
+        score = one.failure or ("no score" if one.score is None else f"score {one.score:.4f}")
+        files = _changed_files(one.folder / "agent_output" / "model_patch.diff")
+        lines.append(f"- generation {one.name}: {_short(score)}; changed {', '.join(files) or 'nothing'}")
+    return lines
+
+
+def _changed_files(patch):
+    lines = _lines(patch)
+    return [line.rpartition(" b/")[2] for line in lines if line.startswith("diff --git ")][:_SHOWN_TASKS]
+
+
+def _evaluation(folder):
+    """Return a report in short, and the tasks that went worst."""
+    report = _json(folder / "report.json")
+    short = {key: value for key, value in report.items() if key != "tasks" and not key.startswith("question_ids")}
+    text = json.dumps(short, ensure_ascii=False)
+    text = text if len(text) <= _REPORT_CHARS else text[:_REPORT_CHARS] + " ..."
+    rows = sorted((row for row in predictions(folder) if row[1] is None or row[1] < 1), key=lambda row: row[1] or 0.0)
+    lines = [f"## {folder.name}", "", f"Report: {text}"]
+    if rows:
+        lines += ["", f"{len(rows)} tasks were not answered as well as can be; for example:"]
+    for name, score, said, detail in rows[:_SHOWN_TASKS]:
+        lines.append(f"- {name}: {detail or score}; answered {_short(said)}")
+    return lines
+
+
+def predictions(folder):
+    """Return ``(task, score, answer, what was said of it)`` of each task, from either form of the file."""
+    rows = []
+    for line in _lines(folder / "predictions.jsonl"):
+        value = _parse(line)
+        if isinstance(value, dict):
+            detail = value.get("error") or value.get("detail") or ""
+            said = json.dumps(value.get("prediction"), ensure_ascii=False)
+            rows.append((str(value.get("task_id")), _number(value.get("score")), said, _short(str(detail))))
+    if rows:
+        return rows
+    failed = {str(name) for name in _list(_json(folder / "report.json").get("question_ids_failed"))}
+    for value in csv.DictReader(_lines(folder / "predictions.csv")):
+        name = str(value.get("question_id") or "")
+        rows.append((name, 0.0 if name in failed else 1.0, str(value.get("prediction") or ""), ""))
+    return rows
+
+
+def _score(report):
+    for key, scale in (("score", 1), ("overall_accuracy", 1), ("accuracy_score", 1), ("points_percentage", 1)):
+        if (value := _number(report.get(key))) is not None:
+            return value * scale
+    value = _number(report.get("average_progress"))
+    return _number(report.get("average_fitness")) if value is None else value / 100
+
+
+def _number(value):
+    return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+
+
+def _id(value):
+    return None if value is None else str(value)
+
+
+def _list(value):
+    return value if isinstance(value, list) else []
+
+
+def _short(text):
+    text = " ".join(str(text).split())
+    return text if len(text) <= _VALUE_CHARS else text[:_VALUE_CHARS] + " ..."
+
+
+def _json(path):
+    value = _parse(_text(path))
+    return value if isinstance(value, dict) else {}
+
+
+def _parse(text):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lines(path):
+    return _text(path).split("\n") if path.is_file() else []
+
+
+def _text(path):
+    try:
+        with path.open("rb") as file:
+            return file.read(_READ_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

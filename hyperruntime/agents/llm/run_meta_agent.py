@@ -1,0 +1,99 @@
+"""Run the meta agent on a repository and write what it changed as ``<outdir>/model_patch.diff``."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from meta_agent import MetaAgent
+from model import ModelError
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=None, help="default: HYPERRUN_MODEL, else what hyperrun.toml says")
+    parser.add_argument("--chat_history_file", default="", help="default: OUTDIR/meta_agent_chat_history.md")
+    parser.add_argument("--repo_path", default="./", help="the repository to change")
+    parser.add_argument("--evals_folder", default="", help="what earlier generations were and how they scored")
+    parser.add_argument("--iterations_left", type=int, default=None)
+    parser.add_argument("--git_dir", default="", help="the repository the diff is taken from; default: REPO_PATH")
+    parser.add_argument("--base_commit", default="HEAD", help="what the diff is taken against")
+    parser.add_argument("--outdir", default="./outputs")
+    return parser.parse_args(arguments)
+
+
+def take_diff(work_tree, git_dir, base, outdir):
+    """Return the diff of everything that changed, new files included, ignored ones and bytecode not.
+
+    The index and the objects this needs are temporary: the repository itself is not touched.
+    """
+    git = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "-c",
+        "core.quotePath=false",
+        f"--git-dir={git_dir}",
+        f"--work-tree={work_tree}",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        objects = subprocess.run(
+            [*git, "rev-parse", "--git-path", "objects"], cwd=work_tree, check=True, capture_output=True
+        )
+        environment = {
+            **os.environ,
+            "GIT_INDEX_FILE": str(Path(folder) / "index"),
+            "GIT_OBJECT_DIRECTORY": str(Path(folder) / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((Path(work_tree) / os.fsdecode(objects.stdout).strip()).resolve()),
+        }
+        Path(folder, "objects").mkdir()
+
+        def run(*command):
+            return subprocess.run(
+                [*git, *command], cwd=work_tree, env=environment, check=True, capture_output=True
+            ).stdout
+
+        run("read-tree", base)
+        skipped = [":(exclude)**/__pycache__/**", ":(exclude)*.pyc"]
+        if Path(outdir).is_relative_to(work_tree) and Path(outdir) != Path(work_tree):
+            skipped.append(f":(exclude,literal){Path(outdir).relative_to(work_tree)}")
+        run("add", "--all", "--", ".", *skipped)
+        return run("diff", "--cached", "--binary", base)
+
+
+def git_directory(path):
+    """Return the git directory of a repository, or the path itself where it is one already."""
+    inner = Path(path) / ".git"
+    if inner.is_dir():
+        return inner
+    if inner.is_file():  # a linked work tree
+        return (Path(path) / inner.read_text(encoding="utf-8").split(":", 1)[1].strip()).resolve()
+    return Path(path)
+
+
+def main(arguments=None):
+    options = parse_arguments(arguments)
+    repo, outdir = Path(options.repo_path).resolve(), Path(options.outdir).resolve()
+    outdir.mkdir(parents=True, exist_ok=True)
+    history = options.chat_history_file or str(outdir / "meta_agent_chat_history.md")
+    try:
+        MetaAgent(options.model, history).forward(str(repo), options.evals_folder, options.iterations_left)
+        patch = take_diff(repo, git_directory(Path(options.git_dir or repo).resolve()), options.base_commit, outdir)
+        partial = outdir / "model_patch.diff.partial"
+        partial.write_bytes(patch)
+        shutil.move(partial, outdir / "model_patch.diff")
+    except ModelError as error:  # a budget that is used up is one
+        print(f"the meta agent stopped: {error}", file=sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001 - the exit code is the contract
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

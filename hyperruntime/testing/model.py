@@ -1,0 +1,138 @@
+"""A model server for tests: it answers OpenAI chat completions as a script says. Standard library only.
+
+Usage::
+
+    with scripted_model([calls(bash={"command": "ls"}), says("done")]) as model:
+        ...  # with OPENAI_BASE_URL=model.url
+        model.requests[-1]["messages"]
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class ModelReply:
+    """What is answered: a message, or an error of HTTP.
+
+    Attributes:
+        message: of the assistant, as the protocol has it.
+        finish_reason: why it ends.
+        status: of HTTP.
+        body: sent instead of a completion.
+    """
+
+    message: Mapping[str, Any] = attrs.field(factory=dict)
+    finish_reason: str = "stop"
+    status: int = 200
+    body: bytes | None = None
+
+
+Request = Mapping[str, Any]
+Script = Callable[[Request], ModelReply]
+
+
+def says(text: str, finish_reason: str = "stop") -> ModelReply:
+    """Return a reply that is text."""
+    return ModelReply(message={"role": "assistant", "content": text}, finish_reason=finish_reason)
+
+
+def calls(*pairs: tuple[str, object], text: str = "", **named: object) -> ModelReply:
+    """Return a reply that calls tools: ``(name, arguments)`` each, or by keyword; a text is sent as it is."""
+    every = [*pairs, *named.items()]
+    sent = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {
+                "name": name,
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+            },
+        }
+        for number, (name, arguments) in enumerate(every)
+    ]
+    return ModelReply(
+        message={"role": "assistant", "content": text or None, "tool_calls": sent}, finish_reason="tool_calls"
+    )
+
+
+def fails(status: int, message: str, code: str = "error") -> ModelReply:
+    """Return an error as OpenAI's servers word it."""
+    body = {"error": {"message": message, "type": code, "code": code, "param": None}}
+    return ModelReply(status=status, body=json.dumps(body).encode())
+
+
+class ScriptedModel:
+    """The server, while it runs.
+
+    Attributes:
+        url: its base URL, with ``/v1``.
+        requests: the bodies of all requests, in order.
+    """
+
+    def __init__(self, script: Script | Iterable[ModelReply]) -> None:
+        """Answer by a function, or with one reply after the other; then with an error."""
+        self.requests: list[dict[str, Any]] = []
+        self.url = ""
+        self._lock = threading.Lock()
+        self._script = script if callable(script) else _in_turn(script)
+
+    def reply(self, request: dict[str, Any]) -> ModelReply:
+        """Keep a request and return what is answered; one at a time."""
+        with self._lock:
+            self.requests.append(request)
+            return self._script(request)
+
+
+@contextmanager
+def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedModel]:
+    """Run a scripted server on the loopback, in threads of its own."""
+    model = ScriptedModel(script)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length", "0"))
+            reply = model.reply(json.loads(self.rfile.read(length)))
+            choice = {"index": 0, "message": dict(reply.message), "finish_reason": reply.finish_reason}
+            usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+            completion = {"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage}
+            body = json.dumps(completion).encode() if reply.body is None else reply.body
+            self.send_response(reply.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield model
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _in_turn(replies: Iterable[ModelReply]) -> Script:
+    left = iter(list(replies))
+    over = fails(400, "the script of this model is at its end", "script_over")
+
+    def script(_: Request) -> ModelReply:
+        return next(left, over)
+
+    return script

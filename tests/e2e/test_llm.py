@@ -1,0 +1,179 @@
+"""The agent template ``llm`` in containers without a network: it asks a scripted model through the gateway."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import GatewayError
+from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.testing.model import ModelReply, calls, fails, says, scripted_model
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+AGENT = ROOT / "hyperruntime" / "agents" / "llm"
+SAMPLE = ROOT / "domains" / "hyperdomain_table" / "sample"
+EXERCISES = ROOT / "domains" / "hyperdomain_polyglot" / "exercises"
+HINT = "The labels are low, medium and high."
+Request = Mapping[str, Any]
+
+
+def urgencies() -> dict[str, str]:
+    """Return the right label of each message of the sample."""
+    with (SAMPLE / "train.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file), *map(json.loads, (SAMPLE / "val.jsonl").read_text().splitlines())]
+    return {row["message"]: row["urgency"] for row in rows}
+
+
+def is_meta(request: Request) -> bool:
+    return "You improve a program" in request["messages"][0]["content"]
+
+
+def answer_task(request: Request) -> ModelReply:
+    """Answer a row as a model that does not know the labels until its agent tells it."""
+    text = request["messages"][1]["content"]
+    label = next(urgency for message, urgency in urgencies().items() if message in text)
+    return says(f'```json\n"{label if HINT in text else "urgent"}"\n```')
+
+
+def improve(request: Request) -> ModelReply:
+    """Look at the report of the parent, then tell the labels in the prompt of tasks."""
+    turn: int = sum(message["role"] == "assistant" for message in request["messages"])
+    steps: list[ModelReply] = [
+        calls(bash={"command": "cd /workspace/evals && ls gen_*/*_eval && cat gen_initial/tickets_eval/report.json"}),
+        calls(edit={"command": "replace", "path": "prompts.py", "old": "# How to answer\\n\\n",
+                    "new": f"# How to answer\\n\\n{HINT} "}),
+        calls(bash={"command": "cd /workspace/repo && python3 -B -c 'import task_agent' && git diff --stat"}),
+        says("The labels were not known; now they are told."),
+    ]  # fmt: skip
+    return steps[turn]
+
+
+@pytest.fixture
+def run(tmp_path: Path, runtime: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunSummary]:
+    """Return a function that runs the template with a script for its model."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def start(script: Any, **options: Any) -> RunSummary:
+        with scripted_model(script) as model:
+            monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+            monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
+            defaults: dict[str, Any] = {
+                "domains": f"table:{SAMPLE / 'tickets.toml'}",
+                "agent": "llm",
+                "max_generation": 1,
+                "seed": 5,
+                "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
+                "output_dir_parent": str(tmp_path / "out"),
+            }
+            return start_run(runtime, GenerateOptions(**{**defaults, **options}))
+
+    return start
+
+
+def test_an_agent_improves_its_own_task_agent(run: Callable[..., RunSummary]) -> None:
+    told: list[str] = []
+
+    def script(request: Request) -> ModelReply:
+        if is_meta(request):
+            told.append(request["messages"][-1]["content"])
+            return improve(request)
+        return answer_task(request)
+
+    summary = run(script, eval_samples=(4,))
+    initial, first = summary.generations
+    assert (initial.failure, first.failure) == (None, None), summary.generations
+    assert initial.score == 0.0
+    assert first.score == 1.0
+    assert "(this repository): score 0.0000" in told[0]
+    assert "the answer is none of the 3 labels" in told[0]
+    assert "overall_accuracy" in told[1]
+    assert "prompts.py | 2 +-" in told[3]
+    folder = Path(summary.run_dir) / "gen_1"
+    assert HINT in (folder / "agent_output" / "model_patch.diff").read_text()
+    history = (folder / "agent_output" / "meta_agent_chat_history.md").read_text()
+    assert "now they are told" in history
+    assert "overall_accuracy" in history
+    chat = (folder / "tickets_eval" / "agent_evals" / "t01.md").read_text()
+    assert HINT in chat
+    assert '"high"' in chat
+    assert first.usage is not None
+    assert first.usage.requests == 4 + 8
+
+
+def test_programs_are_written_with_tools_in_the_container(run: Callable[..., RunSummary]) -> None:
+    def script(request: Request) -> ModelReply:
+        if len(request["messages"]) > 2:
+            return says("Done.")
+        text = request["messages"][1]["content"]
+        name = next(folder.name for folder in EXERCISES.iterdir() if f"`{folder.name}.py`" in text)
+        program = (EXERCISES / name / "solution.py").read_text()
+        return calls(edit={"command": "create", "path": f"{name}.py", "text": program})
+
+    summary = run(script, domains="polyglot", max_generation=0, eval_samples=(2,), skip_staged_eval=True)
+    (initial,) = summary.generations
+    assert (initial.failure, initial.score) == (None, 1.0), initial
+
+
+def test_a_budget_ends_the_generation_and_says_why(run: Callable[..., RunSummary]) -> None:
+    def script(request: Request) -> ModelReply:
+        return calls(bash={"command": "true"}) if is_meta(request) else answer_task(request)
+
+    summary = run(script, budget_generation_requests=10, eval_samples=(3,))
+    initial, first = summary.generations
+    assert initial.failure is None
+    assert first.failure == "budget", first.detail
+    log = (Path(summary.run_dir) / "gen_1" / "generate.log").read_text()
+    assert "the meta agent stopped: the model server refuses to go on" in log
+
+
+def test_without_a_model_server_nothing_is_begun(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:
+    options = GenerateOptions(domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r")
+    with pytest.raises(GatewayError, match="the agent asks models"):
+        start_run(runtime, options)
+    assert not (tmp_path / "generate_r").exists()
+
+
+def test_the_meta_agent_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path) -> None:
+    script = [
+        fails(503, "busy"),
+        calls(bash={"command": "cd /repo && export WHO=$(id -un) && echo '# by '$WHO >> forms.py; exit 4"}),
+        calls(bash={"command": "sleep 300", "timeout_s": 1}),
+        calls(edit={"command": "insert", "path": "README.md", "line": 0, "text": "Changed."}),
+        says("Done."),
+    ]
+    spec = hr.ContainerSpec(image=runtime.images.ensure("agent"))
+    with (
+        scripted_model(script) as model,
+        Gateway(config_for(model.url)) as gateway,
+        runtime.container(spec) as container,
+    ):
+        container.put(str(AGENT), "/repo")
+        commands = "cd /repo && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm initial"
+        container.exec(["sh", "-c", commands]).check()
+        with Access(gateway, container, "test") as access:
+            args = ["sh", "-c", 'cd /repo && exec python3 -B run_meta_agent.py --git_dir . --outdir /out "$@"', "sh"]
+            result = container.exec([*args, "--model", "m"], env=dict(access.env), timeout_s=120)
+        result.check()
+        container.get("/out", str(tmp_path / "out"))
+    results = [message for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert "[exit code 4; the command ended the shell" in results[0]["content"]
+    assert "ended, with all that the shell had started" in results[1]["content"]
+    patch = (tmp_path / "out" / "model_patch.diff").read_text()
+    assert "+# by root" in patch
+    assert "+Changed." in patch
+
+
+def config_for(url: str) -> GatewayConfig:
+    """Return a gateway that lets every model through to one server."""
+    return GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="*", upstream="u"),))

@@ -1,0 +1,57 @@
+"""The agent template ``llm`` for tests: its modules as a container would import them, and copies of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+AGENT = Path(__file__).resolve().parents[2] / "hyperruntime" / "agents" / "llm"
+
+
+@contextmanager
+def imported(folder: Path = AGENT) -> Iterator[Any]:
+    """Import the template's modules from their own folder, and forget them afterwards."""
+    names = sorted(path.stem for path in folder.glob("*.py"))
+    known, kept = set(sys.modules), sys.dont_write_bytecode
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in (*names, "tools")})
+    finally:
+        sys.path.remove(str(folder))
+        sys.dont_write_bytecode = kept
+        for name in set(sys.modules) - known:
+            if name in names or name.partition(".")[0] == "tools":
+                del sys.modules[name]
+
+
+def make_repository(folder: Path) -> Path:
+    """Return a committed copy of the template."""
+    shutil.copytree(AGENT, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "agent repository")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Return what git prints."""
+    command = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout.decode()
+
+
+def run_meta(repo: Path, outdir: Path, *arguments: str, url: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the meta agent's command on a repository, with a model server."""
+    command = [sys.executable, "-B", "run_meta_agent.py", "--git_dir", ".", "--base_commit", "HEAD"]
+    command += ["--outdir", str(outdir), *arguments]
+    base = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "HYPERRUN"))}
+    known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "token", **env}
+    return subprocess.run(command, cwd=repo, capture_output=True, text=True, env={**base, **known})

@@ -1,0 +1,471 @@
+"""Whole runs of the agent template ``llm`` on the host, with a scripted model behind a real HTTP server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import AgentError
+from hyperruntime.loop.contract import parse_contract
+from hyperruntime.loop.needs import Needs, agent_needs, parse_needs
+from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
+from tests.unit.llmtemplate import AGENT, git, imported, make_repository, run_meta
+
+Modules = Any  # their names are found at run time
+Start = Callable[..., ScriptedModel]
+ROW = {"message": "The office is offline", "labels": ["low", "high"]}
+EXERCISE = {"language": "python", "statement": "Write add.", "files": {"add.py": "def add(a, b): ...\n"}}
+WORLD = {"mission": "go to the door", "observation": "a door", "actions": ["go", "go back", "wait"], "turn": 1}
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Modules]:
+    with imported() as modules:
+        yield modules
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, agent: Modules) -> Iterator[Start]:
+    """Return a function that starts a scripted model and points the agent at it."""
+    servers = []
+    for name in ("HYPERRUN_MODEL", "HYPERRUN_MODEL_TOOLS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
+
+    def begin(*replies: ModelReply, script: Any = None) -> ScriptedModel:
+        server = scripted_model(script or replies)
+        servers.append(server)
+        model = server.__enter__()
+        monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "token")
+        return model
+
+    yield begin
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def roles(request: Mapping[str, Any]) -> list[str]:
+    return [message["role"] for message in request["messages"]]
+
+
+def last(request: Mapping[str, Any]) -> str:
+    return str(request["messages"][-1]["content"])
+
+
+# the task agent
+
+
+def test_a_row_is_answered_and_the_history_tells_how(agent: Modules, start: Start, tmp_path: Path) -> None:
+    model = start(says('It is urgent.\n```json\n"high"\n```'))
+    history = tmp_path / "chat.md"
+    prediction, messages = agent.task_agent.TaskAgent("some-model", str(history)).forward(ROW)
+    assert prediction == "high"
+    (request,) = model.requests
+    assert request["model"] == "some-model"
+    assert request["max_tokens"] == agent.settings.MAX_TOKENS
+    assert "The office is offline" in last(request)
+    assert {tool["function"]["name"] for tool in request["tools"]} == {"bash", "edit"}
+    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
+    assert "The office is offline" in history.read_text()
+    assert "It is urgent." in history.read_text()
+
+
+@pytest.mark.parametrize(("text", "prediction"), [("high", "high"), ('"high"', "high"), ("42", 42), ("[1]", [1])])
+def test_a_bare_word_or_value_is_an_answer(agent: Modules, start: Start, text: str, prediction: Any) -> None:
+    start(says(text))
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == prediction
+
+
+def test_a_model_that_gives_no_json_is_asked_once_more(agent: Modules, start: Start) -> None:
+    model = start(says("Well.\nIt depends."), says('```json\n"low"\n```'))
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == "low"
+    assert "no JSON value" in last(model.requests[1])
+    start(says("Well.\nIt depends."), says("Two\nlines"))
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == "Two\nlines"
+
+
+def test_an_exercise_is_solved_in_files_with_tools(agent: Modules, start: Start) -> None:
+    program = "def add(a, b):\n    return a + b\n"
+    model = start(
+        calls(edit={"command": "create", "path": "add.py", "text": program}),
+        calls(bash={"command": "python3 -c 'import add; print(add.add(2, 3))'; touch scratch"}),
+        says("Done."),
+    )
+    prediction, _ = agent.task_agent.TaskAgent().forward(EXERCISE)
+    assert prediction == {"files": {"add.py": program}}
+    assert last(model.requests[2]) == "5\n[exit code 0]"
+    assert roles(model.requests[2]) == ["system", "user", "assistant", "tool", "assistant", "tool"]
+
+
+def test_an_exercise_may_be_answered_in_the_message(agent: Modules, start: Start) -> None:
+    start(says('```json\n{"files": {"add.py": "x = 1\\n", "../../etc/passwd": "no"}}\n```'))
+    assert agent.task_agent.TaskAgent().forward(EXERCISE)[0] == {"files": {"add.py": "x = 1\n"}}
+
+
+def test_the_working_directory_goes_with_the_agent(agent: Modules, start: Start) -> None:
+    start(calls(bash={"command": "pwd; sleep 600 & echo $!"}), says('"x"'))
+    one = agent.task_agent.TaskAgent()
+    _, messages = one.forward(ROW)
+    folder = Path(messages[-2]["content"].split("\n")[0])
+    assert folder.is_dir()
+    del one
+    assert not folder.exists()
+
+
+def test_turns_of_a_world_are_one_conversation(agent: Modules, start: Start) -> None:
+    model = start(says('"go"'), says("I think I should go back now."), says("Wait or go?"), says("still: wait, go"))
+    one = agent.task_agent.TaskAgent()
+    assert one.forward(WORLD)[0] == "go"
+    assert one.forward({**WORLD, "observation": "a wall", "turn": 2})[0] == "go back"
+    assert "a door" in model.requests[1]["messages"][1]["content"]
+    assert "a wall" in last(model.requests[1])
+    one.forward({**WORLD, "turn": 3})
+    assert roles(model.requests[-1])[0] == "system"
+
+
+@pytest.mark.parametrize(
+    "inputs", [{}, {"files": {}}, {"actions": []}, {"n": 3, "deep": [[{}]]}, "a text", {"files": 5}]
+)
+def test_any_inputs_can_be_asked(agent: Modules, start: Start, inputs: Any) -> None:
+    start(says("```json\n[1, 2]\n```"))
+    assert agent.task_agent.TaskAgent().forward(inputs)[0] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "asked"),
+    [
+        ({}, None, "gpt-4o"),
+        ({"HYPERRUN_MODEL": "e"}, None, "e"),
+        ({"HYPERRUN_MODEL": "e"}, "g", "g"),
+        ({}, "", "gpt-4o"),
+    ],
+)
+def test_the_model_is_given_or_of_the_environment_or_configured(
+    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, environment: Any, given: Any, asked: str
+) -> None:
+    model = start(says('"x"'))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    agent.task_agent.TaskAgent(given).forward(ROW)
+    assert model.requests[0]["model"] == asked
+
+
+# models and servers that differ
+
+
+def test_a_server_without_tool_calls_gets_them_as_text(agent: Modules, start: Start) -> None:
+    refusal = fails(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    model = start(
+        refusal,
+        says('Let me see.\n```tool\n{"tool": "bash", "arguments": {"command": "echo $((6 * 7))"}}\n```'),
+        says("```tool\n{broken\n```"),
+        says("```json\n42\n```"),
+    )
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == 42
+    assert "tools" in model.requests[0]
+    assert not any("tools" in request for request in model.requests[1:])
+    assert "To call a tool" in model.requests[1]["messages"][0]["content"]
+    assert "42\n[exit code 0]" in last(model.requests[2])
+    assert "no valid JSON" in last(model.requests[3])
+    assert set(roles(model.requests[3])) == {"system", "user", "assistant"}
+
+
+def test_text_calls_can_be_chosen_from_the_start(agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERRUN_MODEL_TOOLS", "text")
+    model = start(says('<tool_call>\n{"name": "bash", "arguments": {"command": "echo hi"}}\n</tool_call>'), says("1"))
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == 1
+    assert "tools" not in model.requests[0]
+    assert "hi\n[exit code 0]" in last(model.requests[1])
+
+
+def test_a_call_written_as_text_counts_where_native_ones_are_offered_too(agent: Modules, start: Start) -> None:
+    model = start(says('```tool\n{"tool": "bash", "arguments": {"command": "echo hi"}}\n```'), says("1"))
+    agent.task_agent.TaskAgent().forward(ROW)
+    assert "hi\n[exit code 0]" in last(model.requests[1])
+
+
+def test_calls_that_make_no_sense_are_answered_each_by_an_error(agent: Modules, start: Start) -> None:
+    broken = ModelReply(
+        message={
+            "content": None,
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls'}},
+                {"id": "b", "type": "function", "function": {"name": "hammer", "arguments": "{}"}},
+                {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "[1]"}},
+                {"id": "d", "type": "function", "function": {"name": "bash", "arguments": {"command": "echo ok"}}},
+                {"id": "e", "type": "function", "function": None},
+                {"function": {"name": "bash", "arguments": '{"command": 5}'}},
+                "nonsense",
+            ],
+        }
+    )
+    model = start(broken, says('"x"'))
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == "x"
+    *_, asked = (message for message in model.requests[1]["messages"] if message["role"] == "assistant")
+    results = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
+    assert [call["id"] for call in asked["tool_calls"]] == [message["tool_call_id"] for message in results]
+    assert len({call["id"] for call in asked["tool_calls"]}) == 7
+    assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in asked["tool_calls"])
+    told = [message["content"] for message in results]
+    assert [text.startswith("Error: ") for text in told] == [True, True, True, False, True, True, True]
+    assert "no JSON" in told[0]
+    assert "hammer" in told[1]
+    assert told[3] == "ok\n[exit code 0]"
+
+
+def test_a_call_that_was_cut_off_is_told_so(agent: Modules, start: Start) -> None:
+    cut = calls(bash='{"command": "echo aaaa')
+    model = start(ModelReply(message=cut.message, finish_reason="length"), says('"x"'))
+    agent.task_agent.TaskAgent().forward(ROW)
+    assert "cut off at its token limit" in last(model.requests[1])
+
+
+def test_calls_have_a_limit_that_is_told_beforehand(
+    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent.settings, "TASK_TOOL_CALLS", 7)
+    model = start(script=lambda request: calls(bash={"command": "echo again"}, text="not yet\n```json\n3\n```"))
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == 3
+    told = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    assert told[0] == "again\n[exit code 0]"
+    assert told[1].endswith("[calls of tools left: 5]")
+    assert "the last call" in told[6]
+    assert told[7:] == ["Error: no call of a tool is left; finish now"] * 2
+    assert len(model.requests) == 10
+
+
+def test_newer_models_get_the_token_limit_under_its_newer_name(agent: Modules, start: Start) -> None:
+    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    model = start(fails(400, said), says("1"))
+    agent.task_agent.TaskAgent().forward(ROW)
+    assert "max_tokens" not in model.requests[1]
+    assert model.requests[1]["max_completion_tokens"] == agent.settings.MAX_TOKENS
+
+
+def test_a_conversation_that_is_too_long_loses_its_oldest_results(agent: Modules, start: Start) -> None:
+    def script(request: Mapping[str, Any]) -> ModelReply:
+        size = sum(len(str(message["content"])) for message in request["messages"])
+        if size > 40_000:
+            return fails(400, "This model's maximum context length is 10000 tokens.", "context_length_exceeded")
+        return says("5") if len(request["messages"]) > 20 else calls(bash={"command": "seq 2000"})
+
+    model = start(script=script)
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == 5
+    assert "The office is offline" in model.requests[-1]["messages"][1]["content"]
+    assert "left out to save space" in model.requests[-1]["messages"][3]["content"]
+    assert "2000" in last(model.requests[-1])
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (fails(403, "the run's budget of 5 requests is used up", "budget_exceeded"), "the run's budget of 5 requests"),
+        (fails(404, "The model `x` does not exist", "model_not_found"), "does not exist"),
+        (fails(500, "it broke"), "HTTP status 500: it broke"),
+        (ModelReply(body=b'{"choices": []}'), "no chat completion"),
+        (ModelReply(body=b'{"choices": [{"message": null}]}'), "no chat completion"),
+        (ModelReply(body=b"<html>"), "no chat completion"),
+        (ModelReply(body=b"[1]"), "no chat completion"),
+        (ModelReply(status=502, body=b"<html>bad gateway</html>"), "502"),
+    ],
+)
+def test_what_the_server_cannot_do_is_one_clear_error(agent: Modules, start: Start, reply: Any, said: str) -> None:
+    start(script=lambda request: reply)
+    with pytest.raises(agent.model.ModelError, match=said):
+        agent.task_agent.TaskAgent().forward(ROW)
+
+
+def test_a_server_that_is_away_is_an_error_and_a_short_absence_is_none(
+    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = start(fails(503, "busy"), says("7"))
+    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 2)
+    assert agent.task_agent.TaskAgent().forward(ROW)[0] == 7
+    assert len(model.requests) == 2
+    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with pytest.raises(agent.model.ModelError, match="cannot be asked"):
+        agent.task_agent.TaskAgent().forward(ROW)
+
+
+# the meta agent
+
+
+def write_generation(evals: Path, name: str, parent: str | None, score: float | None, **ours: Any) -> Path:
+    folder = evals / f"gen_{name}"
+    (folder / "agent_output").mkdir(parents=True)
+    shown = {"score": score, "failure": None, "detail": "", **ours}
+    (folder / "metadata.json").write_text(json.dumps({"parent_genid": parent, "hyperruntime": shown}))
+    return folder
+
+
+@pytest.fixture
+def evals(tmp_path: Path) -> Path:
+    """Return what a meta agent is shown of three generations."""
+    evals = tmp_path / "evals"
+    first = write_generation(evals, "initial", None, 0.25)
+    (first / "tickets_eval").mkdir()
+    report = {"overall_accuracy": 0.25, "total": 4, "question_ids_failed": ["t1", "t2", "t4"]}
+    (first / "tickets_eval" / "report.json").write_text(json.dumps(report))
+    rows = [
+        {"task_id": "t1", "prediction": "urgent", "score": 0.0, "detail": "the answer is none of the 3 labels"},
+        {"task_id": "t2", "prediction": None, "score": 0.0, "error": "the task took more than 60 s"},
+        {"task_id": "t3", "prediction": "low", "score": 1.0, "detail": "right"},
+    ]
+    (first / "tickets_eval" / "predictions.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n{torn")
+    child = write_generation(evals, "1", "initial", 0.5)
+    (child / "agent_output" / "model_patch.diff").write_text("diff --git a/prompts.py b/prompts.py\n")
+    write_generation(evals, "2", "initial", None, failure="does-not-load", detail="SyntaxError: x")
+    return evals
+
+
+def test_the_meta_agent_changes_its_own_repository(tmp_path: Path, evals: Path) -> None:
+    repo = make_repository(tmp_path / "an agent's repo")
+    script = [
+        calls(bash={"command": f"cat {evals}/gen_initial/tickets_eval/report.json"}),
+        calls(edit={"command": "replace", "path": "settings.py", "old": "TOOL_CALLS = 25", "new": "TOOL_CALLS = 9"}),
+        calls(bash={"command": "printf 'A = 1\\n' > tools/extra.py; mkdir __pycache__; echo x > __pycache__/a.pyc"}),
+        says("I changed the limit."),
+    ]  # fmt: skip
+    with scripted_model(script) as model:
+        done = run_meta(
+            repo,
+            tmp_path / "out",
+            "--evals_folder",
+            str(evals),
+            "--iterations_left",
+            "4",
+            "--model",
+            "m",
+            url=model.url,
+        )
+    assert done.returncode == 0, done.stderr
+    task = model.requests[0]["messages"][1]["content"]
+    assert model.requests[0]["model"] == "m"
+    assert "4 more can follow" in task
+    assert str(evals) in task
+    assert "- generation initial (this repository): score 0.2500" in task
+    assert "- generation 1, from initial: score 0.5000" in task
+    assert "does-not-load: SyntaxError: x" in task
+    assert '- t1: the answer is none of the 3 labels; answered "urgent"' in task
+    assert "- t2: the task took more than 60 s" in task
+    assert "t3:" not in task
+    assert "changed prompts.py" in task
+    assert "- `tools/bash.py`: The tool ``bash``" in task
+    assert '"total": 4' in last(model.requests[1])
+    patch = (tmp_path / "out" / "model_patch.diff").read_text()
+    assert "+TASK_TOOL_CALLS = 9" in patch
+    assert "+++ b/tools/extra.py" in patch
+    assert "pyc" not in patch
+    assert "I changed the limit." in (tmp_path / "out" / "meta_agent_chat_history.md").read_text()
+    fresh = make_repository(tmp_path / "fresh")
+    (tmp_path / "patch").write_text(patch)
+    git(fresh, "apply", str(tmp_path / "patch"))
+    assert (fresh / "tools" / "extra.py").read_text() == "A = 1\n"
+
+
+def test_a_change_that_breaks_the_agent_is_handed_back_to_be_mended(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path / "repo")
+    script = [
+        calls(bash={"command": "echo 'def (' >> forms.py"}),
+        says("Done."),
+        calls(bash={"command": "git checkout -q forms.py; echo '# better' >> forms.py"}),
+        says("Mended."),
+    ]
+    with scripted_model(script) as model:
+        done = run_meta(repo, tmp_path / "out", "--iterations_left", "0", url=model.url)
+    assert done.returncode == 0, done.stderr
+    assert "the last generation" in model.requests[0]["messages"][1]["content"]
+    assert "SyntaxError" in last(model.requests[2])
+    assert "+# better" in (tmp_path / "out" / "model_patch.diff").read_text()
+
+
+def test_a_used_up_budget_ends_the_meta_agent_with_a_clear_sentence(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path / "repo")
+    script = [
+        calls(bash={"command": "echo >> forms.py"}),
+        fails(403, "the budget of 1 requests is used up", "budget_exceeded"),
+    ]
+    with scripted_model(script) as model:
+        done = run_meta(repo, tmp_path / "out", url=model.url)
+    assert done.returncode == 1
+    said = "the model server refuses to go on: the budget of 1 requests is used up (budget_exceeded)"
+    assert done.stderr.splitlines()[-1] == f"the meta agent stopped: {said}"
+    assert "Traceback" not in done.stderr
+    assert len(model.requests) == 2
+    assert not (tmp_path / "out" / "model_patch.diff").exists()
+
+
+def test_a_model_that_does_nothing_leaves_an_empty_diff(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path / "repo")
+    with scripted_model([says("All is well.")]) as model:
+        done = run_meta(repo, tmp_path / "out", url=model.url)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "model_patch.diff").read_bytes() == b""
+
+
+def test_the_parent_is_told_by_the_last_commit(agent: Modules, tmp_path: Path, evals: Path) -> None:
+    repo = make_repository(tmp_path / "repo")
+    git(repo, "commit", "-qm", "generation 1", "--allow-empty")
+    assert "generation 1 (this repository)" in agent.past.summary(str(evals), repo)
+
+
+def test_a_summary_of_many_generations_stays_short(agent: Modules, tmp_path: Path) -> None:
+    evals, repo = tmp_path / "evals", make_repository(tmp_path / "repo")
+    for number in range(300):
+        write_generation(evals, str(number), str(number - 1) if number else None, number % 100 / 100, detail="x" * 5000)
+    text = agent.past.summary(str(evals), repo)
+    assert len(text) < 20_000
+    assert "300 generations; shown are" in text
+    assert "generation 99, from 98: score 0.9900" in text
+    assert "generation 299" in text
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b'{"hyperruntime": 5}', b"[" * 100_000, b"\xff", b'{"score": NaN}']
+)
+def test_files_of_the_past_that_are_broken_are_left_out(agent: Modules, tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / "evals" / "gen_initial"
+    (folder / "x_eval").mkdir(parents=True)
+    for name in ("metadata.json", "x_eval/report.json", "x_eval/predictions.jsonl"):
+        (folder / name).write_bytes(content)
+    text = agent.past.summary(str(tmp_path / "evals"), make_repository(tmp_path / "repo"))
+    assert "generation initial (this repository): no score" in text
+
+
+def test_predictions_as_a_table_are_read_too(agent: Modules, tmp_path: Path) -> None:
+    (tmp_path / "predictions.csv").write_text('question_id,prediction\nq1,"a, b"\nq2,c\n')
+    (tmp_path / "report.json").write_text('{"question_ids_failed": ["q1"]}')
+    assert agent.past.predictions(tmp_path) == [("q1", 0.0, "a, b", ""), ("q2", 1.0, "c", "")]
+
+
+# the contract
+
+
+def test_the_template_says_what_it_offers(tmp_path: Path) -> None:
+    data = (AGENT / "hyperrun.toml").read_bytes()
+    assert parse_contract(data).load == ("task_agent:TaskAgent", "meta_agent:MetaAgent")
+    assert parse_needs(data) == Needs(image="agent", models=True)
+    assert agent_needs("llm") == agent_needs(str(AGENT)) == parse_needs(data)
+    assert agent_needs("mutator") == agent_needs(str(tmp_path)) == parse_needs(b"[agent]\nname = 'x'") == Needs()
+
+
+@pytest.mark.parametrize("data", [b"[agent", b"agent = 1", b"[agent]\nimage = ''", b"[agent]\nmodels = 'yes'"])
+def test_needs_that_are_none_are_refused(data: bytes) -> None:
+    with pytest.raises(AgentError, match=r"hyperrun\.toml"):
+        parse_needs(data)
+
+
+def test_a_copy_without_a_contract_file_works(tmp_path: Path, start: Start) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(AGENT, folder, ignore=shutil.ignore_patterns("__pycache__", "hyperrun.toml"))
+    model = start(says("5"))
+    with imported(folder) as modules:
+        assert modules.task_agent.TaskAgent().forward(ROW)[0] == 5
+    assert model.requests[0]["model"] == "gpt-4o"
