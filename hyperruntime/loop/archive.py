@@ -266,9 +266,10 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
     try:
         value = json.loads(layout.run.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise ArchiveError(
-            f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; give a generate_<run_id> directory"
-        ) from None
+        step = "give a generate_<run_id> directory"
+        if layout.archive.is_file():
+            step = f"if HyperAgents wrote it, `hyperrun resume {layout.root}` makes it a run and goes on with it"
+        raise ArchiveError(f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; {step}") from None
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
