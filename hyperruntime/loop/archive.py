@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +119,14 @@ class Archive:
             append_line(self._journal, record_to_json(record))
         self._unlisted.clear()
         self._file.repair(self._ids)
+
+    def expect(self, ids: Sequence[GenId]) -> None:
+        """Take note that ``archive.jsonl`` lists these already, which are added next; it is put right if it must be.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._file.repair(ids)
 
     def finish(self) -> None:
         """See to it that other tools find all generations in ``archive.jsonl``; for when a run stops.

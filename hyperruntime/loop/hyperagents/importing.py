@@ -92,9 +92,9 @@ class _Import:
         _move_left_overs(self._layout, set(self._ids))
         root = self._make_root()
         start = self._apply_meta_patches(root)
+        self._archive.expect(self._ids)
         for genid in self._ids:
             self._take(read_generation(self._layout, genid, self._originals), start)
-        self._archive.repair()
         stored = {
             "schema": SCHEMA,
             "seed": self._options.seed,
