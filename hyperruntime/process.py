@@ -96,16 +96,9 @@ def stream_process(
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
     expired = threading.Event()
 
-    def kill() -> None:
-        try:
-            if before_kill is not None:
-                before_kill(process.pid)
-        finally:
-            kill_group(process)
-
     def expire() -> None:
         expired.set()
-        kill()
+        _kill_after(process, before_kill)
 
     timer = threading.Timer(timeout_s or 0, expire)
     if timeout_s is not None:
@@ -117,7 +110,7 @@ def stream_process(
             on_line(line.decode(errors="replace").rstrip("\r\n"))
         process.wait()
     except BaseException:
-        kill()
+        _kill_after(process, before_kill)
         raise
     finally:
         timer.cancel()
@@ -126,6 +119,14 @@ def stream_process(
         raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended")
     kept = b"".join(tail)[-_TAIL_BYTES:]
     return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
+
+
+def _kill_after(process: subprocess.Popen[bytes], before_kill: Callable[[int], None] | None) -> None:
+    try:
+        if before_kill is not None:
+            before_kill(process.pid)
+    finally:
+        kill_group(process)
 
 
 def spawn(

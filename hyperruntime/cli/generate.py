@@ -26,6 +26,7 @@ from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.loop.archive import RunView, load_run
 from hyperruntime.loop.contract import detect_contract
+from hyperruntime.loop.hyperagents.importing import import_run
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
 from hyperruntime.loop.needs import agent_needs
@@ -60,6 +61,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     state, run_dir = ctx.ensure_object(State), values.pop("resume_from")
     state.runtime = values.pop("runtime") or state.runtime
     if run_dir is not None:
+        import_run(run_dir)
         view = load_run(run_dir)
         return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir))
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
@@ -84,7 +86,11 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 @json_option
 @click.pass_obj
 def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
-    """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one."""
+    """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one.
+
+    A run that HyperAgents wrote is gone on with too: its files stay, and ours come beside them.
+    """
+    import_run(run_dir)
     return go_on(state, load_run(run_dir), as_json, changes)
 
 

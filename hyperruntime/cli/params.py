@@ -20,6 +20,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
     _ParamType = click.ParamType
 
 _RUN_FILE = "run.json"
+_ORIGINAL = "gen_initial/hyperagents"
 _LIMITS = ("memory", "cpus", "pids", "disk")
 
 
@@ -192,14 +193,14 @@ class Generation(_ParamType):
 
 
 class RunDirectory(_ParamType):
-    """A directory that a run of the generate loop has made."""
+    """A directory that a run of the generate loop has made, ours or the original's."""
 
     name = "run_dir"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
         """Return the directory."""
         path = Path(os.path.expanduser(str(value)))
-        if (path / _RUN_FILE).is_file():
+        if (path / _RUN_FILE).is_file() or (path / _ORIGINAL).is_dir():
             return str(path)
         if path.is_dir():
             raise WrongUsageError(f"{value!r} is no run directory: it has no {_RUN_FILE}; give a generate_<run-id>")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +119,14 @@ class Archive:
             append_line(self._journal, record_to_json(record))
         self._unlisted.clear()
         self._file.repair(self._ids)
+
+    def expect(self, ids: Sequence[GenId]) -> None:
+        """Take note that ``archive.jsonl`` lists these already, which are added next; it is put right if it must be.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._file.repair(ids)
 
     def finish(self) -> None:
         """See to it that other tools find all generations in ``archive.jsonl``; for when a run stops.
@@ -266,9 +274,10 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
     try:
         value = json.loads(layout.run.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise ArchiveError(
-            f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; give a generate_<run_id> directory"
-        ) from None
+        step = "give a generate_<run_id> directory"
+        if layout.archive.is_file():
+            step = f"if HyperAgents wrote it, `hyperrun resume {layout.root}` makes it a run and goes on with it"
+        raise ArchiveError(f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; {step}") from None
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):

@@ -33,7 +33,7 @@ class ArchiveFile:
         Raises:
             StorageError: a line cannot be written.
         """
-        if len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids):
+        if len(ids) > self._listed and (len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids)):
             self.flush(ids)
 
     def flush(self, ids: Sequence[GenId]) -> None:
@@ -42,7 +42,7 @@ class ArchiveFile:
         Raises:
             StorageError: a line cannot be written.
         """
-        if ids and self._listed != len(ids):
+        if len(ids) > self._listed:
             append_line(self._path, _line(ids))
             self._listed = len(ids)
 

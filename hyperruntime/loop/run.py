@@ -18,6 +18,7 @@ from hyperruntime.loop.events import OnEvent
 from hyperruntime.loop.failures import RunInterruptedError
 from hyperruntime.loop.finish import finish_generation, mark_generation
 from hyperruntime.loop.generation import make_generation
+from hyperruntime.loop.hyperagents.importing import import_run
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
@@ -114,6 +115,8 @@ def resume_run(
 ) -> RunSummary:
     """Go on with a run that was interrupted, or extend a finished one, and do it to its end.
 
+    One that HyperAgents itself wrote is made one of ours first, in its directory.
+
     Args:
         runtime: an open runtime. run_dir: the run. max_generation: a new last generation, None keeps it.
         parallel: how many at once, None keeps it.
@@ -126,9 +129,10 @@ def resume_run(
         HyperRuntimeError: as for :func:`start_run`.
     """
     layout = Layout(Path(run_dir).absolute())
+    import_run(layout.root)
     stored_options, _, stored = read_run(layout)
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
-    agent = agent_directory(str(stored.get("agent", "")))
+    agent = agent_directory(os.path.join(layout.root if stored.get("imported") else "", str(stored.get("agent", ""))))
     gateway = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
     reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
     make_executor = registry.load_executor(options.executor)

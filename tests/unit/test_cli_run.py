@@ -180,7 +180,7 @@ def test_report_draws_the_lineage_and_the_best_answers(run_dir: Path, capsys: py
     assert names[:2] == ["lineage.svg", "best_circle_packing_n26.svg"]
     assert {"progress_plot_circle_packing_val_agent.svg", "archive_graph_circle_packing_train_agent.svg"} <= set(names)
     for picture in pictures:
-        assert Path(picture["svg"]).read_text().startswith("<svg ")
+        assert "<svg " in Path(picture["svg"]).read_text()
         assert Path(picture["png"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert main(["report", str(run_dir), "--output", str(run_dir / "elsewhere")]) == 0
     assert str(run_dir / "elsewhere" / "lineage.svg") in capsys.readouterr().out

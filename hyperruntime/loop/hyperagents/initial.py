@@ -72,7 +72,7 @@ def make_root(
     top = Path(options.copy_root_dir or agent)
     _copy(top, staging, _rest_filter(top, options, domains))
     _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
-    _hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
+    hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
     write_file(staging / "README.md", readme(options, domains).encode())
     if options.run_baseline is not None and options.run_baseline.startswith("dgm") and options.copy_root_dir is None:
         _use_coding_agent(Path(agent), staging)
@@ -149,7 +149,7 @@ def _copy(source: Path, target: Path, ignore: Ignore) -> None:
         raise RepositoryError(f"cannot copy {str(source)!r}: {error}") from error
 
 
-def _hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
+def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
     """Empty the label columns of all tables of the run's domains, and keep the tables as they were on the host."""
     for name in sorted({domain.folder for domain in domains}):
         for path in sorted((folder / name).rglob("*.csv")):

@@ -1,0 +1,200 @@
+"""Read the directory of a run that HyperAgents itself wrote; nothing is written. Imports the table of domains, options.
+
+What it says of itself is in ``generate_loop.log`` (options), ``archive.jsonl`` (which generations are finished) and
+each generation's ``metadata.json`` and reports. The last line of the archive may be torn; what stands in no line was
+not finished, and its directory is the remains of a generation that the original would make again.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import ArchiveError
+from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.layout import INITIAL, METADATA, Layout
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.record import FailureClass, genid_from_json
+from hyperruntime.loop.selection import SELECTIONS, GenId
+
+REPOSITORY = "gen_initial/hyperagents"
+LOG = "generate_loop.log"
+_ARGS = re.compile(r"Args: (.*)")
+_PAIRS = re.compile(r", (?=[A-Za-z_]\w*=)")
+_ROOT = "root_commit"
+_TAKEN = (
+    "max_generation", "eval_samples", "eval_workers", "parent_selection", "run_baseline", "optimize_option",
+    "eval_test", "skip_staged_eval", "edit_select_parent", "reset_task_agent", "reset_meta_agent",
+    "agent_archive_path", "meta_patch_files",
+)  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class OriginalGeneration:
+    """A generation that the original finished.
+
+    Attributes:
+        genid, parent: its id, and its parent's or None.
+        scores: per domain and split, times the part of the tasks that were run.
+        valid_parent: whether it may become a parent.
+        can_select: whether its own choice of parents is not known to fail.
+        failure: what its metadata lets one tell of what went wrong, or None.
+        staged_only: whether its full evaluation was not run.
+    """
+
+    genid: GenId
+    parent: GenId | None
+    scores: Mapping[str, Mapping[str, float]]
+    valid_parent: bool
+    can_select: bool
+    failure: FailureClass | None
+    staged_only: bool
+
+
+def is_original(layout: Layout) -> bool:
+    """Tell whether a directory is a run of the original that was not imported yet."""
+    return not layout.run.exists() and layout.archive.is_file() and (layout.root / REPOSITORY / ".git").exists()
+
+
+def finished_ids(layout: Layout) -> list[GenId]:
+    """Return the generations that the archive lists, in its order.
+
+    Raises:
+        ArchiveError: no line can be read.
+    """
+    longest: list[GenId] = []
+    for line in layout.archive.read_bytes().splitlines():
+        try:
+            ids = [genid_from_json(genid) for genid in json.loads(line)["archive"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        longest = ids if len(ids) > len(longest) else longest
+    if not longest:
+        raise ArchiveError(f"{str(layout.archive)!r} lists no generation; start the run again")
+    return list(dict.fromkeys(longest))
+
+
+def logged_arguments(layout: Layout) -> dict[str, Any]:
+    """Return what the first start of the run was given, with the root commit; {} where there is no log."""
+    try:
+        text = (layout.root / LOG).read_text(errors="replace")
+    except OSError:
+        return {}
+    found = _ARGS.search(text)
+    pairs = (pair.partition("=") for pair in _PAIRS.split(found[1])) if found else ()
+    return {name: _value(value) for name, _, value in pairs}
+
+
+def root_candidates(layout: Layout) -> list[str]:
+    """Return what the log says of the root commit, the first start first: later ones may have taken a patched state."""
+    try:
+        text = (layout.root / LOG).read_text(errors="replace")
+    except OSError:
+        return []
+    return list(dict.fromkeys(re.findall(rf"\b{_ROOT}=['\"]?([0-9a-f]{{4,64}})\b", text)))
+
+
+def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
+    """Return the options of a run, as far as its log has them; all else as the original's defaults.
+
+    Raises:
+        ArchiveError: its domains cannot be told.
+    """
+    given = logged_arguments(layout)
+    domains = _domains(layout, given.get("domains"))
+    taken = {name: given[name] for name in _TAKEN if given.get(name) is not None}
+    last = max((genid for genid in ids if isinstance(genid, int)), default=0)
+    taken["max_generation"] = max(last, _whole(taken.get("max_generation"), last))
+    samples = taken.pop("eval_samples", None)
+    if isinstance(samples, list) and len(samples) == len(domains):
+        taken["eval_samples"] = tuple(samples)
+    if taken.get("parent_selection") not in SELECTIONS:
+        taken.pop("parent_selection", None)
+    name = layout.root.name.rpartition("generate_")[2] or layout.root.name
+    try:
+        return GenerateOptions(
+            domains=domains,
+            contract="hyperagents",
+            agent=REPOSITORY,
+            run_id=re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:100] or None,
+            **taken,
+        ).settled()
+    except (TypeError, ValueError) as error:
+        raise ArchiveError(f"the options in {str(layout.root / LOG)!r} cannot be used: {error}") from error
+
+
+def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDomain]) -> OriginalGeneration:
+    """Return what a finished generation's files say; the first one need not have metadata."""
+    metadata = _metadata(layout, genid)
+    first = genid == INITIAL or metadata.get("parent_genid") is None
+    staged_only = genid == INITIAL or not metadata.get("run_full_eval")
+    run_eval = first or bool(metadata.get("run_eval"))
+    return OriginalGeneration(
+        genid=genid,
+        parent=None if first else genid_from_json(metadata["parent_genid"]),
+        scores=_scores(layout, genid, domains, staged_only=staged_only),
+        valid_parent=first or bool(metadata.get("valid_parent")),
+        can_select=metadata.get("can_select_next_parent") is not False,
+        failure=None if run_eval else _failure(layout, genid, metadata),
+        staged_only=staged_only,
+    )
+
+
+def patch_of(layout: Layout, genid: GenId) -> bytes:
+    """Return a generation's diff; empty where it has none."""
+    try:
+        return (layout.generation(genid) / "agent_output" / "model_patch.diff").read_bytes()
+    except OSError:
+        return b""
+
+
+def _metadata(layout: Layout, genid: GenId) -> dict[str, Any]:
+    try:
+        value = json.loads((layout.generation(genid) / METADATA).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _scores(
+    layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool
+) -> dict[str, dict[str, float]]:
+    scores: dict[str, dict[str, float]] = {}
+    for domain in domains:
+        for split in domain.splits:
+            score = domain.read_score(layout.generation(genid) / domain.evaluation(split))
+            if score is not None:
+                scores.setdefault(domain.name, {})[split] = score * (domain.fraction if staged_only else 1.0)
+    return scores
+
+
+def _failure(layout: Layout, genid: GenId, metadata: Mapping[str, Any]) -> FailureClass:
+    if not metadata.get("parent_agent_success"):
+        return "agent"
+    return "evaluation" if patch_of(layout, genid).strip() else "empty-diff"
+
+
+def _domains(layout: Layout, given: object) -> tuple[str, ...]:
+    """Return the domains of a run; the original takes polyglot out of the list that it logs, so files are asked too."""
+    known = [name for name in given if name in DOMAINS] if isinstance(given, (list, tuple)) else []
+    first = layout.generation(INITIAL)
+    there = [name for name in DOMAINS if (first / f"{name}_eval").is_dir()]
+    if not known and not there:
+        raise ArchiveError(f"the domains of {str(layout.root)!r} cannot be told: neither {LOG} nor its files name one")
+    return tuple(dict.fromkeys((*known, *there)))
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - any Python literal
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _whole(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -1,0 +1,204 @@
+"""A run that the original wrote becomes one of ours: its scores, its states, what it left half-finished."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.cli import main
+from hyperruntime.errors import ArchiveError, SpecError
+from hyperruntime.loop.archive import Archive, load_run
+from hyperruntime.loop.hyperagents.importing import import_run
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.lock import RunLock
+from hyperruntime.loop.metadata import resolve_path
+from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.workspace import RepositoryStore
+from tests.original_run import ELSEWHERE, Old, OriginalRun
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> OriginalRun:
+    """A run of three generations: two good ones in a row, and one that was only looked at."""
+    run = OriginalRun(tmp_path / "generate_old", parent_selection="best", skip_staged_eval=True)
+    run.add(1, Old(keyword="novel", train=0.6, val=0.5))
+    run.add(2, Old(parent=1, keyword="clear", train=0.7, val=0.8))
+    run.add(3, Old(keyword="thorough", train=0.9, val=0.9, full=False))
+    return run
+
+
+def imported(old: OriginalRun) -> tuple[dict[object, GenerationRecord], RepositoryStore]:
+    assert import_run(old.path)
+    view = load_run(old.path)
+    return {record.genid: record for record in view.generations}, RepositoryStore(Layout(old.path).repository)
+
+
+def keywords(store: RepositoryStore, record: GenerationRecord) -> list[str]:
+    return (store.read_file(record.commit, "keywords.txt") or b"").decode().split()
+
+
+def test_scores_are_those_of_the_reports_scaled_as_the_original_does(old: OriginalRun) -> None:
+    records, _ = imported(old)
+    assert list(records) == ["initial", 1, 2, 3]
+    assert [records[n].score for n in (1, 2)] == [0.5, 0.8]
+    assert records["initial"].scores == {"paper_review": {"train": pytest.approx(0.04), "val": pytest.approx(0.03)}}
+    assert records[3].score == pytest.approx(0.09)
+    assert [record.staged_only for record in records.values()] == [True, False, False, True]
+    assert all(record.valid_parent for record in records.values())
+
+
+def test_states_are_those_of_the_lineages(old: OriginalRun) -> None:
+    records, store = imported(old)
+    assert keywords(store, records[2])[-2:] == ["novel", "clear"]
+    assert keywords(store, records[3])[-1:] == ["thorough"]
+    assert keywords(store, records["initial"]) == keywords(store, records[1])[:-1]
+    assert [record.parent for record in records.values()] == [None, "initial", 1, "initial"]
+
+
+def test_no_key_and_no_label_comes_into_a_state(old: OriginalRun) -> None:
+    records, store = imported(old)
+    assert store.read_file(records[2].commit, ".env") is None
+    shown = store.read_file(records[2].commit, "domains/paper_review/dataset_filtered_100_val.csv")
+    kept = (old.path / "reference/domains/paper_review/dataset_filtered_100_val.csv").read_text()
+    assert shown is not None
+    assert "accept" in kept
+    assert "accept" not in shown.decode()
+
+
+def test_the_options_are_taken_from_the_log(old: OriginalRun) -> None:
+    import_run(old.path)
+    view = load_run(old.path)
+    assert (view.options.domains, view.options.contract) == (("paper_review",), "hyperagents")
+    assert (view.options.parent_selection, view.options.skip_staged_eval) == ("best", True)
+    assert (view.options.max_generation, view.options.run_id) == (3, "old")
+    assert view.state == "finished"
+
+
+def test_their_files_stay_as_they_are(old: OriginalRun) -> None:
+    names = [path for path in old.path.rglob("*") if path.is_file() and ".git" not in path.parts]
+    before = {path: path.read_bytes() for path in names}
+    import_run(old.path)
+    assert {path: path.read_bytes() for path in names} == before
+    assert import_run(old.path) is False
+
+
+def test_a_torn_line_and_half_a_generation_are_made_again(old: OriginalRun) -> None:
+    old.tear()
+    half = old.add(4, Old(keyword="half"), listed=False)
+    (half / "metadata.json").unlink()
+    records, _ = imported(old)
+    assert list(records) == ["initial", 1, 2, 3]
+    assert not half.exists()
+    assert (old.path / "left_over" / "gen_4" / "agent_output" / "model_patch.diff").exists()
+    last = json.loads((old.path / "archive.jsonl").read_text().splitlines()[-1])
+    assert last["archive"] == ["initial", 1, 2, 3]
+
+
+@pytest.mark.parametrize("log", ["as it is", "of a resume that took the patched state", "gone", "of a detached head"])
+def test_the_root_commit_is_found_though_the_work_tree_is_patched(old: OriginalRun, log: str) -> None:
+    old.leave_patched("left behind")
+    path = old.path / "generate_loop.log"
+    if log == "of a resume that took the patched state":
+        old.log({"domains": ["paper_review"], "root_commit": old.git("rev-parse", "HEAD")})
+    elif log == "gone":
+        path.unlink()
+    elif log == "of a detached head":
+        path.write_text(path.read_text().replace(old.root[:7], "HEAD"))
+    records, store = imported(old)
+    assert "left" not in keywords(store, records["initial"])
+    assert store.read_file(records["initial"].commit, "README.md") == b"a nonsense commit message\n"
+
+
+def test_what_an_agent_put_into_the_git_directory_is_not_run(old: OriginalRun, tmp_path: Path) -> None:
+    marker = tmp_path / "was run"
+    config = old.repository / ".git" / "config"
+    lines = f'[core]\n\tfsmonitor = "touch \'{marker}\'"\n[filter "x"]\n\tsmudge = "touch \'{marker}\'"\n'
+    config.write_text(config.read_text() + lines)
+    (old.repository / ".git" / "info" / "attributes").write_text("* filter=x\n")
+    (old.repository / ".git" / "hooks").mkdir(exist_ok=True)
+    hook = old.repository / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch '{marker}'\n")
+    hook.chmod(0o755)
+    imported(old)
+    assert not marker.exists()
+
+
+def test_failures_are_told_apart_and_never_parents(tmp_path: Path) -> None:
+    run = OriginalRun(tmp_path / "generate_old")
+    failed = {"run_eval": False, "valid_parent": False}
+    run.add(1, Old(keyword=None, train=None, val=None, metadata={**failed, "parent_agent_success": False}))
+    run.add(2, Old(keyword=None, train=None, val=None, metadata=failed))
+    run.add(3, Old(train=None, val=None, metadata=failed))
+    run.add(4, Old(patch="diff --git a/keywords.txt b/keywords.txt\n--- a/keywords.txt\n+++ b/keywords.txt\n"
+                         "@@ -1 +1 @@\n-not there\n+new\n"))  # fmt: skip
+    run.add(5, Old(parent=4))
+    run.add(6, Old(metadata={"valid_parent": False, "can_select_next_parent": False}))
+    records, _ = imported(run)
+    assert [record.failure for record in records.values()] == [
+        None, "agent", "empty-diff", "evaluation", "refused-patch", "refused-patch", None,
+    ]  # fmt: skip
+    assert [record.valid_parent for record in records.values()] == [True, False, False, False, False, False, False]
+    archive = Archive.load(Layout(run.path))
+    assert [archive.can_select(genid) for genid in ("initial", 5, 6)] == [True, True, False]
+
+
+def test_a_patch_with_names_of_bytecode_is_taken_without_it(tmp_path: Path) -> None:
+    run = OriginalRun(tmp_path / "generate_old")
+    binary = (
+        "diff --git a/__pycache__/x.pyc b/__pycache__/x.pyc\nnew file mode 100644\nindex 0000000..1234567\n"
+        "Binary files /dev/null and b/__pycache__/x.pyc differ\n"
+    )
+    folder = run.add(1, Old(keyword="novel"))
+    patch = folder / "agent_output" / "model_patch.diff"
+    patch.write_text(binary + patch.read_text())
+    records, store = imported(run)
+    assert records[1].failure is None
+    assert keywords(store, records[1])[-1] == "novel"
+
+
+def test_an_import_that_was_killed_is_done_again(old: OriginalRun) -> None:
+    import_run(old.path)
+    layout = Layout(old.path)
+    layout.run.unlink()
+    layout.journal.write_bytes(layout.journal.read_bytes()[:-40])
+    shutil.rmtree(layout.repository)
+    records, store = imported(old)
+    assert list(records) == ["initial", 1, 2, 3]
+    assert keywords(store, records[2])[-2:] == ["novel", "clear"]
+
+
+def test_a_moved_run_needs_no_path_of_the_old_place(old: OriginalRun, tmp_path: Path) -> None:
+    import_run(old.path)
+    moved = tmp_path / "other" / "generate_old"
+    moved.parent.mkdir()
+    old.path.rename(moved)
+    assert [record.genid for record in load_run(moved).generations] == ["initial", 1, 2, 3]
+    assert ELSEWHERE not in (moved / "run.json").read_text()
+    layout, listed = Layout(moved), json.loads((moved / "gen_2/metadata.json").read_text())["prev_patch_files"]
+    assert [resolve_path(layout, name) for name in listed] == [moved / "gen_1/agent_output/model_patch.diff"]
+
+
+def test_a_run_that_somebody_owns_is_left_alone(old: OriginalRun) -> None:
+    with RunLock(old.path):
+        assert main(["resume", str(old.path)]) == 2
+    assert not (old.path / "run.json").exists()
+
+
+def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_run(tmp_path) is False
+    empty = OriginalRun(tmp_path / "generate_empty")
+    (empty.path / "archive.jsonl").write_text("{torn")
+    with pytest.raises(ArchiveError, match="lists no generation"):
+        import_run(empty.path)
+    broken = OriginalRun(tmp_path / "generate_broken")
+    shutil.rmtree(broken.repository / ".git" / "objects")
+    (broken.repository / ".git" / "objects").mkdir()
+    with pytest.raises(ArchiveError, match="cannot be read"):
+        import_run(broken.path)
+    with pytest.raises(SpecError, match="polyglot"):
+        import_run(OriginalRun(tmp_path / "generate_poly", domains=["paper_review", "polyglot"]).path)
+    assert main(["status", str(empty.path)]) == 2
+    assert "hyperrun resume" in capsys.readouterr().err
