@@ -146,7 +146,9 @@ class Domain(Protocol):
         protected_paths: paths of an agent repository that no patch may change (directories end with ``/``).
         task_timeout_s: seconds one task may take, all its turns together.
 
-    A domain may also say ``container_per_task = True``: each task is then asked in a fresh container.
+    A domain may also say ``container_per_task = True``: each task is then asked in a fresh container; and
+    ``parallel_tasks = True``, where agents mostly wait, for a model or a world: ``--eval-workers`` tasks are then asked
+    at once, and dialogues are called from several threads.
     """
 
     name: str

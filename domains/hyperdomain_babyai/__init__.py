@@ -35,6 +35,7 @@ class BabyAI:
         agent: the template that answers with an action.
         protected_paths: the contract file, and where a repository would keep harness files.
         task_timeout_s: seconds one episode may take.
+        parallel_tasks: agents mostly wait for a model.
     """
 
     name: str = "babyai"
@@ -45,6 +46,7 @@ class BabyAI:
     agent: str = "llm"
     protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
     task_timeout_s: float = 1200.0
+    parallel_tasks: bool = True
 
     def __init__(self, levels: str | None = None) -> None:
         """Take the levels to be played, joined by ``+``, or ours."""

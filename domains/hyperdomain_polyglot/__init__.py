@@ -36,6 +36,7 @@ class Polyglot:
         protected_paths: the contract file, and where a repository would keep harness files.
         task_timeout_s: seconds one exercise may take the agent.
         container_per_task: an agent that tries its programs leaves nothing for the next exercise.
+        parallel_tasks: agents mostly wait for a model.
     """
 
     name: str = "polyglot"
@@ -46,6 +47,7 @@ class Polyglot:
     protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
     task_timeout_s: float = 600.0
     container_per_task: bool = True
+    parallel_tasks: bool = True
 
     def __init__(self, directory: str | None = None) -> None:
         """Take a directory of exercises, or our own; they are read when they are asked for."""

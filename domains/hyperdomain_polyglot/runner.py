@@ -62,6 +62,7 @@ def one(arguments: list[str]) -> None:
     for path in arguments[with_canary:]:
         spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        sys.modules[module.__name__] = module
         spec.loader.exec_module(module)  # type: ignore[union-attr]
         suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))
     if with_canary:

@@ -28,12 +28,14 @@ class Table:
         splits: one for each file that the definition names.
         image: the recipe its containers run.
         needs_gpu: never.
+        parallel_tasks: agents mostly wait for a model.
         agent: the template, or what the definition says.
         protected_paths: the contract file, and where a repository would keep harness files.
         task_timeout_s: seconds one row may take.
     """
 
     needs_gpu: bool = False
+    parallel_tasks: bool = True
     protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
 
     def __init__(self, source: str | None = None) -> None:

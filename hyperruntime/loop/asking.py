@@ -1,4 +1,4 @@
-"""Ask an agent in a container for its answers. Imports the domain seam, predictions, contract, dialogue and place.
+"""Ask an agent in a container for its answers. Imports the domain seam, predictions, contract, dialogue, place.
 
 What runs in the container gets a task's inputs and nothing else.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from importlib import resources
+from itertools import count
 from pathlib import Path
 
 from hyperruntime.domain import DialogueDomain, Domain, Split, Task
@@ -20,6 +21,7 @@ from hyperruntime.loop.layout import evaluation_name
 from hyperruntime.loop.place import Place
 from hyperruntime.loop.predictions import MAX_PREDICTION_BYTES, Prediction, PredictionReader
 from hyperruntime.loop.storage import write_file
+from hyperruntime.loop.together import at_once
 from hyperruntime.spec import ExecResult
 
 HARNESS_FILE = "harness.py"
@@ -39,6 +41,7 @@ class Asker:
         harness_dir: Path,
         *,
         fresh_place: OpenPlace,
+        workers: int,
         timeout_s: float,
         on_output: Callable[[bytes], None],
     ) -> None:
@@ -48,10 +51,12 @@ class Asker:
             place: has the agent's state and ``harness_dir`` in it. contract: names the task agent.
             harness_dir: on the host; what is written here appears inside.
             fresh_place: opens another such place, for the evaluation of that name.
-            timeout_s: seconds each split may take. on_output: takes what agents print.
+            workers: how many tasks at once, where a domain's tasks mostly wait.
+            timeout_s: seconds each split may take. on_output: takes what agents print, from any thread.
         """
         self._place, self._contract, self._harness_dir = place, contract, harness_dir
         self._fresh_place, self._timeout_s, self._on_output = fresh_place, timeout_s, on_output
+        self._workers, self._specs = workers, count()
 
     def check_load(self, timeout_s: float) -> None:
         """Import what the agent must still have.
@@ -78,23 +83,24 @@ class Asker:
             return ()
         deadline = time.monotonic() + self._timeout_s
         name = evaluation_name(domain.name, split.name)
-        if not getattr(domain, "container_per_task", False):
-            return self._ask_in(self._place, domain, name, tasks, deadline)
-        answers: list[Prediction] = []
-        for task in tasks:
-            with self._fresh_place(name) as place:
-                answers += self._ask_in(place, domain, name, (task,), deadline)
-        return tuple(answers)
+        workers = self._workers if getattr(domain, "parallel_tasks", False) else 1
+        if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
+            return self._ask_together(self._place, domain, name, tasks, deadline, workers)
+        return at_once(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
 
-    def _ask_in(
-        self, place: Place, domain: Domain, name: str, tasks: Sequence[Task], deadline: float
+    def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
+        with self._fresh_place(name) if _is_per_task(domain) else nullcontext(self._place) as place:
+            if isinstance(domain, DialogueDomain):
+                return self._converse(place, domain, domain.task_timeout_s, name, task, deadline)
+            return self._ask_together(place, domain, name, (task,), deadline, 1)[0]
+
+    def _ask_together(
+        self, place: Place, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
     ) -> tuple[Prediction, ...]:
-        if isinstance(domain, DialogueDomain):
-            return tuple(self._converse(place, domain, domain.task_timeout_s, name, task, deadline) for task in tasks)
-        self._write_spec(name, domain.task_timeout_s, tasks)
+        args = self._args("tasks", name, self._write_spec(domain.task_timeout_s, tasks, workers))
         reader = PredictionReader((task.id for task in tasks), self._on_output)
-        result = place.exec(self._args("tasks", name), timeout_s=_left(deadline, name), on_output=reader.take)
-        alone = len(tasks) == 1 and getattr(domain, "container_per_task", False)
+        result = place.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
+        alone = len(tasks) == 1 and _is_per_task(domain)
         _check_end(result, bool(reader.predictions) or alone, name, self._timeout_s)
         missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
         return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
@@ -102,28 +108,36 @@ class Asker:
     def _converse(
         self, place: Place, domain: DialogueDomain, task_timeout_s: float, name: str, task: Task, deadline: float
     ) -> Prediction:
-        self._write_spec(name, task_timeout_s, (Task(id=task.id, inputs={}),))
+        args = self._args("turns", name, self._write_spec(task_timeout_s, (Task(id=task.id, inputs={}),), 1))
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S
         with Conversation(task.id, domain.dialogue(task), self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
-            result = place.exec(self._args("turns", name), timeout_s=timeout_s, on_output=talk.take, source=talk.source)
+            result = place.exec(args, timeout_s=timeout_s, on_output=talk.take, source=talk.source)
             if result.timed_out and timeout_s < patience:
                 _check_end(result, some=True, name=name, timeout_s=self._timeout_s)
             value = talk.outcome(result.exit_code)
         return Prediction(task_id=task.id, value=value, duration_s=time.monotonic() - started)
 
-    def _args(self, command: str, name: str) -> list[str]:
-        return [*_HARNESS_ARGS, command, f"{HARNESS}/{name}.json", f"{self._contract.out}/{name}"]
+    def _args(self, command: str, name: str, spec: str) -> list[str]:
+        return [*_HARNESS_ARGS, command, f"{HARNESS}/{spec}", f"{self._contract.out}/{name}"]
 
-    def _write_spec(self, name: str, task_timeout_s: float, tasks: Sequence[Task]) -> None:
+    def _write_spec(self, task_timeout_s: float, tasks: Sequence[Task], workers: int) -> str:
+        """Write what the harness is told to a file that nobody else uses; return its name."""
         spec = {
             "agent": self._contract.task_agent,
             "model": self._place.model,
+            "workers": workers,
             "task_timeout_s": task_timeout_s,
             "max_prediction_bytes": MAX_PREDICTION_BYTES,
             "tasks": [{"id": task.id, "inputs": dict(task.inputs)} for task in tasks],
         }
-        write_file(self._harness_dir / f"{name}.json", json.dumps(spec).encode())
+        name = f"spec_{next(self._specs)}.json"
+        write_file(self._harness_dir / name, json.dumps(spec).encode())
+        return name
+
+
+def _is_per_task(domain: Domain | DialogueDomain) -> bool:
+    return bool(getattr(domain, "container_per_task", False))
 
 
 def install_harness(folder: Path) -> None:

@@ -8,8 +8,8 @@ Usage::
 
 ``tasks`` writes one JSON line per task on standard output: ``{"task_id", "prediction", "error", "duration_s"}``.
 Each task runs in a process of its own, made before the agent is imported, so that a task that hangs, exits or
-leaves threads behind takes nothing with it. What the agent prints goes to standard error. Labels are not here,
-and nothing that is written here decides a score: the host does.
+leaves threads behind takes nothing with it; ``workers`` of them run at once. What the agent prints goes to standard
+error. Labels are not here, and nothing that is written here decides a score: the host does.
 
 ``turns`` is for one task that goes back and forth: each line of standard input, ``{"inputs"}``, is a turn of the same
 agent object, answered by such a line with the number of the ``turn`` beside it.
@@ -48,9 +48,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] == "turns":
         converse(spec, spec["tasks"][0], output)
         return 0
-    for task in spec["tasks"]:
-        output.write(json.dumps(run_task(spec, task)) + "\n")
-        output.flush()
+    run_tasks(spec, output)
     return 0
 
 
@@ -72,21 +70,50 @@ def load(name: str) -> Any:  # noqa: ANN401
     return getattr(importlib.import_module(module), attribute)
 
 
-def run_task(spec: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Return the line of one task."""
-    started = time.monotonic()
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(readable)
-        answer(spec, task, writable)
-    os.close(writable)
-    try:
-        data, problem = receive(readable, started + spec["task_timeout_s"], spec["max_prediction_bytes"])
-    finally:
-        os.close(readable)
-        end(child)
-    return line_of(spec, task, data, problem, started)
+def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
+    """Run all tasks, ``workers`` of them at once, and print the line of each as soon as it is over."""
+    waiting, running = spec["tasks"][::-1], []
+    while waiting or running:
+        while waiting and len(running) < spec["workers"]:
+            running.append(Running(spec, waiting.pop()))
+        patience = max(0.0, min(task.deadline for task in running) - time.monotonic())
+        ready = select.select([task.readable for task in running], [], [], patience)[0]
+        for task in running:
+            if task.readable in ready:
+                task.take()
+            if not task.over and time.monotonic() >= task.deadline:
+                task.over, task.problem = True, "timeout"
+            if task.over:
+                output.write(json.dumps(task.end()) + "\n")
+                output.flush()
+        running = [task for task in running if not task.over]
+
+
+class Running:
+    """A task in a process of its own, until its line has come or something ends it."""
+
+    def __init__(self, spec: dict[str, Any], task: dict[str, Any]) -> None:
+        self.spec, self.task = spec, task
+        self.started = time.monotonic()
+        self.deadline = self.started + spec["task_timeout_s"]
+        self.data, self.over = bytearray(), False
+        self.problem: str | None = None
+        self.readable, writable = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            os.close(self.readable)
+            answer(spec, task, writable)
+        os.close(writable)
+
+    def take(self) -> None:
+        """Take a piece of what the process says."""
+        self.over, self.problem = take(self.readable, self.data, self.spec["max_prediction_bytes"])
+
+    def end(self) -> dict[str, Any]:
+        """End the process and return the line of its task."""
+        os.close(self.readable)
+        end(self.child)
+        return line_of(self.spec, self.task, self.data, self.problem, self.started)
 
 
 def line_of(
@@ -209,21 +236,27 @@ def describe(error: BaseException) -> str:
 
 
 def receive(readable: int, deadline: float, limit: int) -> tuple[bytearray, str | None]:
-    """Return the line that comes, and None; or what came of it, and the problem.
-
-    The end of the line counts and not the end of the stream, which a process left behind may hold open.
-    """
+    """Return the line that comes, and None; or what came of it, and the problem."""
     data = bytearray()
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([readable], [], [], left)[0]:
             return data, "timeout"
-        chunk = os.read(readable, _CHUNK)
-        data += chunk
-        if not chunk or chunk.endswith(b"\n"):
-            return data, None
-        if len(data) > limit:
-            return data, f"the answer has more than {limit} bytes"
+        over, problem = take(readable, data, limit)
+        if over:
+            return data, problem
+
+
+def take(readable: int, data: bytearray, limit: int) -> tuple[bool, str | None]:
+    """Add a piece of a line; return whether that was the last one, and the problem if there is one.
+
+    The end of the line counts and not the end of the stream, which a process left behind may hold open.
+    """
+    chunk = os.read(readable, _CHUNK)
+    data += chunk
+    if len(data) > limit:
+        return True, f"the answer has more than {limit} bytes"
+    return not chunk or chunk.endswith(b"\n"), None
 
 
 def end(child: int) -> None:

@@ -6,8 +6,11 @@ removed before the verdict is asked for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import attrs
 
@@ -17,6 +20,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.predictions import Prediction
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory, write_file
+from hyperruntime.loop.together import at_once
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
 log = get_logger(__name__)
@@ -34,7 +38,7 @@ class Judge:
     def __init__(self, setting: Setting, plan: Plan, folder: Path) -> None:
         """Keep the files of trials below a directory of the host that no container writes in."""
         self._setting, self._plan, self._folder = setting, plan, folder
-        self._trials = 0
+        self._trials = count(1)
 
     def score(self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
         """Return the verdicts, in the order of the tasks.
@@ -43,25 +47,25 @@ class Judge:
             RunInterruptedError: the run is being ended.
             HyperRuntimeError: a trial's container cannot be started.
         """
-        return tuple(self._score(domain, task, said) for task, said in zip(tasks, predictions, strict=True))
+        values = [None if said.error is not None else said.value for said in predictions]  # None for the facts
+        if isinstance(domain, TriedDomain):
+            found = self._tried(domain, tasks, values)
+        else:
+            found = tuple(domain.score(task, value) for task, value in zip(tasks, values, strict=True))
+        return tuple(
+            score if said.error is None else attrs.evolve(score, value=0.0, valid=False, detail=said.error)
+            for score, said in zip(found, predictions, strict=True)
+        )
 
-    def _score(self, domain: Domain, task: Task, said: Prediction) -> Score:
-        if said.error is None:
-            return self._verdict(domain, task, said)
-        known = self._verdict(domain, task, attrs.evolve(said, value=None))  # for the facts, the label among them
-        return attrs.evolve(known, value=0.0, valid=False, detail=said.error)
-
-    def _verdict(self, domain: Domain, task: Task, said: Prediction) -> Score:
-        if not isinstance(domain, TriedDomain):
-            return domain.score(task, said.value)
-        trial = domain.trial(task, said.value)
-        if isinstance(trial, Score):
-            return trial
-        result = self._try(trial)
-        if result is not None:
-            return domain.verdict(task, said.value, result)
-        known = domain.verdict(task, said.value, _LOST)  # for the facts
-        return attrs.evolve(known, value=0.0, valid=False, detail="the answer took its container down")
+    def _tried(self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]) -> tuple[Score, ...]:
+        """Run what is to be run, as many at once as there are processors, and ask for the verdicts one by one."""
+        wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
+        workers = min(self._setting.options.eval_workers, len(os.sched_getaffinity(0)))
+        ended = iter(at_once(workers, self._try, [trial for trial in wanted if isinstance(trial, Trial)]))
+        return tuple(
+            known if isinstance(known, Score) else _verdict(domain, task, value, next(ended))
+            for task, value, known in zip(tasks, values, wanted, strict=True)
+        )
 
     def _try(self, trial: Trial) -> TrialResult | None:
         """Return how a trial ended; None where its container was lost twice, which is no accident of the machine's."""
@@ -79,8 +83,7 @@ class Judge:
         return None
 
     def _run(self, trial: Trial) -> ExecResult:
-        self._trials += 1
-        folder = make_directory(self._folder / f"trial_{self._trials}")
+        folder = make_directory(self._folder / f"trial_{next(self._trials)}")
         for name, content in trial.files.items():
             write_file(folder / _inside(name), content.encode() if isinstance(content, str) else content)
         options = self._setting.options
@@ -106,6 +109,13 @@ class Judge:
             )
         finally:
             self._setting.containers.close(container)
+
+
+def _verdict(domain: TriedDomain, task: Task, value: Any, result: TrialResult | None) -> Score:  # noqa: ANN401
+    if result is not None:
+        return domain.verdict(task, value, result)
+    known = domain.verdict(task, value, _LOST)  # for the facts
+    return attrs.evolve(known, value=0.0, valid=False, detail="the answer took its container down")
 
 
 def _inside(name: str) -> PurePosixPath:

@@ -82,7 +82,8 @@ class GenerateOptions:
         parent_selection: how parents are chosen; see ``selection``.
         executor: entry point of ``hyperruntime.executors`` that runs generations.
         eval_samples: tasks per split for each domain, ``-1`` for all; None is all for each.
-        eval_workers: how many tasks of a split an agent repository's own harness answers at once.
+        eval_workers: how many tasks of a split are asked at once, where the domain's tasks mostly wait, and by an agent
+            repository's own harness.
         eval_test: whether generations are evaluated on the split ``test`` too; parents are never chosen by it.
         skip_staged_eval: whether each generation is evaluated in full at once.
         edit_select_parent: whether parents are chosen by the agents' own program, which may evolve, in a container.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from threading import Lock
 
 from hyperruntime.domain import Domain, Split
 from hyperruntime.loop.asking import Asker, install_harness
@@ -45,12 +47,13 @@ class TaskSide:
         view = Mount(source=str(setting.layout.view), target=setting.contract.evals)
         self.agent = Place(setting, plan, private / "agent", view)
         self.trial = Place(setting, plan, private / "evaluation", self._harness)
-        self._commit, self._fresh = plan.commit, 0
+        self._commit, self._fresh, self._copying = plan.commit, count(1), Lock()
         self._asker = Asker(
             self.trial,
             setting.contract,
             harness,
             fresh_place=self._fresh_trial,
+            workers=setting.options.eval_workers,
             timeout_s=setting.options.timeout_eval_s,
             on_output=steps.write,
         )
@@ -107,8 +110,7 @@ class TaskSide:
     @contextmanager
     def _fresh_trial(self, evaluation: str) -> Iterator[Place]:
         """Open another container with the state that was kept; the chat histories in it are kept when it is closed."""
-        self._fresh += 1
-        place = Place(self._setting, self._plan, self._private / f"evaluation_{self._fresh}", self._harness)
+        place = Place(self._setting, self._plan, self._private / f"evaluation_{next(self._fresh)}", self._harness)
         try:
             self._setting.store.export(self._commit, place.repo)
             place.start()
@@ -116,7 +118,8 @@ class TaskSide:
             place.settle()
         finally:
             place.close()
-        copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
+        with self._copying:
+            copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
 
 
 _: type[AgentSide] = TaskSide

@@ -79,6 +79,7 @@ def harness(folder: Path, body: str, tasks: int = 2, **changes: Any) -> list[dic
         "agent": "task_agent:TaskAgent",
         "model": None,
         "task_timeout_s": 20,
+        "workers": 1,
         "max_prediction_bytes": 1000,
         "tasks": [{"id": f"t{number}", "inputs": {"n": number}} for number in range(tasks)],
         **changes,
@@ -96,6 +97,49 @@ def test_the_harness_answers_each_task(tmp_path: Path) -> None:
         ("t0", 0, None),
         ("t1", 2, None),
     ]
+
+
+MEET = """
+import os, time
+open(f"here {inputs['n']}", "w").close()
+for _ in range(2000):
+    if len([name for name in os.listdir() if name.startswith("here")]) >= 3:
+        return "met", []
+    time.sleep(0.01)
+raise TimeoutError("alone")
+"""
+
+
+def test_the_harness_runs_so_many_tasks_at_once_as_it_is_told(tmp_path: Path) -> None:
+    lines = harness(tmp_path, MEET, tasks=7, workers=3)
+    assert {line["task_id"]: line["prediction"] for line in lines} == {f"t{number}": "met" for number in range(7)}
+
+
+def test_tasks_that_run_at_once_end_each_for_its_own_reason(tmp_path: Path) -> None:
+    body = """
+import os, time
+match inputs["n"]:
+    case 0:
+        time.sleep(3600)
+    case 1:
+        os._exit(3)
+    case 2:
+        return "x" * 5000, []
+    case 3:
+        while True:
+            for number in range(3, 20):
+                try:
+                    os.write(number, b" ")
+                except OSError:
+                    pass
+            time.sleep(0.01)
+return "well", []"""
+    lines = {line["task_id"]: line for line in harness(tmp_path, body, tasks=6, workers=6, task_timeout_s=3)}
+    assert lines["t4"]["prediction"] == lines["t5"]["prediction"] == "well"
+    assert "more than 3 s" in lines["t0"]["error"]
+    assert "without an answer" in lines["t1"]["error"]
+    assert "more than 1000 bytes" in lines["t2"]["error"]
+    assert "more than 3 s" in lines["t3"]["error"] or "more than 1000 bytes" in lines["t3"]["error"]
 
 
 def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Do the same for many things, so many at once. Imports nothing of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+def at_once(workers: int, function: Callable[[Given], Made], items: Sequence[Given]) -> tuple[Made, ...]:
+    """Return what a function makes of each item, in their order.
+
+    The first error is raised when all that had begun has ended; nothing begins after it.
+
+    Args:
+        workers: how many at once; with 1 everything is done in this thread.
+        function: called from several threads.
+        items: what it is called with.
+    """
+    if workers == 1 or len(items) < 2:
+        return tuple(map(function, items))
+    with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="hyperruntime-task") as pool:
+        futures = [pool.submit(function, item) for item in items]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    failed = next((future for future in futures if not future.cancelled() and future.exception()), None)
+    return tuple(future.result() for future in ((failed,) if failed is not None else futures))

@@ -1,0 +1,69 @@
+"""The same for many things at once: the order of the results, and what an error ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.git import git
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import start_run
+from hyperruntime.loop.together import at_once
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+
+MEET = """
+import os, time, uuid
+
+class TaskAgent:
+    def __init__(self, model=None, chat_history_file=None):
+        open(os.path.join({folder!r}, uuid.uuid4().hex), "w").close()
+
+    def forward(self, inputs):
+        for _ in range(2000):
+            if len(os.listdir({folder!r})) >= 3:
+                return "low", []
+            time.sleep(0.01)
+        raise TimeoutError("alone")
+"""
+
+
+def test_results_come_in_the_order_of_the_items_whichever_is_done_first() -> None:
+    all_begun = threading.Barrier(4, timeout=20)
+    assert at_once(4, lambda item: (all_begun.wait(), item)[1], [3, 1, 2, 0]) == (3, 1, 2, 0)
+
+
+def test_one_at_a_time_stays_in_this_thread() -> None:
+    assert at_once(1, lambda _: threading.current_thread(), [1, 2]) == (threading.current_thread(),) * 2
+
+
+def test_an_error_ends_what_has_not_begun() -> None:
+    begun: list[int] = []
+    failed = threading.Event()
+
+    def work(item: int) -> None:
+        begun.append(item)
+        if item == 0:
+            failed.set()
+            raise ValueError("the first")
+        failed.wait(20)
+
+    with pytest.raises(ValueError, match="the first"):
+        at_once(2, work, range(100))
+    assert len(begun) < 100
+
+
+@pytest.mark.parametrize("domain", ["table", "polyglot", "babyai"])
+def test_tasks_that_mostly_wait_are_asked_at_once(domain: str, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    agent = make_agent_repository(tmp_path / "agent")
+    (agent / "task_agent.py").write_text(MEET.format(folder=str(tmp_path / "here")))
+    git(["-C", str(agent), "commit", "-q", "-a", "-m", "meets others"])
+    options: dict[str, Any] = {"eval_samples": (3,), "eval_workers": 3, "skip_staged_eval": True, "max_generation": 0}
+    made = GenerateOptions(domains=domain, agent=str(agent), run_id="r", output_dir_parent=str(tmp_path), **options)
+    (record,) = start_run(FakeRuntime(), made).generations
+    assert record.failure is None
+    (folder,) = (tmp_path / "generate_r/gen_initial").glob("*_eval")
+    assert "alone" not in (folder / "predictions.jsonl").read_text()
