@@ -11,7 +11,7 @@ import click
 
 from hyperruntime.cli.command import AGENT_FILE, Command, State, example
 from hyperruntime.cli.generate_config import agent_domains, agent_table
-from hyperruntime.cli.generate_options import make_options, option_decorators
+from hyperruntime.cli.generate_options import make_options, model_options, option_decorators
 from hyperruntime.cli.generate_resume import changed_options
 from hyperruntime.cli.generations import print_generations, run_to_json
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
@@ -77,27 +77,24 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
 @click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
+@model_options
 @json_option
 @click.pass_obj
-def resume(state: State, run_dir: str, max_generation: int | None, parallel: int | None, as_json: bool) -> int:
+def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - the options by name
     """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one."""
-    return go_on(state, load_run(run_dir), as_json, max_generation=max_generation, parallel=parallel)
+    return go_on(state, load_run(run_dir), as_json, **changes)
 
 
-def go_on(
-    state: State, view: RunView, as_json: bool, *, max_generation: int | None = None, parallel: int | None = None
-) -> int:
-    """Go on with a run, show it, and return the exit code."""
-    run_dir = view.run_dir
+def go_on(state: State, view: RunView, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - the options by name
+    """Go on with a run, with some options changed that are not None; show it, and return the exit code."""
+    run_dir, max_generation = view.run_dir, changes.get("max_generation")
     last = view.options.max_generation if max_generation is None else max_generation
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
         ensure_image(runtime, view.options)
         with last_signal() as number, _make_display(tracker) as display:
-            summary = resume_run(
-                runtime, run_dir, max_generation=max_generation, parallel=parallel, on_event=display.on_event
-            )
+            summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
     print_summary(summary, as_json, seed=view.seed)
     plots_at_end(summary)
     return exit_code(summary, number())

@@ -68,7 +68,7 @@ def failure_text(record: GenerationRecord) -> str:
 
 def failure_counts(records: Sequence[GenerationRecord]) -> dict[str, int]:
     """Return how many generations failed, by the class of the failure."""
-    counts = Counter(record.failure for record in records if record.failure is not None)
+    counts: Counter[str] = Counter(record.failure for record in records if record.failure is not None)
     return {failure: counts[failure] for failure in FAILURES if failure in counts}
 
 

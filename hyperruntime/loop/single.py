@@ -29,6 +29,7 @@ from hyperruntime.loop.failures import InfrastructureFailedError, RunInterrupted
 from hyperruntime.loop.generation import ATTEMPTS
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout, generation_name
+from hyperruntime.loop.models import Models, choose_gateway
 from hyperruntime.loop.options import ALL_SAMPLES
 from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import discard
@@ -37,12 +38,12 @@ from hyperruntime.loop.running import LoopRuntime, RunningContainers
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.sides import open_side
-from hyperruntime.loop.start import choose_image, load_domains
+from hyperruntime.loop.start import agent_directory, choose_image, load_domains
 from hyperruntime.loop.steps import Events, StepLog
 from hyperruntime.loop.storage import finish_directory, json_document, make_directory, write_file
 from hyperruntime.workspace import RepositoryStore
 
-FOLDER, RESULT = "evaluations", "evaluation.json"
+FOLDER, RESULT, EXCHANGES = "evaluations", "evaluation.json", "exchanges.jsonl"
 _PHASES = ".phases.jsonl"
 _POLL_S = 0.5
 
@@ -100,10 +101,27 @@ def evaluate_generation(
     setting = _setting(
         layout, split, ALL_SAMPLES if samples is None else samples, containers, Events(on_event), runtime
     )
+    make_directory(layout.root / FOLDER)
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    return _interruptible(containers, lambda: tuple(_one(setting, record, split, *pair) for pair in enumerate(names)))
+    with _models(setting.options, layout) as models:
+        setting = attrs.evolve(setting, models=models)
+        return _interruptible(
+            containers, lambda: tuple(_one(setting, record, split, *pair) for pair in enumerate(names))
+        )
+
+
+def _models(options: GenerateOptions, layout: Layout) -> Models:
+    """Open the gateway that the run has, if it has one, with a log and a budget of its own."""
+    stored = read_run(layout)[2]
+    unlimited = {field.name: None for field in attrs.fields(GenerateOptions) if field.name.startswith("budget_")}
+    free = attrs.evolve(options, **unlimited)
+    agent = agent_directory(str(stored.get("agent", "")))
+    config = choose_gateway(free, agent, layout, required=stored.get("gateway") is True)
+    if config is not None:
+        config = attrs.evolve(config, log=str(layout.root / FOLDER / EXCHANGES))
+    return Models(config, free)
 
 
 def _setting(
