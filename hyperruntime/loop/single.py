@@ -30,7 +30,7 @@ from hyperruntime.loop.generation import ATTEMPTS
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout, generation_name
 from hyperruntime.loop.models import Models, choose_gateway
-from hyperruntime.loop.options import ALL_SAMPLES
+from hyperruntime.loop.options import ALL_SAMPLES, GenerateOptions
 from hyperruntime.loop.phases import Phases
 from hyperruntime.loop.place import discard
 from hyperruntime.loop.record import GenerationRecord
