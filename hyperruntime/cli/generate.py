@@ -12,14 +12,13 @@ import click
 
 from hyperruntime.cli.command import AGENT_FILE, Command, State, example
 from hyperruntime.cli.generate_config import agent_domains, agent_table
-from hyperruntime.cli.generate_options import make_options, option_decorators
+from hyperruntime.cli.generate_options import make_options, model_options, option_decorators
 from hyperruntime.cli.generate_resume import changed_options
 from hyperruntime.cli.generations import print_generations, run_to_json
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.progress import Display, PlainDisplay, Tracker
 from hyperruntime.cli.report import plots_at_end
-from hyperruntime.cli.resume_options import resume_options
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.spread import SpreadingCommand
 from hyperruntime.cli.tables import json_option, print_json
@@ -82,7 +81,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
 @click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
-@resume_options
+@model_options
 @json_option
 @click.pass_obj
 def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name

@@ -48,6 +48,10 @@ def _budget(name: str, who: str) -> Decorator:
 
 
 _BUDGETS = (("", "the run"), ("generation_", "one generation"))
+_MODEL_OPTIONS: tuple[Decorator, ...] = (
+    click.option("--gateway", metavar="FILE", help="TOML with the configuration of the gateway to models."),
+    *(_budget(f"budget_{who}{what}", text) for who, text in _BUDGETS for what in ("requests", "tokens", "money")),
+)
 _OPTIONS: tuple[Decorator, ...] = (
     click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), is_eager=True,
                  expose_value=False, callback=use_config,
@@ -91,8 +95,7 @@ _OPTIONS: tuple[Decorator, ...] = (
                  show_default=True, help="What is evolved."),
     click.option("--agent-archive-path", metavar="RUN_DIR", help="With only_ensemble: the run whose agents it joins."),
     click.option("--model", metavar="NAME", help="The model that agents ask for."),
-    click.option("--gateway", metavar="FILE", help="TOML with the configuration of the gateway to models."),
-    *(_budget(f"budget_{who}{what}", text) for who, text in _BUDGETS for what in ("requests", "tokens", "money")),
+    *_MODEL_OPTIONS,
     click.option("--image", metavar="REF", help="A recipe's name or an image reference; default: the domain's."),
     click.option("--network", type=click.Choice(NETWORKS), default=_default("network"), show_default=True,
                  help="What agents can reach."),
@@ -122,6 +125,13 @@ _OPTIONS: tuple[Decorator, ...] = (
 def option_decorators(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
     """Add every option of a run to a command."""
     for decorator in reversed(_OPTIONS):
+        function = decorator(function)
+    return function
+
+
+def model_options(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
+    """Add the options of a run that say what agents may use of models to a command."""
+    for decorator in reversed(_MODEL_OPTIONS):
         function = decorator(function)
     return function
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 from click.core import ParameterSource
 
@@ -14,7 +15,7 @@ from hyperruntime.cli.generate_options import make_options
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.loop.options import GenerateOptions
 
-_BUDGETS = tuple(f"budget_{who}{unit}" for who in ("", "generation_") for unit in ("requests", "tokens", "money"))
+_BUDGETS = tuple(field.name for field in attrs.fields(GenerateOptions) if field.name.startswith("budget_"))
 CHANGEABLE = ("max_generation", "parallel", "gateway", *_BUDGETS)
 _LIMITS = ("memory", "cpus", "pids", "disk")
 _PATHS = ("agent", "copy_root_dir", "agent_archive_path", "gateway", "output_dir_parent")

@@ -43,7 +43,7 @@ from hyperruntime.loop.steps import Events, StepLog
 from hyperruntime.loop.storage import finish_directory, json_document, make_directory, write_file
 from hyperruntime.workspace import RepositoryStore
 
-FOLDER, RESULT = "evaluations", "evaluation.json"
+FOLDER, RESULT, EXCHANGES = "evaluations", "evaluation.json", "exchanges.jsonl"
 _PHASES = ".phases.jsonl"
 _POLL_S = 0.5
 

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from hyperruntime.cli import main
 from hyperruntime.cli.generate import generate
 from hyperruntime.cli.generate_options import make_options
+from hyperruntime.cli.generate_resume import changed_options
 from hyperruntime.cli.spread import spread
 from hyperruntime.errors import AgentError, SpecError
+from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.options import GenerateOptions, options_to_json
 from hyperruntime.spec import Limits
 
@@ -231,6 +233,14 @@ def run_dir(tmp_path: Path) -> Path:
     )
     (path / "run.json").write_text(json.dumps({"seed": 7, "options": options_to_json(options)}))
     return path
+
+
+def test_budgets_and_counts_of_a_run_that_goes_on_may_change(run_dir: Path) -> None:
+    args = ["--resume-from", str(run_dir), "--budget-tokens", "5", "--max_generation", "9", *DOMAINS]
+    context = generate.make_context("generate", args)
+    values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
+    changes = changed_options(context, values, load_run(run_dir).options, str(run_dir))
+    assert changes == {"max_generation": 9, "budget_tokens": 5}
 
 
 @pytest.mark.parametrize(
