@@ -48,7 +48,7 @@ class Contract:
         load: each ``module:Class`` that must still be there after an edit.
         select_parent: argv that names the next parent; empty where the agent has none.
         repo: where the agent's files are in a container. out: where its outputs go.
-        evals: where it sees earlier generations.
+        evals: where it sees earlier generations. frozen: where a meta agent that stays as it is runs from.
     """
 
     kind: str = "default"
@@ -59,6 +59,7 @@ class Contract:
     repo: str = "/workspace/repo"
     out: str = "/workspace/out"
     evals: str = "/workspace/evals"
+    frozen: str = "/workspace/frozen"
 
 
 def parse_contract(data: bytes | None) -> Contract:
@@ -112,6 +113,7 @@ def repository_contract(run_id: str) -> Contract:
         repo="/hyperagents",
         out="/tmp/agent_output",  # noqa: S108 - inside a container
         evals=f"/tmp/generate_{run_id}",  # noqa: S108 - inside a container
+        frozen="/DONOTTOUCH_hyperagents",
     )
 
 

@@ -14,10 +14,13 @@ from hyperruntime import registry
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import read_run
+from hyperruntime.loop.choosing import EvolvedChoice
 from hyperruntime.loop.events import OnEvent
 from hyperruntime.loop.failures import RunInterruptedError
 from hyperruntime.loop.finish import finish_generation, mark_generation
 from hyperruntime.loop.generation import make_generation
+from hyperruntime.loop.hyperagents import ensemble
+from hyperruntime.loop.hyperagents.ensemble import has_ensembles
 from hyperruntime.loop.hyperagents.importing import import_run
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout
@@ -32,6 +35,7 @@ from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.running import LoopRuntime, RunningContainers
 from hyperruntime.loop.selection import GenId, select_parent
 from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.standings import Standings
 from hyperruntime.loop.start import (
     OpenedRun,
     check_agent,
@@ -169,6 +173,7 @@ class _Run:
             store=opened.store,
             contract=opened.contract,
             root=opened.root,
+            first=opened.start.commit,
             domains=opened.domains,
             image=image,
             containers=self._containers,
@@ -177,6 +182,12 @@ class _Run:
         )
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._failures_in_a_row = 0
+        self._evolved: EvolvedChoice | None = None
+        if opened.options.edit_select_parent:
+            self._evolved = EvolvedChoice(self._setting, self._archive, lambda genid: commit_of(opened, genid))
+        self._answers: Standings | None = None
+        if has_ensembles(opened.options, opened.domains):
+            self._answers = Standings(opened.layout, ensemble.FOLDER, opened.domains, ensemble.add_answers)
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
         """Make all generations that are missing; return what the run holds then."""
@@ -216,7 +227,10 @@ class _Run:
                 number = next(missing, None)
                 if number is None:
                     break
-                self._submit(executor, self._plan(number))
+                try:
+                    self._submit(executor, self._plan(number))
+                except RunInterruptedError:
+                    break
             if not self._pending:
                 return
             self._collect()
@@ -231,20 +245,27 @@ class _Run:
         return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
 
     def _plan(self, number: int) -> Plan:
-        options = self._opened.options
-        assert options.seed is not None
         begun = Phases.of(self._opened.layout, number).plan
         if begun is not None and begun.parent is not None and begun.parent in self._archive:
             return attrs.evolve(begun, commit=commit_of(self._opened, begun.parent))
-        candidates = self._archive.candidates()
-        parent = select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
+        parent = self._choose_parent(number)
         commit = commit_of(self._opened, parent)
         return Plan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
+
+    def _choose_parent(self, number: int) -> GenId:
+        options = self._opened.options
+        assert options.seed is not None
+        if self._evolved is not None:
+            return self._evolved.choose(number)
+        candidates = self._archive.candidates()
+        return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
 
     def _submit(self, executor: Executor, plan: Plan) -> None:
         phases = Phases.of(self._opened.layout, plan.genid)
         if phases.plan != plan:
             phases.begin(plan)
+        if self._answers is not None:
+            self._answers.refresh(self._archive)
         log.info("generation started", generation=plan.genid, parent=plan.parent)
         self._pending[executor.submit(make_generation, self._setting, plan)] = plan.genid
 

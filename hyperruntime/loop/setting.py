@@ -34,6 +34,7 @@ class Setting:
         store: the states.
         contract: what the agent offers.
         root: the commit of the initial agent.
+        first: the state of the first generation, which diffs may have changed; "" where no generation is made.
         domains: what it is evaluated on, in order.
         image: reference of the image its containers run.
         containers: opens them.
@@ -46,6 +47,7 @@ class Setting:
     store: RepositoryStore
     contract: Contract
     root: str
+    first: str = ""
     domains: tuple[Domain, ...]
     image: str
     containers: RunningContainers

@@ -19,6 +19,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive, read_run
 from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract, repository_contract
 from hyperruntime.loop.finish import amend_marked, publish_missing
+from hyperruntime.loop.hyperagents.ensemble import prepare_agent_archive
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
 from hyperruntime.loop.hyperagents.repositorydomain import original_of, repository_domain
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
@@ -212,9 +213,11 @@ def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout,
         originals = [original_of(domain) for domain in domains]
         root = make_root(options, originals, layout, store, agent)
         contract = repository_contract(str(options.run_id))
+        prepare_agent_archive(options, domains, layout)
     else:
         root = _add_agent(store, options, agent)
         contract = parse_contract(store.read_file(root, CONTRACT_FILE))
+    check_options_of(contract, options)
     start = begin(store, root, options, layout, contract=contract, protected=protected_paths(domains))
     stored = {
         "schema": SCHEMA,
@@ -247,6 +250,22 @@ def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> 
         return store.add_repository(options.copy_root_dir) if top else store.from_directory(options.copy_root_dir)
     shipped = agent in template_names()
     return store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
+
+
+def check_options_of(contract: Contract, options: GenerateOptions) -> None:
+    """Refuse what an agent's contract does not offer.
+
+    Raises:
+        AgentError: it is asked for.
+    """
+    if contract.kind == "hyperagents":
+        return
+    if options.edit_select_parent and not contract.select_parent:
+        raise AgentError(f"--edit-select-parent needs [commands] select_parent in the agent's {CONTRACT_FILE}")
+    if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
+        raise AgentError("the baselines dgm and dgm_custom need an agent of the hyperagents contract")
+    if options.optimize_option != "only_agent":
+        raise AgentError("ensembles need an agent of the hyperagents contract")
 
 
 def reopen_run(layout: Layout, options: GenerateOptions) -> OpenedRun:

@@ -13,6 +13,7 @@ from threading import Lock
 
 from hyperruntime.domain import Domain, Split
 from hyperruntime.loop.asking import Asker, install_harness
+from hyperruntime.loop.baselines import frozen_mount, view_mount
 from hyperruntime.loop.collect import copy_files
 from hyperruntime.loop.contract import HARNESS, meta_agent_args
 from hyperruntime.loop.evaluation import HISTORY_FOLDER, Evaluator, Results, SplitResult, write_results
@@ -44,8 +45,9 @@ class TaskSide:
         self._phases = phases
         harness = make_directory(private / "harness")
         self._harness = Mount(source=str(harness), target=HARNESS)
-        view = Mount(source=str(setting.layout.view), target=setting.contract.evals)
-        self.agent = Place(setting, plan, private / "agent", view)
+        frozen = frozen_mount(setting, plan, private / "frozen")
+        workdir = setting.contract.frozen if frozen else ""
+        self.agent = Place(setting, plan, private / "agent", view_mount(setting, plan), *frozen, workdir=workdir)
         self.trial = Place(setting, plan, private / "evaluation", self._harness)
         self._commit, self._fresh, self._copying = plan.commit, count(1), Lock()
         self._asker = Asker(

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from hyperruntime.loop.hyperagents.domains import OriginalDomain
 
-REPO, FROZEN = "/hyperagents", "/DONOTTOUCH_hyperagents"
+REPO = "/hyperagents"
 TMP, AGENT_OUTPUT, AGENT_ARCHIVE = "/tmp", "/tmp/agent_output", "/tmp/agent_archive"  # noqa: S108 - inside a container
 CHAT_HISTORY = f"{AGENT_OUTPUT}/meta_agent_chat_history.md"
+ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # litellm fetches its prices when imported, where it is not told
+OPEN_MODE = 0o1777  # of what becomes /tmp
 ENSEMBLE_WORKERS = 5
 _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
 
@@ -21,11 +23,6 @@ def with_python(args: Sequence[str]) -> list[str]:
     """Return a command of ``python`` so that it also runs where only ``python3`` is installed."""
     assert args[0] == "python"
     return ["/bin/sh", "-c", _PYTHON, *args]
-
-
-def runs_folder(run_id: str) -> str:
-    """Return where earlier generations are seen inside."""
-    return f"{TMP}/generate_{run_id}"
 
 
 def meta_agent(*, evals_folder: str, base_commit: str, iterations_left: int) -> list[str]:

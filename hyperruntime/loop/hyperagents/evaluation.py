@@ -7,8 +7,6 @@ beside the labels here, and ``domains.report`` judges them in a container that h
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from hyperruntime.domain import Score
@@ -19,7 +17,7 @@ from hyperruntime.loop.failures import GenerationFailedError
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.initial import reference_folder
-from hyperruntime.loop.hyperagents.judging import MAX_TABLE_BYTES, TABLE, Judged, judge, label_answers, run_command
+from hyperruntime.loop.hyperagents.judging import TABLE, Judged, judge, label_answers, run_command, table_limit
 from hyperruntime.loop.hyperagents.labels import Labelled
 from hyperruntime.loop.hyperagents.repositorydomain import original_of
 from hyperruntime.loop.layout import INITIAL
@@ -30,7 +28,6 @@ from hyperruntime.loop.steps import StepLog
 from hyperruntime.loop.storage import storage_errors, write_file
 
 ALL = -1
-OpenPlace = Callable[[], AbstractContextManager[Place]]
 
 
 def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> SplitResult:
@@ -40,6 +37,13 @@ def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> Spli
     )
     total = len(scores) if full else round(len(scores) / domain.fraction)
     return SplitResult(predictions=judged.predictions, scores=scores, total=total, mean=judged.score)
+
+
+def samples_of(setting: Setting, domain: OriginalDomain) -> int:
+    """Return how many tasks of a split the full evaluation runs; -1 is all."""
+    names = [known.name for known in setting.domains]
+    samples = setting.options.samples(names.index(domain.name))
+    return ALL if samples is None else samples
 
 
 class RepositoryEvaluator:
@@ -55,7 +59,6 @@ class RepositoryEvaluator:
         plan: Plan,
         trial: Place,
         *,
-        open_judge: OpenPlace,
         folder: Path,
         steps: StepLog,
         phases: Phases,
@@ -64,46 +67,49 @@ class RepositoryEvaluator:
 
         Args:
             setting: of the run. plan: of the generation. trial: has the state, and ``/tmp`` as its outputs.
-            open_judge: opens a place with the first state and no agent's code. folder: takes the results.
-            steps: takes what is printed. phases: what was evaluated before an interrupt, and takes what is now.
+            folder: takes the results. steps: takes what is printed.
+            phases: what was evaluated before an interrupt, and takes what is now.
         """
         self.results: Results = {domain: dict(splits) for domain, splits in phases.results.items()}
         self._phases = phases
-        self._setting, self._plan, self._trial, self._open_judge = setting, plan, trial, open_judge
+        self._setting, self._plan, self._trial = setting, plan, trial
         self._folder, self._steps = folder, steps
         self._judge: Place | None = None
         self._domains = tuple(original_of(domain) for domain in setting.domains)
 
-    def evaluate(self) -> bool:
+    def evaluate(self, judge: Place) -> bool:
         """Evaluate all that the agent deserves; return whether it was stopped after the first stage.
 
         The first stage looks at the train split of every domain. Whatever comes of it, train is done before val, and
         val before test, so that nothing of a later split can be in what is kept, and shown, of an earlier one.
 
-        Raises:
-            GenerationFailedError: a command failed or took too long.
-            ContainerLostError: a container ended meanwhile.
-        """
-        with self._open_judge() as self._judge:
-            if self._plan.genid == INITIAL:
-                self._run_splits(full=False)
-                return True
-            full = self._setting.options.skip_staged_eval
-            if not full:
-                full = all(self._run(domain, TRAIN, full=False) for domain in self._domains)
-            self._run_splits(full=full)
-            return not full
-
-    def evaluate_split(self, split: str) -> None:
-        """Evaluate all of one split of each domain.
+        Args:
+            judge: has the first state and no agent's code.
 
         Raises:
             GenerationFailedError: a command failed or took too long.
             ContainerLostError: a container ended meanwhile.
         """
-        with self._open_judge() as self._judge:
-            for domain in self._domains:
-                self._run(domain, split, full=True)
+        self._judge = judge
+        if self._plan.genid == INITIAL:
+            self._run_splits(full=False)
+            return True
+        full = self._setting.options.skip_staged_eval
+        if not full:
+            full = all(self._run(domain, TRAIN, full=False) for domain in self._domains)
+        self._run_splits(full=full)
+        return not full
+
+    def evaluate_split(self, split: str, judge: Place) -> None:
+        """Evaluate one split of each domain in full.
+
+        Raises:
+            GenerationFailedError: a command failed or took too long.
+            ContainerLostError: a container ended meanwhile.
+        """
+        self._judge = judge
+        for domain in self._domains:
+            self._run(domain, split, full=True)
 
     def _run_splits(self, *, full: bool) -> None:
         count = max(len(domain.splits) for domain in self._domains)
@@ -118,9 +124,9 @@ class RepositoryEvaluator:
         done = self.results.get(domain.name, {}).get(split)
         if done is not None and (done.complete or not full):
             return done.complete or domain.passes(done.mean)
-        judged = self._known(domain, split) if self._plan.genid == INITIAL and not full else None
+        judged = None if full else self._known(domain, split)
         if judged is None:
-            samples = self._samples(domain) if full else domain.staged_samples
+            samples = samples_of(self._setting, domain) if full else domain.staged_samples
             self._answer(domain, split, samples)
             judged = self._judged(domain, split, samples)
         result = judged_result(domain, judged, full=full)
@@ -129,7 +135,9 @@ class RepositoryEvaluator:
         return domain.passes(judged.score)
 
     def _known(self, domain: OriginalDomain, split: str) -> Judged | None:
-        """Return the initial agent's result that came with the checkout."""
+        """Return the initial agent's result that came with the checkout, where it is this agent's."""
+        if self._plan.genid != INITIAL:
+            return None
         name = domain.evaluation(split)
         source = reference_folder(self._setting.layout) / "initial" / name
         score = domain.read_score(source)
@@ -139,11 +147,6 @@ class RepositoryEvaluator:
             shutil.copytree(source, self._folder / name, dirs_exist_ok=True)
         self._steps.note(f"{name}: results of the initial agent were there")
         return Judged(score=score, tasks=domain.staged_samples)
-
-    def _samples(self, domain: OriginalDomain) -> int:
-        names = [known.name for known in self._domains]
-        samples = self._setting.options.samples(names.index(domain.name))
-        return ALL if samples is None else samples
 
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
         """Have the agent answer, and copy out what came of it."""
@@ -164,7 +167,8 @@ class RepositoryEvaluator:
     def _labelled(self, domain: OriginalDomain, split: str, samples: int) -> Labelled:
         name = domain.evaluation(split)
         try:
-            said = read_below(self._trial.out, f"{name}/{TABLE}", MAX_TABLE_BYTES)
+            limit = table_limit(self._setting, domain, split)
+            said = read_below(self._trial.out, f"{name}/{TABLE}", limit)
         except PatchError as error:
             raise GenerationFailedError("evaluation", f"{name}: {error}") from error
         return label_answers(self._setting, domain, split, said, samples, self._steps)

@@ -15,7 +15,7 @@ from pathlib import Path
 from hyperruntime.errors import AgentError, RepositoryError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.contract import MARKS
-from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.hyperagents.domains import DOMAINS, TEST, OriginalDomain
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.readme import readme
 from hyperruntime.loop.layout import Layout
@@ -73,6 +73,7 @@ def make_root(
     _copy(top, staging, _rest_filter(top, options, domains))
     _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
     hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
+    _check_datasets(options, domains, reference_folder(layout) / _DOMAINS)
     write_file(staging / "README.md", readme(options, domains).encode())
     if options.run_baseline is not None and options.run_baseline.startswith("dgm") and options.copy_root_dir is None:
         _use_coding_agent(Path(agent), staging)
@@ -94,15 +95,13 @@ def read_dataset(layout: Layout, domain: OriginalDomain, split: str) -> bytes:
     """Return the table of a split, with labels.
 
     Raises:
-        AgentError: the checkout had none.
+        AgentError: it cannot be read.
     """
     path = reference_folder(layout) / _DOMAINS / domain.dataset(split)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise AgentError(
-            f"the checkout had no domains/{domain.dataset(split)}; make the dataset, then start the run again"
-        ) from error
+        raise AgentError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
 
 Ignore = Callable[[str, list[str]], set[str]]
@@ -155,9 +154,19 @@ def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]
         for path in sorted((folder / name).rglob("*.csv")):
             data = path.read_bytes()
             shown = blank(data, _label_columns(name, path.name), str(path.relative_to(folder.parent)))
+            write_file(reference / path.relative_to(folder), data)
             if shown != data:
-                write_file(reference / path.relative_to(folder), data)
                 write_file(path, shown)
+
+
+def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], reference: Path) -> None:
+    for domain in domains:
+        for split in domain.splits:
+            path = domain.dataset(split)
+            if path and (split != TEST or options.eval_test) and not (reference / path).is_file():
+                raise AgentError(
+                    f"the checkout has no domains/{path}, which {domain.name} needs; make the dataset first"
+                )
 
 
 def _label_columns(folder: str, name: str) -> list[str]:

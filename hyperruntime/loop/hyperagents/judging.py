@@ -29,7 +29,7 @@ from hyperruntime.spec import ExecResult
 from hyperruntime.units import MIB
 
 TABLE = "predictions.csv"
-MAX_TABLE_BYTES = 512 * MIB
+_TABLE_FACTOR, _TABLE_BYTES = 2, 32 * MIB
 _MAX_REPORT_BYTES = 64 * MIB
 
 
@@ -67,6 +67,15 @@ def run_command(place: Place, args: list[str], timeout_s: float, name: str, step
     return result
 
 
+def table_limit(setting: Setting, domain: OriginalDomain, split: str) -> int:
+    """Return how many bytes a table of answers may have: more is not read.
+
+    Raises:
+        AgentError: the dataset cannot be read.
+    """
+    return _TABLE_FACTOR * len(read_dataset(setting.layout, domain, split)) + _TABLE_BYTES
+
+
 def label_answers(
     setting: Setting, domain: OriginalDomain, split: str, said: bytes, samples: int, steps: StepLog
 ) -> Labelled:
@@ -78,7 +87,7 @@ def label_answers(
 
     Raises:
         GenerationFailedError: what it wrote is no table of answers.
-        AgentError: the checkout had no such table.
+        AgentError: the dataset cannot be read.
     """
     dataset, name = read_dataset(setting.layout, domain, split), domain.evaluation(split)
     try:

@@ -1,0 +1,207 @@
+"""Evaluate what all generations say together: the ensemble of a generation. Imports commands, judging and standings.
+
+The repository's ``utils.run_ensemble`` runs in a container of its own, on the state that is looked at, and reads the
+answers of all generations, without labels; a score of a first stage alone is scaled there already. What it says of its
+own score is not listened to: its answers are judged as an agent's are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from hyperruntime.domain import Domain
+from hyperruntime.errors import AgentError, PatchError
+from hyperruntime.loop.collect import read_below
+from hyperruntime.loop.evaluation import Results
+from hyperruntime.loop.failures import GenerationFailedError
+from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
+from hyperruntime.loop.hyperagents.evaluation import judged_result, samples_of
+from hyperruntime.loop.hyperagents.judging import TABLE, judge, label_answers, run_command, table_limit
+from hyperruntime.loop.hyperagents.labels import blank
+from hyperruntime.loop.hyperagents.repositorydomain import original_of
+from hyperruntime.loop.layout import AGENT_OUTPUT, METADATA, PATCH, REPORT, Layout, generation_name, parse_genid
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.place import Place
+from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.setting import Plan, Setting
+from hyperruntime.loop.standings import (
+    ARCHIVE_FILE,
+    add_evaluations,
+    add_generation,
+    archive_line,
+    read_json,
+    shown_report,
+)
+from hyperruntime.loop.steps import StepLog
+from hyperruntime.loop.storage import json_document, make_directory, storage_errors, write_file
+from hyperruntime.spec import Mount
+
+FOLDER, AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW = "answers", "agent_archive", "agent_archive_view"
+LOG = "ensemble.log"
+_INSIDE = "/opt/hyperruntime/generations"
+
+
+def has_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> bool:
+    """Tell whether generations of a run are evaluated as ensembles too."""
+    wanted = "ensemble" in options.optimize_option
+    able = all(original_of(domain).ensemblable for domain in domains) if wanted else False
+    return able and "no_archive" not in (options.run_baseline or "")
+
+
+def evaluates_agents(options: GenerateOptions) -> bool:
+    """Tell whether generations of a run are evaluated as agents."""
+    return "agent" in options.optimize_option.split("_")
+
+
+def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
+    """Write what an ensemble sees of one split: answers without labels, and a score that needs no scaling."""
+    original = original_of(domain)
+    report = shown_report(read_json(source / REPORT), split, needs=original.needs)
+    score = report.get(original.score_key)
+    if not full and isinstance(score, (int, float)):
+        report[original.score_key] = score * original.fraction
+    write_file(target / REPORT, json_document(report))
+    try:
+        write_file(target / TABLE, blank((source / TABLE).read_bytes(), original.label_columns, TABLE))
+    except (OSError, AgentError):
+        return
+
+
+def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> None:
+    """Copy what an ensemble sees of another run, whose ensemble is evolved.
+
+    Raises:
+        AgentError: there is no such run.
+        StorageError: a file cannot be written.
+    """
+    if options.agent_archive_path is None:
+        return
+    source, target = Path(options.agent_archive_path), make_directory(layout.root / AGENT_ARCHIVE_FOLDER)
+    ids = _generations(source) if source.is_dir() else []
+    if not ids:
+        raise AgentError(f"--agent-archive-path {str(source)!r} has no gen_<id>; give a generate_<run_id> directory")
+    for genid in ids:
+        name = generation_name(genid)
+        add_generation(domains, source / name, target / name, add_answers)
+        add_generation(domains, source / name, make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name, _add_training)
+        patch = Path(AGENT_OUTPUT) / PATCH
+        if (source / name / patch).is_file():
+            write_file(layout.root / AGENT_ARCHIVE_VIEW / name / patch, (source / name / patch).read_bytes())
+
+
+def _add_training(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
+    """Write what a meta agent sees of one split."""
+    if split == TRAIN:
+        add_answers(domain, split, source, target, full=full)
+
+
+class Ensemble:
+    """The ensemble of one generation.
+
+    Attributes:
+        results: per domain and split, how its answers were judged.
+    """
+
+    def __init__(self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            setting: of the run. plan: of the generation. private: takes what its container writes.
+            folder: the generation's own, with its evaluations. steps: takes what is printed.
+        """
+        self.results: Results = {}
+        self._setting, self._plan, self._private = setting, plan, private
+        self._folder, self._steps = folder, steps
+        fixed = setting.options.agent_archive_path is not None
+        self._shared = setting.layout.root / (AGENT_ARCHIVE_FOLDER if fixed else FOLDER)
+        self._inside = commands.AGENT_ARCHIVE if fixed else setting.contract.evals
+        self._fixed = fixed
+
+    def run(self, commit: str, judge_place: Place, *, full: bool) -> None:
+        """Run it on every split, train first, and judge what it answers.
+
+        Args:
+            commit: the state. judge_place: has the first state and no agent's code.
+            full: whether this generation itself was evaluated in full.
+
+        Raises:
+            GenerationFailedError: it failed, or took too long.
+            ContainerLostError: a container ended meanwhile.
+        """
+        mount = Mount(source=str(make_directory(self._shared)), target=_INSIDE)
+        place = Place(self._setting, self._plan, self._private, mount, out=commands.TMP, env=commands.ENV)
+        place.out.chmod(commands.OPEN_MODE)
+        self._setting.store.export(commit, place.repo)
+        self._lay_out(place.out / PurePosixPath(self._inside).name, full=full)
+        try:
+            place.start()
+            for domain in map(original_of, self._setting.domains):
+                for split in domain.splits:
+                    if split != TEST or self._setting.options.eval_test:
+                        self._run_split(place, judge_place, domain, split)
+        finally:
+            place.end()
+
+    def _run_split(self, place: Place, judge_place: Place, domain: OriginalDomain, split: str) -> None:
+        samples, options = samples_of(self._setting, domain), self._setting.options
+        args = commands.ensemble(domain, split, folder=self._inside, samples=samples)
+        name = f"ensemble_{domain.name}_{split}"
+        result = run_command(place, args, options.timeout_ensemble_s, f"the {name}", self._steps)
+        with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
+            file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
+        place.settle()
+        said = self._read(place, result.stdout, f"predictions_{name}.csv", table_limit(self._setting, domain, split))
+        labelled = label_answers(self._setting, domain, split, said, samples, self._steps)
+        scratch = self._private / name
+        judged = judge(judge_place, domain, split, scratch, labelled, options, self._steps)
+        write_file(self._folder / f"predictions_{name}.csv", labelled.table)
+        write_file(self._folder / f"report_{name}.json", (scratch / REPORT).read_bytes())
+        self.results.setdefault(domain.name, {})[split] = judged_result(domain, judged, full=True)
+
+    def _read(self, place: Place, printed: bytes, name: str, limit: int) -> bytes:
+        """Return the table of answers: where the last lines say it is, else where it is looked for."""
+        lines = printed.decode(errors="replace").split("\n")[-4:]
+        paths = [line.strip() for line in lines if line.strip().startswith(f"{commands.TMP}/")]
+        usual = f"{self._inside}/{name}"
+        for path in (*[path for path in paths if path.endswith(".csv")], usual):
+            try:
+                return read_below(place.out, path.removeprefix(f"{commands.TMP}/"), limit)
+            except PatchError:
+                continue
+        raise GenerationFailedError("evaluation", f"the ensemble wrote no {name}")
+
+    def _lay_out(self, folder: Path, *, full: bool) -> None:
+        """Make the directory that the ensemble is given: links to what is shared, and this generation's own."""
+        make_directory(folder)
+        ids = _generations(self._shared)
+        with storage_errors(folder):
+            for genid in ids:
+                name = generation_name(genid)
+                os.symlink(f"{_INSIDE}/{name}", folder / name)
+        if not self._fixed and self._plan.genid not in ids:
+            mine = folder / generation_name(self._plan.genid)
+            facts = {"current_genid": self._plan.genid, "parent_genid": self._plan.parent, "valid_parent": True}
+            write_file(mine / METADATA, json_document(facts))
+            add_evaluations(self._setting.domains, self._folder, mine, add_answers, full=full)
+            ids.append(self._plan.genid)
+        write_file(folder / ARCHIVE_FILE, archive_line(list(ids)))
+
+
+def best_results(agent: Results, ensemble: Results) -> Results:
+    """Return of each split the better one of two results, as it counts."""
+    merged: Results = {domain: dict(splits) for domain, splits in agent.items()}
+    for domain, splits in ensemble.items():
+        for split, result in splits.items():
+            known = merged.setdefault(domain, {}).get(split)
+            if known is None or result.weighted > known.weighted:
+                merged[domain][split] = result
+    return merged
+
+
+def _generations(folder: Path) -> list[GenId]:
+    """Return the generations that a directory has, the first one first."""
+    ids = [genid for name in os.listdir(folder) if (genid := parse_genid(name)) is not None]
+    return sorted(ids, key=lambda genid: -1 if isinstance(genid, str) else genid)

@@ -1,0 +1,120 @@
+"""State the problem that a coding agent is to solve: the baselines called dgm. Imports layout, labels and domains.
+
+One task that the parent answered wrongly in training is drawn, by the run's seed, and told with what is known of it but
+its label: what was asked, what was answered, and how the agent came to it. What to make of it is the coding agent's own
+work. No model is asked on the host, so a run needs no key there and a problem cannot fail to be stated.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.errors import AgentError
+from hyperruntime.loop.evaluation import HISTORY_FOLDER
+from hyperruntime.loop.hyperagents.domains import TRAIN, OriginalDomain
+from hyperruntime.loop.hyperagents.judging import TABLE
+from hyperruntime.loop.hyperagents.labels import PREDICTION, Table, parse_table
+from hyperruntime.loop.layout import REPORT
+from hyperruntime.loop.standings import read_json
+
+_MAX_FIELD_CHARS, _MAX_HISTORY_CHARS = 8_000, 12_000
+_FAILED = """\
+The task agent of this repository, `TaskAgent` in `task_agent.py`, answered a task of the domain {domain} wrongly.
+
+## The task
+{inputs}
+
+## Its answer
+{answer}
+
+## How it came to it
+{history}
+
+## What is to be done
+Find out what in this repository led to such an answer, and change it so that tasks of this kind, not this one alone,
+are answered well.
+{scope}
+"""
+_GENERAL = """\
+The task agent of this repository, `TaskAgent` in `task_agent.py`, answers tasks of these domains: {domains}. None of
+the tasks that it was last looked at with is known to have been answered wrongly.
+
+## What is to be done
+Find the weakest part of how it works: what it leaves out, what it takes for granted, what it does not check. Change
+that so that it answers harder tasks of these kinds well.
+{scope}
+"""
+_SCOPE = "Change the repository itself; `domains/` is put back and not part of it."
+_CUSTOM_SCOPE = _SCOPE + "\nBoth may change: the task agent, and the coding agent that you are, `coding_agent.py`."
+
+
+@attrs.frozen(kw_only=True)
+class _Failure:
+    """A task that was answered wrongly."""
+
+    domain: OriginalDomain
+    task_id: str
+    folder: Path
+
+
+def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: str, custom: bool) -> str:
+    """Return the problem.
+
+    Args:
+        parent: the finished directory of the generation that is to be improved. domains: of the run.
+        seed: decides which failure is told of. custom: whether the coding agent may be changed too.
+    """
+    scope = _CUSTOM_SCOPE if custom else _SCOPE
+    failures = [failure for domain in domains for failure in _failures(parent, domain)]
+    if not failures:
+        return _GENERAL.format(domains=", ".join(domain.name for domain in domains), scope=scope)
+    chosen = random.Random(seed).choice(failures)  # noqa: S311 - reproducible on purpose
+    inputs, answer = _told(chosen)
+    return _FAILED.format(
+        domain=chosen.domain.name, inputs=inputs, answer=answer, history=_history(chosen), scope=scope
+    )
+
+
+def _failures(parent: Path, domain: OriginalDomain) -> list[_Failure]:
+    folder = parent / domain.evaluation(TRAIN)
+    ids = read_json(folder / REPORT).get("question_ids_failed")
+    known = ids if isinstance(ids, list) else []
+    return [_Failure(domain=domain, task_id=str(name), folder=folder) for name in known]
+
+
+def _told(failure: _Failure) -> tuple[str, str]:
+    """Return a task's inputs and its answer, as far as they are there."""
+    table = _table(failure.folder / TABLE)
+    column = failure.domain.id_column
+    names = table.column(column) if table is not None and column in table.columns else ()
+    if table is None or failure.task_id not in names:
+        return f"{failure.task_id} (its text was not kept)", "(not kept)"
+    row = dict(zip(table.columns, table.rows[names.index(failure.task_id)], strict=True))
+    answer = row.pop(PREDICTION, "") or "(none)"
+    shown = {name: text for name, text in row.items() if name not in failure.domain.label_columns}
+    return "\n".join(f"{name}: {_cut(text, _MAX_FIELD_CHARS)}" for name, text in shown.items()), answer
+
+
+def _table(path: Path) -> Table | None:
+    try:
+        return parse_table(path.read_bytes(), path.name)
+    except (OSError, AgentError):
+        return None
+
+
+def _history(failure: _Failure) -> str:
+    path = failure.folder / HISTORY_FOLDER / f"chat_history_{failure.task_id}.md"
+    try:
+        return _cut(path.read_text(errors="replace"), _MAX_HISTORY_CHARS)
+    except (OSError, ValueError):
+        return "(not kept)"
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return text that an argument can hold: its beginning and its end where it is long."""
+    text = text.replace("\0", "")
+    return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
