@@ -43,6 +43,7 @@ _GENERATION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _EXCLUDE = "__pycache__/\n*.pyc\n*.pyo\n"
 _AGENT = "[user]\n\tname = agent\n\temail = agent@localhost\n"
 _GIT_MEMORY = "1g"  # a small delta may claim to become a file of any size
+_APPLY = ("apply", "--cached", "--whitespace=nowarn")
 _DIFF = (
     "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff",
     "--no-textconv", "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/",
@@ -162,11 +163,13 @@ class RepositoryStore(BareRepository):
         *,
         protected: Sequence[str] = (),
         max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
+        fuzz: bool = False,
     ) -> Snapshot:
         """Keep the state that a diff, git's or a plain unified one, makes of the parent's.
 
         Parts that touch protected paths or bytecode, files over ``max_file_bytes``, links that lead out and
-        submodules are left out and reported. Context lines must match; there is no fuzz.
+        submodules are left out and reported. Context lines must match; with ``fuzz`` one of the three before and
+        after each change is enough, as for ``patch``, where nothing else applies.
 
         Raises:
             PatchError: the diff does not apply, or tries to leave the repository (``refused`` says how).
@@ -175,7 +178,8 @@ class RepositoryStore(BareRepository):
         rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
         kept, notes = filter_patch(patch, rules)
         dropped: dict[bytes, str] = {}
-        changes = settle(self._result(parent, kept, rules, dropped), dropped) if kept else []
+        result = self._result(parent, kept, rules, dropped, fuzz=fuzz) if kept else []
+        changes = settle(result, dropped)
         return self._keep(parent, changes, (*notes, *_notes(dropped)), generation)
 
     def replay(self, root: str, patches: Iterable[bytes]) -> str:
@@ -219,12 +223,12 @@ class RepositoryStore(BareRepository):
             env["GIT_WORK_TREE"] = where
             self.git("-C", where, "read-tree", "-u", "--reset", checked(commit), env=env)
 
-    def _apply(self, patch: bytes, env: Mapping[str, str]) -> None:
+    def _apply(self, patch: bytes, env: Mapping[str, str], *, fuzz: bool = False) -> None:
         if not patch.strip():
             return
-        args = ["apply", "--cached", "--whitespace=nowarn", "-"]
-        result = try_git(args, env={**env, "GIT_ALLOC_LIMIT": _GIT_MEMORY}, input=patch)
-        if result.exit_code == 0:
+        limited = {**env, "GIT_ALLOC_LIMIT": _GIT_MEMORY}
+        result = try_git([*_APPLY, "-"], env=limited, input=patch)
+        if result.exit_code == 0 or (fuzz and try_git([*_APPLY, "-C1", "-"], env=limited, input=patch).exit_code == 0):
             return
         lines = result.stderr.decode(errors="replace").splitlines() or ["git apply failed"]
         reason = lines[0].removeprefix("error: ").removeprefix("fatal: ")
@@ -232,10 +236,12 @@ class RepositoryStore(BareRepository):
         refused = tuple((line.partition("'")[2].rpartition("'")[0], "it leads out") for line in escapes)
         raise PatchError(f"the diff does not apply: {reason}", refused)
 
-    def _result(self, parent: str, patch: bytes, rules: ChangeRules, dropped: dict[bytes, str]) -> list[Change]:
+    def _result(
+        self, parent: str, patch: bytes, rules: ChangeRules, dropped: dict[bytes, str], *, fuzz: bool
+    ) -> list[Change]:
         """Return what a diff really changes, whatever its headers said, and add what is left out."""
         with self.index(parent) as env:
-            self._apply(patch, env)
+            self._apply(patch, env, fuzz=fuzz)
             args = ("diff-index", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", parent)
             fields = self.git(*args, env=env).split(b"\0")[:-1]
         changes = []

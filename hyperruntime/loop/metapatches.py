@@ -99,7 +99,12 @@ def begin(
     for number, (name, patch, copy) in enumerate(named):
         try:
             snapshot = store.apply_patch(
-                commit, patch, f"meta_{number}", protected=left_alone, max_file_bytes=options.max_file_bytes
+                commit,
+                patch,
+                f"meta_{number}",
+                protected=left_alone,
+                max_file_bytes=options.max_file_bytes,
+                fuzz=contract.kind == "hyperagents",
             )
         except PatchError as error:
             raise AgentError(f"--meta-patch-files: {name!r}: {error}; give diffs of the agent that is used") from error

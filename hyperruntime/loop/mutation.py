@@ -85,6 +85,7 @@ def _snapshot(setting: Setting, plan: Plan, place: Place, folder: Path) -> Snaps
             plan.genid,
             protected=setting.protected,
             max_file_bytes=setting.options.max_file_bytes,
+            fuzz=setting.contract.kind == "hyperagents",
         )
     except PatchError as error:
         # A diff that was not made with --binary names binary files and does not hold them.

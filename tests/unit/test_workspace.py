@@ -528,3 +528,19 @@ def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
     kept = store.snapshot(root, clone, "contended")
     assert store.commit_of("contended") == kept.commit
     assert git(Path(store.path), "fsck", "--connectivity-only") is not None
+
+
+def test_a_diff_whose_outer_context_is_different_applies_with_fuzz(tmp_path: Path) -> None:
+    lines = [f"line {number}\n" for number in range(9)]
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "f").write_text("".join(lines))
+    store = RepositoryStore(tmp_path / "store")
+    root = store.from_directory(source)
+    patch = b"--- a/f\n+++ b/f\n@@ -2,7 +2,7 @@\n other\n other\n line 3\n-line 4\n+new\n line 5\n other\n other\n"
+    with pytest.raises(PatchError):
+        store.apply_patch(root, patch, 1)
+    changed = store.read_file(store.apply_patch(root, patch, 1, fuzz=True).commit, "f")
+    assert changed == "".join([*lines[:4], "new\n", *lines[5:]]).encode()
+    with pytest.raises(PatchError):
+        store.apply_patch(root, patch.replace(b" line 5", b" other"), 2, fuzz=True)

@@ -66,11 +66,13 @@ class RepositoryDomain:
         return None
 
     def show(self, source: Path, target: Path) -> None:
-        """Copy an evaluation's directory for agents to see: without the labels of its tables.
+        """Copy an evaluation's directory, if there is one, for agents to see: without the labels of its tables.
 
         Raises:
             OSError: a file cannot be read or written.
         """
+        if not source.is_dir():
+            return  # nothing was evaluated
         shutil.copytree(source, target, copy_function=_link, ignore=_tables)
         for path in sorted(source.rglob("*.csv")):
             place = target / path.relative_to(source)

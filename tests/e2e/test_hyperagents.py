@@ -1,0 +1,434 @@
+"""Repositories of the HyperAgents layout, unmodified, on real containers and with a scripted model."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime import Runtime
+from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
+from hyperruntime.git import git
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.single import evaluate_generation
+from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
+
+pytestmark = pytest.mark.engine
+
+STANDIN = Path(__file__).parents[1] / "standin"
+KEY = "sk-of-the-host-0123456789"
+ENV = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+WORDS = ("thorough", "novel", "sound", "clear")
+SEED = 3
+FAILING_CHOICE = "\n\ndef select_next_parent(*_):\n    raise RuntimeError('no idea')\n"
+Edits = Mapping[str, str]
+Run = Callable[..., RunSummary]
+
+
+def word_of(left: int) -> Edits:
+    """Return the edit that a scripted model makes when so many generations are left."""
+    return {"keywords.txt": WORDS[left % len(WORDS)] + "\n"}
+
+
+class Model:
+    """What the scripted model answers: text to append to files, by the generations that are left."""
+
+    def __init__(self) -> None:
+        self.edits: dict[int, Edits] = {}
+
+    def reply(self, received: Received) -> Reply:
+        line = received.body["messages"][-1]["content"].splitlines()[0]
+        left = int(line.removeprefix("iterations left: "))
+        return chat(json.dumps({"append": self.edits.get(left, word_of(left))}))
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def upstream(model: Model) -> Iterator[ScriptedUpstream]:
+    with scripted_upstream(model.reply) as running:
+        yield running
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a checkout of the stand-in, with keys in its ``.env``."""
+    for name in ENV:
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "a user's checkout"
+    shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY={KEY}\n")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, runtime: Runtime, base_image: str, checkout: Path) -> Run:
+    """Return a function that runs the checkout on the engine."""
+
+    def start(**options: Any) -> RunSummary:
+        chosen = options.pop("runtime", runtime)
+        defaults: dict[str, Any] = {
+            "domains": "paper_review",
+            "agent": str(checkout),
+            "image": base_image,
+            "max_generation": 2,
+            "seed": 3,
+            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
+            "output_dir_parent": str(tmp_path / "out"),
+        }
+        return start_run(chosen, GenerateOptions(**{**defaults, **options}))
+
+    return start
+
+
+def failures(summary: RunSummary) -> list[str | None]:
+    return [record.failure for record in summary.generations]
+
+
+def parents(summary: RunSummary) -> list[object]:
+    return [record.parent for record in summary.generations]
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_has_the_files_and_scores_of_the_original(run: Run) -> None:
+    summary = run()
+    root = Path(summary.run_dir)
+    assert failures(summary) == [None] * 3
+    first = summary.generations[0]
+    assert (first.staged_only, first.scores) == (True, {"paper_review": {"train": 0.05, "val": 0.04}})
+    last = root / "gen_2"
+    expected = {"metadata.json", "generate.log"}
+    expected |= {"agent_output/model_patch.diff", "agent_output/meta_agent_chat_history.md"}
+    for name, split, count in (("paper_review_eval", "train", 12), ("paper_review_eval_val", "val", 10)):
+        expected |= {f"{name}/predictions.csv", f"{name}/report.json"}
+        expected |= {f"{name}/agent_evals/chat_history_{split}-{number:02}.md" for number in range(count)}
+        rows = read_csv(last / name / "predictions.csv")
+        right = sum(row["prediction"] == row["outcome"] for row in rows)
+        report = json.loads((last / name / "report.json").read_text())
+        assert (len(rows), report["total"], report["total_correct"]) == (count, count, right)
+        assert report["overall_accuracy"] == summary.generations[2].scores["paper_review"][split] == right / count
+    assert files_of(last) == expected
+    metadata = json.loads((last / "metadata.json").read_text())
+    assert (metadata["run_eval"], metadata["run_full_eval"], metadata["valid_parent"]) == (True, True, True)
+    assert "run_full_eval" not in json.loads((root / "gen_initial" / "metadata.json").read_text())
+    assert json.loads((root / "archive.jsonl").read_text().splitlines()[-1])["archive"] == ["initial", 1, 2]
+
+
+def test_no_label_and_no_key_is_anywhere_that_an_agent_looks(run: Run, checkout: Path, upstream: object) -> None:
+    with open(checkout / "task_agent.py", "a") as file:
+        file.write(
+            "\n\nclass TaskAgent(TaskAgent):\n"
+            "    def forward(self, inputs):\n"
+            "        import csv, glob\n"
+            "        places = ('/hyperagents/**/*.csv', '/tmp/**/*.csv')\n"
+            "        tables = [path for place in places for path in glob.glob(place, recursive=True)]\n"
+            "        rows = [row for path in tables for row in csv.DictReader(open(path, newline=''))]\n"
+            "        found = {row.get('outcome') for row in rows if row['paper_text'] == inputs['paper_text']}\n"
+            "        keys = [key for key in ('/hyperagents/.env',) if os.path.exists(key)]\n"
+            "        if '-'.join(['of', 'the', 'host']) in str(os.environ): keys.append('environment')\n"
+            "        return (max(found) if len(tables) > 2 else 'no tables') or ('key' if keys else 'none'), []\n"
+        )
+    summary = run(max_generation=1)
+    root = Path(summary.run_dir)
+    for name in ("paper_review_eval", "paper_review_eval_val"):
+        assert {row["prediction"] for row in read_csv(root / "gen_initial" / name / "predictions.csv")} == {"none"}
+    for path in [*root.rglob("view/**/*.csv"), *root.rglob("standings/**/*.csv")]:
+        assert {row["outcome"] for row in read_csv(path)} == {""}, path
+    assert not any("_val" in path or "_test" in path for path in files_of(root / "view"))
+    objects = git(["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"])
+    tables = re.findall(rb'second line: [a-z ]+\.",([a-z]*)', objects)
+    assert len(tables) == 30
+    assert set(tables) == {b""}
+    assert KEY.encode() not in objects
+
+
+def test_an_agent_cannot_forge_what_it_scores(run: Run, checkout: Path, model: Model) -> None:
+    forged = (
+        "\n\nimport json\n"
+        "for name in ('paper_review_eval', 'paper_review_eval_val'):\n"
+        "    os.makedirs(f'/tmp/{name}', exist_ok=True)\n"
+        "    with open(f'/tmp/{name}/report.json', 'w') as file:\n"
+        "        json.dump({'overall_accuracy': 1.0, 'total': 10}, file)\n"
+        "    with open('domains/report.py', 'a') as file:\n"
+        "        file.write('raise SystemExit(0)')\n"
+        "print('overall_accuracy: 1.0')\n"
+    )
+    model.edits[0] = {"task_agent.py": forged, "domains/report.py": "# mine\n", "domains/extra.py": "# mine\n"}
+    with open(checkout / "utils/git.py", "a") as file:
+        file.write("\n\nreset = git\n")
+        file.write("git = lambda where, *args, **kw: '' if 'domains/' in args else reset(where, *args, **kw)\n")
+    summary = run(max_generation=1)
+    record = summary.generations[1]
+    assert record.failure is None
+    for name, split in (("paper_review_eval", "train"), ("paper_review_eval_val", "val")):
+        rows = read_csv(Path(summary.run_dir) / "gen_1" / name / "predictions.csv")
+        right = sum(row["prediction"] == row["outcome"] for row in rows)
+        assert record.scores["paper_review"][split] == right / len(rows) < 1
+    assert {path for path, _ in record.dropped} == {"domains/report.py", "domains/extra.py"}
+
+
+def test_what_does_not_load_or_fails_is_told_apart(run: Run, model: Model) -> None:
+    model.edits = {
+        3: {"task_agent.py": "import nothing_of_this_name\n"},
+        2: {
+            "keywords.txt": "\n",
+            "task_agent.py": "\n\ndef fail(*_):\n    raise ValueError('none')\n\n\nTaskAgent.forward = fail\n",
+        },
+        1: {},
+        0: {"task_agent.py": "\n\nTaskAgent.forward = lambda *_: ('maybe', [])\n"},
+    }
+    summary = run(max_generation=4)
+    assert failures(summary) == [None, "does-not-load", "evaluation", "empty-diff", None]
+    assert "nothing_of_this_name" in summary.generations[1].detail
+    last = summary.generations[4]
+    assert (last.staged_only, last.score) == (True, 0.0)
+    assert parents(summary)[1:] == ["initial"] * 4
+
+
+def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> None:
+    for split, score in (("train", 0.5), ("val", 0.7)):
+        folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps({"overall_accuracy": score}))
+        (folder / "predictions.csv").write_text("question_id,paper_text,outcome,prediction\nq,text,accept,accept\n")
+    summary = run(max_generation=0)
+    assert summary.generations[0].scores == {"paper_review": {"train": 0.05, "val": pytest.approx(0.07)}}
+    root = Path(summary.run_dir)
+    assert read_csv(root / "gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == "accept"
+    assert read_csv(root / "view/gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == ""
+
+
+def test_the_test_split_is_evaluated_where_it_is_asked_for(run: Run, runtime: Runtime) -> None:
+    summary = run(max_generation=1, eval_test=True, skip_staged_eval=True)
+    assert set(summary.generations[1].scores["paper_review"]) == {"train", "val", "test"}
+    made = evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=4)
+    assert len(made) == 1
+    view = load_run(summary.run_dir)
+    assert [record.genid for record in view.generations] == ["initial", 1]
+
+
+def test_a_run_goes_on_after_its_last_generation(run: Run, runtime: Runtime) -> None:
+    summary = run(max_generation=1, edit_select_parent=True)
+    again = resume_run(runtime, summary.run_dir, max_generation=2)
+    assert failures(again) == [None] * 3
+
+
+# --- the agents' own choice of a parent ---
+
+
+def test_agents_choose_parents_by_the_seed(run: Run) -> None:
+    """The stand-in draws evenly: so the choices are those of Python's generator, seeded as it is documented."""
+    drawn = [random.Random(f"{SEED}:{number}").choice(["initial", 1, 2][:number]) for number in (1, 2, 3)]
+    assert drawn == ["initial", 1, 2]
+    assert parents(run(edit_select_parent=True, seed=SEED, max_generation=3))[1:] == drawn
+
+
+def test_a_choice_that_fails_is_not_asked_again(run: Run, model: Model) -> None:
+    model.edits = {2: {"keywords.txt": "novel\n", "select_next_parent.py": FAILING_CHOICE}}
+    summary = run(max_generation=3, edit_select_parent=True)
+    root = Path(summary.run_dir)
+    asked = re.findall(r"== generation (\d): generation (\w+) is asked", (root / "select_next_parent.log").read_text())
+    assert asked[:3] == [("1", "initial"), ("2", "1"), ("2", "initial")]
+    assert ("3", "1") not in asked
+    assert failures(summary) == [None] * 4
+    selecting = [
+        json.loads((root / f"gen_{name}/metadata.json").read_text())["can_select_next_parent"]
+        for name in ("initial", 1)
+    ]
+    assert selecting == [True, False]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "raise RuntimeError('no idea')",
+        "return 99",
+        "return 'initial\\nand more'",
+        "import time; time.sleep(60)",
+        "import os; os._exit(3)",
+    ],
+)
+def test_where_nobody_can_choose_the_run_s_own_rule_does(run: Run, checkout: Path, choice: str) -> None:
+    (checkout / "select_next_parent.py").write_text(f"def select_next_parent(*_):\n    {choice}\n")
+    summary = run(max_generation=1, edit_select_parent=True, timeout_select_s=2.0)
+    assert (failures(summary), parents(summary)) == ([None, None], [None, "initial"])
+
+
+# --- ensembles ---
+
+
+def test_an_ensemble_is_scored_here_and_not_by_its_own_word(run: Run) -> None:
+    summary = run(optimize_option="both_agent_ensemble")
+    root = Path(summary.run_dir)
+    for name in ("initial", "1", "2"):
+        folder = root / f"gen_{name}"
+        for split, count in (("train", 12), ("val", 10)):
+            rows = read_csv(folder / f"predictions_ensemble_paper_review_{split}.csv")
+            report = json.loads((folder / f"report_ensemble_paper_review_{split}.json").read_text())
+            right = sum(row["prediction"] == row["outcome"] for row in rows)
+            assert (len(rows), report["overall_accuracy"]) == (count, right / count)
+        assert (folder / "ensemble.log").read_text().count("== ensemble_") == 2
+    for path in (root / "answers").rglob("*.csv"):
+        assert {row["outcome"] for row in read_csv(path)} == {""}
+
+
+def test_a_first_stage_s_score_is_scaled_for_an_ensemble(run: Run, checkout: Path) -> None:
+    """Ten samples that were all answered well must not look better than a hundred of which most were."""
+    for split in ("train", "val"):
+        folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps({"overall_accuracy": 1.0}))
+        (folder / "predictions.csv").write_text("question_id,paper_text,outcome,prediction\nval-00,t,accept,accept\n")
+    summary = run(max_generation=1, optimize_option="both_agent_ensemble")
+    root = Path(summary.run_dir)
+    agent = read_csv(root / "gen_1/paper_review_eval_val/predictions.csv")
+    assert read_csv(root / "gen_1/predictions_ensemble_paper_review_val.csv") == agent
+    seen = json.loads((root / "answers/gen_initial/paper_review_eval_val/report.json").read_text())
+    assert seen["overall_accuracy"] == pytest.approx(0.1)
+
+
+def test_the_ensemble_of_another_run_is_evolved(run: Run, tmp_path: Path) -> None:
+    other = run(max_generation=1, output_dir_parent=str(tmp_path / "other"))
+    summary = run(max_generation=1, optimize_option="only_ensemble", agent_archive_path=other.run_dir)
+    root = Path(summary.run_dir)
+    assert failures(summary) == [None, None]
+    assert not list(root.glob("gen_*/paper_review_eval*"))
+    best = other.generations[1].scores["paper_review"]["val"]
+    assert summary.generations[1].scores["paper_review"]["val"] == best
+    assert not any("_val" in path for path in files_of(root / "agent_archive_view"))
+
+
+def test_an_ensemble_that_fails_costs_nothing_but_its_score(run: Run, model: Model) -> None:
+    model.edits = {
+        0: {"keywords.txt": "novel\n", "ensemble.py": "\n\ndef ensemble(*_):\n    raise ValueError('none')\n"}
+    }
+    summary = run(max_generation=1, optimize_option="both_agent_ensemble")
+    assert failures(summary) == [None, None]
+    assert "no ensemble" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
+
+
+# --- baselines ---
+
+
+def test_without_self_improvement_the_first_meta_agent_edits_all(run: Run, model: Model) -> None:
+    broken = {"keywords.txt": "novel\n", "meta_agent.py": "\n\nMetaAgent.forward = None\n"}
+    model.edits = {1: broken, 0: {"keywords.txt": "sound\n"}}
+    assert failures(run(run_baseline="no_selfimprove", parent_selection="latest")) == [None, None, None]
+
+
+def test_without_an_archive_only_the_parent_is_seen(run: Run) -> None:
+    summary = run(run_baseline="no_archive", max_generation=3)
+    assert parents(summary) == [None, "initial", 1, 2]
+    notes = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
+    assert "earlier generations: gen_2\n" in notes
+
+
+@pytest.mark.parametrize("baseline", ["dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove"])
+def test_a_coding_agent_is_told_of_a_failure(run: Run, baseline: str) -> None:
+    summary = run(run_baseline=baseline, max_generation=1)
+    assert failures(summary) == [None, None]
+    said = (Path(summary.run_dir) / "gen_1/agent_output/meta_agent_chat_history.md").read_text()
+    failed = json.loads((Path(summary.run_dir) / "gen_initial/paper_review_eval/report.json").read_text())
+    told = re.search(r"question_id: (\S+)", said)
+    assert told is not None
+    assert told[1] in failed["question_ids_failed"]
+    assert "outcome" not in said
+    assert ("the coding agent that you are" in said) == baseline.startswith("dgm_custom")
+
+
+def test_a_parent_without_failures_is_a_general_problem(run: Run, checkout: Path) -> None:
+    (checkout / "keywords.txt").write_text(".\n")
+    table = checkout / "domains/paper_review/dataset_filtered_100_train.csv"
+    table.write_text(table.read_text().replace(",reject", ",accept"))
+    summary = run(run_baseline="dgm", max_generation=1)
+    said = (Path(summary.run_dir) / "gen_1/agent_output/meta_agent_chat_history.md").read_text()
+    assert "None of\nthe tasks" in said
+
+
+# --- what is refused before anything is made ---
+
+
+def test_what_cannot_be_run_is_refused_in_a_sentence(run: Run, checkout: Path, tmp_path: Path) -> None:
+    with pytest.raises(DomainNotFoundError):
+        run(domains="circle_packing")
+    with pytest.raises(SpecError, match="polyglot"):
+        run(domains="polyglot")
+    shutil.rmtree(checkout / "baselines")
+    with pytest.raises(AgentError, match=r"baselines/dgm/coding_agent\.py"):
+        run(run_baseline="dgm")
+    (checkout / "domains/paper_review/dataset_filtered_100_val.csv").unlink()
+    with pytest.raises(AgentError, match=r"dataset_filtered_100_val\.csv"):
+        run()
+    (checkout / "task_agent.py").unlink()
+    with pytest.raises(AgentError, match=r"no repository of the hyperagents contract"):
+        run(contract="hyperagents")
+    assert not list((tmp_path / "out").glob("generate_*"))
+
+
+# --- engines ---
+
+
+def comparable(root: Path) -> dict[str, object]:
+    """Return a run's files without times, durations and what names them."""
+    found: dict[str, object] = {}
+    for name in sorted(files_of(root)):
+        if name.startswith(("repository.git/", ".", "work/")) or name in ("exchanges.jsonl", "owner.json"):
+            continue
+        data = (root / name).read_text(errors="surrogateescape")
+        if name.endswith((".json", ".jsonl")):
+            found[name] = [
+                without_times(json.loads(line)) for line in ([data] if name.endswith(".json") else data.splitlines())
+            ]
+        else:
+            found[name] = re.sub(r"\d+\.\d+ s|\d{4}-\d\d-\d\d\S* ?[\d:.,]*", "TIME", data)
+    found["refs"] = git(["-C", str(root / "repository.git"), "for-each-ref"])
+    return found
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        left_out = ("durations", "started", "duration_s")
+        return {name: without_times(item) for name, item in value.items() if name not in left_out}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def test_every_engine_makes_the_same_run(run: Run, tmp_path: Path) -> None:
+    engines = ("podman", "docker") if os.geteuid() == 0 else ("podman", "apptainer")
+    made = []
+    for name in engines:
+        with hr.open_runtime(name) as engine:
+            image = engine.images.ensure("base")
+            summary = run(
+                runtime=engine,
+                image=image,
+                edit_select_parent=True,
+                optimize_option="both_agent_ensemble",
+            )
+            assert failures(summary) == [None] * 3
+            made.append(comparable(Path(summary.run_dir).rename(tmp_path / name)))
+    first, second = made
+    assert first.keys() == second.keys()
+    for name, content in first.items():
+        assert content == second[name], name
