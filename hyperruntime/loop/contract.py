@@ -70,10 +70,7 @@ def parse_contract(data: bytes | None) -> Contract:
     """
     if data is None:
         return Contract()
-    try:
-        value = tomllib.loads(data.decode())
-    except ValueError as error:
-        raise AgentError(f"{CONTRACT_FILE} of the agent repository is no TOML: {error}") from error
+    value = _parse(data)
     commands, load = _table(value, "commands"), _table(value, "load")
     meta = _strings(commands.get("meta_agent", list(_META)), "commands.meta_agent")
     task = commands.get("task_agent", _TASK)
@@ -97,13 +94,15 @@ def detect_contract(agent: str | None) -> str:
     """
     if agent is None or not os.path.isdir(agent):
         return KINDS[0]
+    by_files = KINDS[1] if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else KINDS[0]
     try:
         data = Path(agent, CONTRACT_FILE).read_bytes()
     except FileNotFoundError:
-        return KINDS[1] if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else KINDS[0]
+        return by_files
     except OSError as error:
         raise AgentError(f"{CONTRACT_FILE} of the agent repository cannot be read: {error.strerror}") from error
-    return parse_contract(data).kind
+    value, said = _parse(data), parse_contract(data).kind
+    return said if "contract" in value or "commands" in value else by_files
 
 
 def repository_contract(run_id: str) -> Contract:
@@ -138,6 +137,13 @@ def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: in
         *("--outdir", contract.out),
         *("--iterations_left", str(iterations_left)),
     ]
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository is no TOML: {error}") from error
 
 
 def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:

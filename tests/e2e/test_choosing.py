@@ -1,0 +1,129 @@
+"""Agents of the default contract that choose parents themselves, and the baselines, on real containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.errors import AgentError
+from hyperruntime.git import git
+from hyperruntime.loop.events import StepEvent
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.testing import make_agent_repository
+
+pytestmark = pytest.mark.engine
+
+Run = Callable[..., RunSummary]
+CONTRACT = '[commands]\nselect_parent = ["python3", "choose.py"]\n'
+LOOK = """
+import argparse, json, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--generation", type=int)
+parser.add_argument("--evals_folder")
+parser.add_argument("--domains", nargs="+")
+options = parser.parse_args()
+with open(f"{options.evals_folder}/archive.jsonl") as file:
+    ids = json.loads(file.read().splitlines()[-1])["archive"]
+facts = {}
+for genid in ids:
+    with open(f"{options.evals_folder}/gen_{genid}/metadata.json") as file:
+        facts[genid] = json.load(file)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Run:
+    """Return a function that runs an agent whose program chooses parents."""
+
+    def start(
+        choose: str = "", actions: dict[int, str] | None = None, on_event: Any = None, **options: Any
+    ) -> RunSummary:
+        agent = make_agent_repository(tmp_path / "agent", actions)
+        if choose:
+            (agent / "choose.py").write_text(LOOK + choose)
+            (agent / "hyperrun.toml").write_text(CONTRACT)
+        for command in (["add", "--all"], ["commit", "-q", "--allow-empty", "-m", "chooses"]):
+            git(["-C", str(agent), *command])
+        defaults: dict[str, Any] = {
+            "domains": "circle_packing",
+            "agent": str(agent),
+            "image": base_image,
+            "max_generation": 3,
+            "seed": 3,
+            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
+            "output_dir_parent": str(tmp_path / "out"),
+            "eval_samples": (1,),
+            "edit_select_parent": bool(choose),
+        }
+        return start_run(runtime, GenerateOptions(**{**defaults, **options}), on_event)
+
+    return start
+
+
+def parents(summary: RunSummary) -> list[object]:
+    return [record.parent for record in summary.generations]
+
+
+def test_a_program_of_the_agent_s_own_chooses_by_what_it_sees(run: Run) -> None:
+    summary = run(
+        "print('looking')\nprint(max(ids, key=lambda genid: (len(facts[genid]['prev_patch_files']), str(genid))))\n"
+    )
+    assert parents(summary) == [None, "initial", 1, 2]
+    report = json.loads((Path(summary.run_dir) / "standings/gen_2/circle_packing_eval_val/report.json").read_text())
+    assert isinstance(report["score"], float)
+    assert "tasks" not in report
+
+
+def test_it_may_evolve_and_fail(run: Run) -> None:
+    actions = {1: "open(f'{repo}/choose.py', 'w').write('print(77)\\n'); improve()"}
+    summary = run("print(ids[-1])\n", actions)
+    assert parents(summary) == [None, "initial", "initial", 2]
+    metadata = json.loads((Path(summary.run_dir) / "gen_1/metadata.json").read_text())
+    assert (metadata["can_select_next_parent"], metadata["valid_parent"]) == (False, True)
+
+
+def test_a_signal_ends_a_choice_that_takes_long(run: Run) -> None:
+
+    def send() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_event(event: StepEvent) -> None:
+        if event.step == "reset" and event.state == "done":
+            threading.Timer(2.0, send).start()
+
+    summary = run("import time; time.sleep(300)\n", on_event=on_event)
+    assert summary.interrupted
+    assert [record.genid for record in summary.generations] == ["initial"]
+    assert not list((Path(summary.run_dir) / "work").iterdir())
+
+
+def test_without_self_improvement_the_first_meta_agent_edits_all(run: Run) -> None:
+    breaks = "open(f'{repo}/run_meta_agent.py', 'w').write('raise SystemExit(1)'); improve()"
+    summary = run(actions={1: breaks}, run_baseline="no_selfimprove", parent_selection="latest")
+    assert [record.failure for record in summary.generations] == [None] * 4
+    assert parents(summary) == [None, "initial", 1, 2]
+
+
+def test_without_an_archive_only_the_parent_is_seen(run: Run) -> None:
+    summary = run(run_baseline="no_archive")
+    assert parents(summary) == [None, "initial", 1, 2]
+    seen = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
+    assert seen == "generation 3 saw ['gen_2']\n"
+
+
+@pytest.mark.parametrize(
+    "options", [{"edit_select_parent": True}, {"run_baseline": "dgm"}, {"optimize_option": "both_agent_ensemble"}]
+)
+def test_what_an_agent_does_not_offer_is_refused(run: Run, tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(AgentError):
+        run(**options)
+    assert not list((tmp_path / "out").glob("generate_*"))

@@ -1,0 +1,150 @@
+"""What of a checkout of the HyperAgents layout becomes the first state of a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import AgentError
+from hyperruntime.loop.contract import detect_contract
+from hyperruntime.loop.hyperagents.domains import DOMAINS
+from hyperruntime.loop.hyperagents.initial import add_labels, make_root, read_dataset
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.workspace import RepositoryStore
+
+STANDIN = Path(__file__).parents[1] / "standin"
+ENSEMBLE = {"ensemble.py", "utils/run_ensemble.py"}
+SELECTION = {"select_next_parent.py", "utils/run_select_next_parent.py"}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with all that must stay behind."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (
+        ".env", "deep/.env", ".git/config", ".claude/settings", "outputs/initial_x/report.json", "analysis/plot.py",
+        "misc/notes", "Dockerfile", "deep/Dockerfile", "setup_initial.sh", "LICENSE.md", "venv_mine/bin", "deep/a.png",
+        "deep/__pycache__/a.pyc", "outputs_os_1/x", "run_task_agent.py", "domains/balrog/env.py",
+        "domains/paper_review/notes.txt", "domains/search_arena/saved/x", "deep/domains/kept.py", "deep/outputs/kept",
+    ):  # fmt: skip
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def files(
+    tmp_path: Path, agent: Path, domains: Sequence[str] = ("paper_review",), **options: Any
+) -> tuple[RepositoryStore, str, set[str]]:
+    """Make the root and return the store, the commit, and its paths."""
+    layout = Layout(tmp_path / "run")
+    shutil.rmtree(layout.root, ignore_errors=True)
+    layout.work.mkdir(parents=True)
+    store = RepositoryStore(layout.repository)
+    chosen = [DOMAINS[name] for name in domains]
+    root = make_root(GenerateOptions(domains=tuple(domains), **options), chosen, layout, store, str(agent))
+    return store, root, {path.decode() for path in store.entries(root)}
+
+
+def test_what_the_original_leaves_out_stays_behind(tmp_path: Path, checkout: Path) -> None:
+    _, _, found = files(tmp_path, checkout)
+    table = "domains/paper_review/dataset_filtered_100_{}.csv"
+    assert found == {
+        ".gitignore", "README.md", "agent/__init__.py", "agent/llm.py", "deep/domains/kept.py", "deep/outputs/kept",
+        "domains/__init__.py", "domains/harness.py", "domains/paper_review/notes.txt", "domains/report.py",
+        "keywords.txt", "meta_agent.py", "run_meta_agent.py", "task_agent.py", "utils/__init__.py", "utils/archive.py",
+        "utils/git.py", *(table.format(split) for split in ("train", "val", "test")),
+    }  # fmt: skip
+
+
+def test_ensembles_and_choices_come_along_where_they_evolve(tmp_path: Path, checkout: Path) -> None:
+    plain = files(tmp_path, checkout)[2]
+    assert files(tmp_path, checkout, optimize_option="both_agent_ensemble")[2] - plain == ENSEMBLE
+    assert files(tmp_path, checkout, edit_select_parent=True)[2] - plain == SELECTION
+    copied = files(tmp_path, checkout, copy_root_dir=str(checkout), edit_select_parent=False)[2]
+    assert copied - plain == SELECTION
+
+
+def test_a_folder_of_domains_comes_where_a_chosen_domain_is_named_after_it(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "domains/paper_review/dataset_filtered_100_test.csv").unlink()
+    both = files(tmp_path, checkout, ("paper_review", "balrog_babyai"))[2]
+    assert "domains/balrog/env.py" in both
+    assert not any(path.startswith("domains/search_arena") for path in both)
+
+
+def test_the_readme_says_what_may_be_improved(tmp_path: Path, checkout: Path) -> None:
+    store, root, _ = files(tmp_path, checkout, optimize_option="both_agent_ensemble", edit_select_parent=True)
+    text = (store.read_file(root, "README.md") or b"").decode()
+    assert "paper_review" in text
+    assert "ensemble.py" in text
+    assert "select_next_parent.py" in text
+
+
+@pytest.mark.parametrize("baseline", ["dgm", "dgm_custom+no_selfimprove"])
+def test_a_baseline_s_coding_agent_takes_the_meta_agent_s_place(tmp_path: Path, checkout: Path, baseline: str) -> None:
+    found = files(tmp_path, checkout, run_baseline=baseline)[2]
+    assert "coding_agent.py" in found
+    assert not found & {"meta_agent.py", "run_meta_agent.py"}
+
+
+def test_labels_stay_on_the_host_and_can_be_put_back(tmp_path: Path, checkout: Path) -> None:
+    store, root, _ = files(tmp_path, checkout)
+    layout = Layout(tmp_path / "run")
+    for split in ("train", "val", "test"):
+        name = f"domains/paper_review/dataset_filtered_100_{split}.csv"
+        hidden, original = store.read_file(root, name) or b"", (checkout / name).read_bytes()
+        assert read_dataset(layout, DOMAINS["paper_review"], split) == original
+        assert hidden.count(b"\n") == original.count(b"\n")
+        assert b",accept\n" in original
+        assert b",accept\n" not in hidden
+        assert b",reject\n" not in hidden
+    store.export(root, tmp_path / "tree")
+    add_labels(layout, tmp_path / "tree")
+    table = "domains/paper_review/dataset_filtered_100_val.csv"
+    assert (tmp_path / "tree" / table).read_bytes() == (checkout / table).read_bytes()
+
+
+def test_other_tables_of_a_folder_lose_their_labels_too(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "domains/paper_review/all of them.csv").write_text("outcome,x\nsecret,1\n")
+    store, root, _ = files(tmp_path, checkout)
+    assert store.read_file(root, "domains/paper_review/all of them.csv") == b"outcome,x\n,1\n"
+
+
+def test_a_table_whose_labels_cannot_be_found_is_refused(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "domains/paper_review/other.csv").write_text("id,outcome\n0,q,accept\n")
+    with pytest.raises(AgentError, match=r"other\.csv: row 1 has 3 fields"):
+        files(tmp_path, checkout)
+
+
+def test_results_of_the_initial_agent_are_kept_where_they_say_a_score(tmp_path: Path, checkout: Path) -> None:
+    for split, report in (("train", {"overall_accuracy": 0.5}), ("val", {"overall_accuracy": float("nan")})):
+        folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
+        folder.mkdir()
+        (folder / "report.json").write_text(json.dumps(report))
+    files(tmp_path, checkout)
+    assert [path.name for path in (tmp_path / "run/reference/initial").iterdir()] == ["paper_review_eval"]
+
+
+def test_the_same_checkout_gives_the_same_commit(tmp_path: Path, checkout: Path) -> None:
+    assert files(tmp_path, checkout)[1] == files(tmp_path, checkout)[1]
+
+
+def test_a_contract_is_found_by_files_or_said(tmp_path: Path, checkout: Path) -> None:
+    assert detect_contract(str(checkout)) == "hyperagents"
+    (checkout / "hyperrun.toml").write_text("[commands]\n")
+    assert detect_contract(str(checkout)) == "default"
+    (checkout / "hyperrun.toml").write_text("[generate]\nmax-generation = 3\n")
+    assert detect_contract(str(checkout)) == "hyperagents"
+    (checkout / "hyperrun.toml").write_text('contract = "hyperagents"\n')
+    assert detect_contract(str(checkout)) == "hyperagents"
+    (checkout / "hyperrun.toml").write_text('contract = "hyperagent"\n')
+    with pytest.raises(AgentError, match="hyperagents"):
+        detect_contract(str(checkout))
+    assert detect_contract(str(tmp_path)) == detect_contract(None) == "default"
