@@ -8,6 +8,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
 from hyperruntime.git import git
 from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.single import evaluate_generation
 from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
@@ -97,6 +100,10 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str, checkout: Path) -> Ru
 
 def failures(summary: RunSummary) -> list[str | None]:
     return [record.failure for record in summary.generations]
+
+
+def facts(record: GenerationRecord) -> tuple[object, ...]:
+    return record.genid, record.parent, record.score, record.scores, record.commit, record.failure
 
 
 def parents(summary: RunSummary) -> list[object]:
@@ -233,6 +240,35 @@ def test_a_run_goes_on_after_its_last_generation(run: Run, runtime: Runtime) -> 
     summary = run(max_generation=1, edit_select_parent=True)
     again = resume_run(runtime, summary.run_dir, max_generation=2)
     assert failures(again) == [None] * 3
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_as_one_that_is_not(
+    run: Run, checkout: Path, tmp_path: Path, runtime_name: str, base_image: str
+) -> None:
+    """From the command line, in the checkout, as the original is started."""
+    whole = run(max_generation=3, edit_select_parent=True, optimize_option="both_agent_ensemble")
+    root, source = checkout / "outputs/generate_killed", random.Random(1)
+    program = [str(Path(sys.executable).with_name("hyperrun")), "--runtime", runtime_name]
+    flags = "--domains paper_review --max-generation 3 --seed 3 --edit-select-parent --run-id killed"
+    start = [*program, "generate", *flags.split(), "--optimize-option", "both_agent_ensemble", "--image", base_image]
+    for number in range(9):
+        args = [*program, "resume", str(root)] if (root / "run.json").exists() else start
+        with open(tmp_path / "output", "wb") as output:
+            process = subprocess.Popen(args, cwd=checkout, stdout=output, stderr=output)
+        try:
+            assert process.wait(source.uniform(1.0, 6.0) if number < 8 else 120) == 0, (tmp_path / "output").read_text()
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    view = load_run(root)
+    assert view.state == "finished"
+    assert [facts(record) for record in view.generations] == [facts(record) for record in whole.generations]
+    for record in view.generations:
+        name = f"gen_{record.genid}"
+        assert files_of(root / name) == files_of(Path(whole.run_dir) / name)
+    assert not list((root / "work").iterdir())
 
 
 # --- the agents' own choice of a parent ---
