@@ -35,6 +35,11 @@ ENV = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KE
 WORDS = ("thorough", "novel", "sound", "clear")
 SEED = 3
 FAILING_CHOICE = "\n\ndef select_next_parent(*_):\n    raise RuntimeError('no idea')\n"
+SEARCH_FAILS = """
+
+forward = TaskAgent.forward
+TaskAgent.forward = lambda agent, inputs: forward(agent, inputs) if "paper_text" in inputs else ("neither", [])
+"""
 Edits = Mapping[str, str]
 Run = Callable[..., RunSummary]
 
@@ -212,6 +217,25 @@ def test_what_does_not_load_or_fails_is_told_apart(run: Run, model: Model) -> No
     last = summary.generations[4]
     assert (last.staged_only, last.score) == (True, 0.0)
     assert parents(summary)[1:] == ["initial"] * 4
+
+
+def test_several_domains_count_as_their_mean(run: Run) -> None:
+    summary = run(domains=("search_arena", "paper_review"), max_generation=1, eval_samples=(4, -1))
+    record = summary.generations[1]
+    tables = {
+        name: read_csv(Path(summary.run_dir) / f"gen_1/{name}_eval_val/predictions.csv") for name in record.scores
+    }
+    assert {name: len(rows) for name, rows in tables.items()} == {"search_arena": 4, "paper_review": 10}
+    assert record.score == sum(scores["val"] for scores in record.scores.values()) / 2
+
+
+def test_one_domain_that_fails_its_first_stage_stops_all(run: Run, model: Model) -> None:
+    model.edits[0] = {"task_agent.py": SEARCH_FAILS}
+    summary = run(domains=("search_arena", "paper_review"), max_generation=1)
+    record = summary.generations[1]
+    assert (record.failure, record.staged_only) == (None, True)
+    assert record.scores["search_arena"] == {"train": 0.0, "val": 0.0}
+    assert len(read_csv(Path(summary.run_dir) / "gen_1/paper_review_eval/predictions.csv")) == 10
 
 
 def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> None:

@@ -12,8 +12,10 @@ class TaskAgent:
     def forward(self, inputs):
         with open(os.path.join(HERE, "keywords.txt")) as file:
             keywords = file.read().split()
-        found = [word for word in keywords if word in inputs["paper_text"]]
+        text = inputs["paper_text"] if inputs["domain"] == "paper_review" else inputs["messages_a"]
+        found = [word for word in keywords if word in text]
         history = ["# Task", f"model {self.model}", f"found: {', '.join(found) or 'nothing'}"]
         with open(self.chat_history_file, "w") as file:
             file.write("\n\n".join(history) + "\n")
-        return ("accept" if found else "reject"), history
+        answers = ("accept", "reject") if inputs["domain"] == "paper_review" else ("model_a", "model_b")
+        return answers[0 if found else 1], history

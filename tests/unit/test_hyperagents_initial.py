@@ -77,6 +77,9 @@ def test_a_folder_of_domains_comes_where_a_chosen_domain_is_named_after_it(tmp_p
     both = files(tmp_path, checkout, ("paper_review", "balrog_babyai"))[2]
     assert "domains/balrog/env.py" in both
     assert not any(path.startswith("domains/search_arena") for path in both)
+    (checkout / "domains/search_arena/saved/y.csv").write_text("winner\nmodel_a\n")
+    arena = {path for path in files(tmp_path, checkout, ("search_arena",))[2] if "arena" in path}
+    assert arena == {f"domains/search_arena/dataset_filtered_100_{split}.csv" for split in ("train", "val", "test")}
 
 
 def test_the_readme_says_what_may_be_improved(tmp_path: Path, checkout: Path) -> None:

@@ -7,6 +7,9 @@ beside the labels here, and ``domains.report`` judges them in a container that h
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hyperruntime.domain import Score
@@ -71,7 +74,7 @@ class RepositoryEvaluator:
             phases: what was evaluated before an interrupt, and takes what is now.
         """
         self.results: Results = {domain: dict(splits) for domain, splits in phases.results.items()}
-        self._phases = phases
+        self._phases, self._lock = phases, threading.Lock()
         self._setting, self._plan, self._trial = setting, plan, trial
         self._folder, self._steps = folder, steps
         self._judge: Place | None = None
@@ -96,7 +99,7 @@ class RepositoryEvaluator:
             return True
         full = self._setting.options.skip_staged_eval
         if not full:
-            full = all(self._run(domain, TRAIN, full=False) for domain in self._domains)
+            full = all(self._run_at_once([(domain, TRAIN) for domain in self._domains], full=False))
         self._run_splits(full=full)
         return not full
 
@@ -108,16 +111,21 @@ class RepositoryEvaluator:
             ContainerLostError: a container ended meanwhile.
         """
         self._judge = judge
-        for domain in self._domains:
-            self._run(domain, split, full=True)
+        self._run_at_once([(domain, split) for domain in self._domains], full=True)
 
     def _run_splits(self, *, full: bool) -> None:
         count = max(len(domain.splits) for domain in self._domains)
         for number in range(count):
-            for domain in self._domains:
-                for split in domain.splits[number : number + 1]:
-                    if split != TEST or self._setting.options.eval_test:
-                        self._run(domain, split, full=full)
+            splits = [(domain, split) for domain in self._domains for split in domain.splits[number : number + 1]]
+            asked = [(domain, split) for domain, split in splits if split != TEST or self._setting.options.eval_test]
+            self._run_at_once(asked, full=full)
+
+    def _run_at_once(self, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool) -> list[bool]:
+        """Evaluate splits of different domains at the same time, for they mostly wait; return which are good enough."""
+        if len(splits) < 2:
+            return [self._run(domain, split, full=full) for domain, split in splits]
+        with ThreadPoolExecutor(len(splits), thread_name_prefix="hyperruntime-domain") as pool:
+            return list(pool.map(lambda pair: self._run(*pair, full=full), splits))
 
     def _run(self, domain: OriginalDomain, split: str, *, full: bool) -> bool:
         """Evaluate a split where it is not done yet; return whether its score is enough for the full evaluation."""
@@ -130,8 +138,9 @@ class RepositoryEvaluator:
             self._answer(domain, split, samples)
             judged = self._judged(domain, split, samples)
         result = judged_result(domain, judged, full=full)
-        self.results.setdefault(domain.name, {})[split] = result
-        self._phases.keep_split(domain.name, split, result)
+        with self._lock:
+            self.results.setdefault(domain.name, {})[split] = result
+            self._phases.keep_split(domain.name, split, result)
         return domain.passes(judged.score)
 
     def _known(self, domain: OriginalDomain, split: str) -> Judged | None:

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 csv.field_size_limit(1 << 30)
-COLUMNS = {"paper_review": ("paper_text",)}
+COLUMNS = {"paper_review": ("paper_text",), "search_arena": ("messages_a", "messages_b")}
 
 
 def load_agent(path):

@@ -7,7 +7,7 @@ import os
 from collections import Counter
 
 csv.field_size_limit(1 << 30)
-LABEL = {"paper_review": "outcome"}
+LABEL = {"paper_review": "outcome", "search_arena": "winner"}
 
 
 def judge(rows, label):

@@ -4,8 +4,8 @@ import json
 import math
 import os
 
-FRACTION = {"paper_review": 10 / 100}
-KEY = {"paper_review": "overall_accuracy"}
+FRACTION = dict.fromkeys(("paper_review", "search_arena"), 10 / 100)
+KEY = dict.fromkeys(("paper_review", "search_arena"), "overall_accuracy")
 
 
 def load_archive(folder):
