@@ -115,8 +115,10 @@ class ImageStore:
         """
         recipe = recipe_of(name)
         reference = recipe.reference if recipe is not None else name
-        if self.exists(reference):
-            return reference
+        bare = recipe is None and "/" not in reference  # which Podman builds under localhost/
+        for known in (reference, f"localhost/{reference}") if bare else (reference,):
+            if self.exists(known):
+                return known
         if recipe is None or not recipe.needs_no_registry:
             raise ImageNotFoundError(reference, f"get it with {_how_to_make(name)}")
         if recipe.name == BASE:
