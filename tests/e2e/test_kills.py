@@ -116,7 +116,7 @@ def start_args(tmp_path: Path, base_image: str) -> Callable[..., list[str]]:
 def test_a_run_killed_at_any_instant_is_resumed_whole(
     tmp_path: Path, sit: Sit, start_args: Callable[..., list[str]], runtime: Runtime, number: signal.Signals
 ) -> None:
-    source, kills, runs = random.Random(int(number)), 0, 0
+    source, kills, runs, alone = random.Random(int(number)), 0, 0, set()
     while kills < KILLS:
         runs += 1
         run_id = f"{tmp_path.name}.{runs}"
@@ -136,7 +136,11 @@ def test_a_run_killed_at_any_instant_is_resumed_whole(
                 break
         args = resume if (run_dir / "run.json").exists() else start
         assert sit(120, number, *args) == (False, 0)
-        check_whole(load_run(run_dir))
+        view = load_run(run_dir)
+        check_whole(view)
+        if parallel == "1":
+            alone.add(tuple((one.genid, one.parent, one.score, one.commit) for one in view.generations))
+    assert len(alone) == 1  # whenever they were killed, runs of the same seed are the same
     wait_until_none(lambda: left_of(runtime, tmp_path))
 
 
