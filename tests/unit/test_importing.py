@@ -159,6 +159,18 @@ def test_a_patch_with_names_of_bytecode_is_taken_without_it(tmp_path: Path) -> N
     assert keywords(store, records[1])[-1] == "novel"
 
 
+def test_a_run_that_began_with_diffs_of_another_begins_with_them(tmp_path: Path) -> None:
+    run = OriginalRun(tmp_path / "generate_old", meta_patch_files=["/elsewhere/model_patch.diff"])
+    run.begin_with("brought along")
+    run.add(1, Old(parent=0, keyword="novel"))
+    records, store = imported(run)
+    assert list(records) == [0, 1]
+    assert keywords(store, records[0])[-2:] == ["brought", "along"]
+    assert keywords(store, records[1])[-3:] == ["brought", "along", "novel"]
+    assert load_run(run.path).options.first_genid == 0
+    assert records[0].valid_parent
+
+
 def test_an_import_that_was_killed_is_done_again(old: OriginalRun) -> None:
     import_run(old.path)
     layout = Layout(old.path)
