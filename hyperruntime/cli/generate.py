@@ -70,7 +70,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     options = make_options(values)
     summary, number = run_generations(state, options)
     print_summary(summary, as_json, seed=options.seed)
-    plots_at_end(summary)
+    plots_at_end(summary, options)
     return exit_code(summary, number)
 
 
@@ -104,7 +104,7 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
         with last_signal() as number, _make_display(tracker) as display:
             summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
     print_summary(summary, as_json, seed=view.seed)
-    plots_at_end(summary)
+    plots_at_end(summary, view.options)
     return exit_code(summary, number())
 
 

@@ -50,6 +50,13 @@ def test_scores_are_those_of_the_reports_scaled_as_the_original_does(old: Origin
     assert all(record.valid_parent for record in records.values())
 
 
+def test_an_ensemble_that_was_better_counts(old: OriginalRun) -> None:
+    (old.path / "gen_1" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
+    (old.path / "gen_2" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
+    records, _ = imported(old)
+    assert [records[n].score for n in (1, 2)] == [0.7, 0.8]
+
+
 def test_states_are_those_of_the_lineages(old: OriginalRun) -> None:
     records, store = imported(old)
     assert keywords(store, records[2])[-2:] == ["novel", "clear"]
