@@ -66,7 +66,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def sit(temporary: Path) -> Iterator[Sit]:
+def sit(temporary: Path, runtime_name: str) -> Iterator[Sit]:
     """Return a function that runs ``hyperrun`` and signals it after some seconds: whether it was, and its code.
 
     One process has everything imported and forks for each call, so that many fit in a minute.
@@ -79,7 +79,7 @@ def sit(temporary: Path) -> Iterator[Sit]:
     talk, answers = server.stdin, server.stderr
 
     def call(wait_s: float, number: signal.Signals, *args: str) -> tuple[bool, int]:
-        talk.write(json.dumps([wait_s, number, ["--runtime", "podman", *args]]).encode() + b"\n")
+        talk.write(json.dumps([wait_s, number, ["--runtime", runtime_name, *args]]).encode() + b"\n")
         talk.flush()
         said = []
         while line := answers.readline():
@@ -190,7 +190,7 @@ def own_image(base_image: str, tmp_path: Path) -> Iterator[str]:
     name = f"localhost/hyperruntime-test/base-of-{os.getpid()}:{tmp_path.name.lower()}"
     subprocess.run(["podman", "tag", base_image, name], check=True)
     yield name
-    subprocess.run(["podman", "untag", name], check=True)
+    subprocess.run(["podman", "untag", name, name], check=True)  # this name alone
 
 
 @pytest.mark.parametrize("wait_s", [1.2, 2.0, 4.0])
