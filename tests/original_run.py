@@ -66,7 +66,8 @@ class OriginalRun:
         self._write_evaluations("initial", 0.4, 0.3)
         given = {"run_id": "old", "domains": list(domains), "max_generation": 3, "eval_samples": [-1], **arguments}
         self.log({**given, "root_commit": self.root[:7]})
-        self._list("initial")
+        if "meta_patch_files" not in arguments:
+            self._list("initial")
 
     def log(self, arguments: Mapping[str, Any]) -> None:
         """Append what a start writes to the log of the run."""
@@ -104,6 +105,15 @@ class OriginalRun:
         if listed:
             self._list(genid)
         return folder
+
+    def begin_with(self, keyword: str) -> None:
+        """Write the diff that the run begins with, and generation 0, which it makes of the initial agent."""
+        folder = self.path / "meta_patch_files"
+        folder.mkdir()
+        (folder / "model_patch_0.diff").write_text(self._patch(Old(keyword=keyword)))
+        before = {"prev_patch_files": [f"{ELSEWHERE}/meta_patch_files/model_patch_0.diff"], "curr_patch_files": []}
+        self.add(0, Old(parent=None, patch="", metadata={**before, "run_eval": True, "valid_parent": True}))
+        self._chains[0] = [(0, keyword)]
 
     def tear(self) -> None:
         """Leave half of one more line at the end of the archive."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from hyperruntime.cli.command import AGENT_FILE, Command, State, example
@@ -70,7 +71,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     options = make_options(values)
     summary, number = run_generations(state, options)
     print_summary(summary, as_json, seed=options.seed)
-    plots_at_end(summary)
+    plots_at_end(summary, options)
     return exit_code(summary, number)
 
 
@@ -81,6 +82,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
 @click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
+@click.option("--image", metavar="REF", help="Another image for all that is still to be made.")
 @model_options
 @json_option
 @click.pass_obj
@@ -100,11 +102,11 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
-        ensure_image(runtime, view.options)
+        ensure_image(runtime, attrs.evolve(view.options, image=changes.get("image") or view.options.image))
         with last_signal() as number, _make_display(tracker) as display:
             summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
     print_summary(summary, as_json, seed=view.seed)
-    plots_at_end(summary)
+    plots_at_end(summary, view.options)
     return exit_code(summary, number())
 
 

@@ -16,7 +16,7 @@ from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.loop.options import GenerateOptions
 
 _BUDGETS = tuple(field.name for field in attrs.fields(GenerateOptions) if field.name.startswith("budget_"))
-CHANGEABLE = ("max_generation", "parallel", "gateway", *_BUDGETS)
+CHANGEABLE = ("max_generation", "parallel", "image", "gateway", *_BUDGETS)
 _LIMITS = ("memory", "cpus", "pids", "disk")
 _PATHS = ("agent", "copy_root_dir", "agent_archive_path", "gateway", "output_dir_parent")
 _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)

@@ -15,7 +15,9 @@ from hyperruntime.cli.params import RUN_DIRECTORY
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import RunSummary
+from hyperruntime.report.nodes import whose_scores
 from hyperruntime.report.pictures import Picture, write_pictures, write_plots
 
 
@@ -30,19 +32,20 @@ def report(run_dir: str, output: str | None, as_json: bool) -> None:
     """Draw the run in RUN_DIR as SVG and PNG: lineage, best answers, progress and archive for each domain and split."""
     view, folder = load_run(run_dir), Path(output) if output else None
     drawn = write_pictures(view, best_generation(view.generations), folder)
-    pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir)))
+    whose = whose_scores(view.options.optimize_option)
+    pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir), whose))
     if as_json:
         print_json([picture_to_json(picture) for picture in pictures])
     else:
         print_pictures(pictures)
 
 
-def plots_at_end(summary: RunSummary) -> None:
+def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
     """Write the plots of a run that came to its end; where that cannot be, say why, for the run itself is well."""
     if summary.interrupted or not summary.generations:
         return
     try:
-        pictures = write_plots(summary.generations, Path(summary.run_dir))
+        pictures = write_plots(summary.generations, Path(summary.run_dir), whose_scores(options.optimize_option))
     except HyperRuntimeError as error:
         note(f"no plots: {error}")
     else:

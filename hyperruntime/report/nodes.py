@@ -45,15 +45,21 @@ def whole_run(records: Sequence[GenerationRecord]) -> tuple[Node, ...]:
     return tuple(_node(record, None if record.failure else record.score) for record in _ordered(records))
 
 
-def every_series(records: Sequence[GenerationRecord]) -> tuple[Series, ...]:
+def whose_scores(optimize_option: str) -> str:
+    """Return whose scores a run has, as file names say it: the agents', or the better of theirs and the ensembles'."""
+    return "max" if "ensemble" in optimize_option else "agent"
+
+
+def every_series(records: Sequence[GenerationRecord], whose: str = "agent") -> tuple[Series, ...]:
     """Return a series for each domain and split that any generation was evaluated on, and for all domains together."""
     ordered = _ordered(records)
     pairs = dict.fromkeys((domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits)
-    found = [_series(ordered, (domain,), split, domain) for domain, split in pairs]
+    found = [_series(ordered, (domain,), f"{domain}_{split}_{whose}", split) for domain, split in pairs]
     domains = tuple(dict.fromkeys(domain for domain, _ in pairs))
     if len(domains) > 1:
         together = f"together_{'_'.join(domains)}"
-        found += [_series(ordered, domains, split, together) for split in dict.fromkeys(split for _, split in pairs)]
+        splits = dict.fromkeys(split for _, split in pairs)
+        found += [_series(ordered, domains, f"{together}_{split}_{whose}", split) for split in splits]
     return tuple(found)
 
 
@@ -86,9 +92,9 @@ def steps_up(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(node for node, up in zip(nodes, risen, strict=True) if up)
 
 
-def _series(records: Sequence[GenerationRecord], domains: Sequence[str], split: str, label: str) -> Series:
+def _series(records: Sequence[GenerationRecord], domains: Sequence[str], name: str, split: str) -> Series:
     nodes = tuple(_node(record, _mean(record, domains, split)) for record in records)
-    return Series(name=f"{label}_{split}_agent", title=f"{', '.join(domains)}: {split}", nodes=nodes)
+    return Series(name=name, title=f"{', '.join(domains)}: {split}", nodes=nodes)
 
 
 def _mean(record: GenerationRecord, domains: Sequence[str], split: str) -> float | None:

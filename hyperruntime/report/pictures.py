@@ -56,19 +56,20 @@ def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | 
     return tuple(pictures)
 
 
-def write_plots(generations: Sequence[GenerationRecord], folder: Path) -> tuple[Picture, ...]:
+def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: str = "agent") -> tuple[Picture, ...]:
     """Write, for each domain and split, its progress and the archive as a graph, and the progress in words.
 
     Args:
         generations: of a run; nothing else is read.
         folder: where to; other tools look for them in the run directory.
+        whose: scores they are; see :func:`~hyperruntime.report.nodes.whose_scores`.
 
     Raises:
         ExtraMissingError: matplotlib is not installed.
         StorageError: a file cannot be written.
     """
     target, pictures = make_directory(folder), []
-    for series in every_series(generations):
+    for series in every_series(generations, whose):
         progress, graph = draw_progress(series.nodes, series.title), draw_lineage(series.nodes, series.title)
         pictures.append(_write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress))
         pictures.append(_write(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph))

@@ -28,7 +28,7 @@ AGENT_STEPS = ("meta agent", "evaluate")
 DOMAIN = "circle_packing"
 ROUNDS = 10
 FEW, MANY = 10, 10_000
-SLEEP_S, SLEEPERS = 5.0, 8
+SLEEP_S, SLEEPERS = 10.0, 8
 
 
 def overhead_rows(runtime: Runtime, image: str) -> list[Row]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,23 +24,6 @@ from hyperruntime.workspace import RepositoryStore
 
 pytestmark = pytest.mark.engine
 
-CHILD = """
-import sys
-import hyperruntime as hr
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import resume_run, start_run
-
-agent, image, parent, run_id, number, parallel, mode = sys.argv[1:]
-with hr.open_runtime("podman") as runtime:
-    if mode == "resume":
-        summary = resume_run(runtime, f"{parent}/generate_{run_id}")
-    else:
-        summary = start_run(runtime, GenerateOptions(
-            domains="circle_packing", agent=agent, image=image, run_id=run_id, output_dir_parent=parent, seed=11,
-            max_generation=int(number), parallel=int(parallel), eval_samples=(1,),
-        ))
-sys.exit(130 if summary.interrupted else 0)
-"""
 NOT_AGENT = {"image", "start", "parent", "settle", "diff", "state", "load check", "copy out", "remove", "reset"}
 
 
@@ -264,37 +244,3 @@ def test_an_interrupt_ends_containers_and_the_run_goes_on_later(
     assert time.monotonic() - started < 12
     assert [record.genid for record in summary.generations] == ["initial", 1]
     assert failures(resume_run(runtime, summary.run_dir)) == [None] * 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parallel", [1, 3])
-def test_a_run_killed_at_any_instant_is_resumed_whole(
-    tmp_path: Path, base_image: str, runtime: Runtime, parallel: int
-) -> None:
-    agent, number = make_agent_repository(tmp_path / "agent"), 6
-    arguments = [str(agent), base_image, str(tmp_path / "out"), run_name(tmp_path), str(number), str(parallel)]
-    source, mode = random.Random(parallel), "start"
-    finished: set[str | int] = set()
-    run_dir = tmp_path / "out" / f"generate_{run_name(tmp_path)}"
-    for _ in range(8):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments, mode], stdout=subprocess.DEVNULL)
-        try:
-            assert child.wait(source.uniform(0.8, 3.0)) == 0
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        if not (run_dir / "run.json").exists():
-            continue
-        view, mode = load_run(run_dir), "resume"
-        now = {record.genid for record in view.generations}
-        assert finished <= now
-        finished = now
-    summary = resume_run(runtime, run_dir)
-    assert failures(summary) == [None] * (number + 1)
-    check_whole(load_run(run_dir))
-    if parallel == 1:
-        options = GenerateOptions(
-            domains="circle_packing", agent=str(agent), image=base_image, run_id="whole", seed=11,
-            output_dir_parent=str(tmp_path / "out"), max_generation=number, eval_samples=(1,),
-        )  # fmt: skip
-        assert shape(start_run(runtime, options).generations) == shape(summary.generations)

@@ -50,6 +50,13 @@ def test_scores_are_those_of_the_reports_scaled_as_the_original_does(old: Origin
     assert all(record.valid_parent for record in records.values())
 
 
+def test_an_ensemble_that_was_better_counts(old: OriginalRun) -> None:
+    (old.path / "gen_1" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
+    (old.path / "gen_2" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
+    records, _ = imported(old)
+    assert [records[n].score for n in (1, 2)] == [0.7, 0.8]
+
+
 def test_states_are_those_of_the_lineages(old: OriginalRun) -> None:
     records, store = imported(old)
     assert keywords(store, records[2])[-2:] == ["novel", "clear"]
@@ -157,6 +164,18 @@ def test_a_patch_with_names_of_bytecode_is_taken_without_it(tmp_path: Path) -> N
     records, store = imported(run)
     assert records[1].failure is None
     assert keywords(store, records[1])[-1] == "novel"
+
+
+def test_a_run_that_began_with_diffs_of_another_begins_with_them(tmp_path: Path) -> None:
+    run = OriginalRun(tmp_path / "generate_old", meta_patch_files=["/elsewhere/model_patch.diff"])
+    run.begin_with("brought along")
+    run.add(1, Old(parent=0, keyword="novel"))
+    records, store = imported(run)
+    assert list(records) == [0, 1]
+    assert keywords(store, records[0])[-2:] == ["brought", "along"]
+    assert keywords(store, records[1])[-3:] == ["brought", "along", "novel"]
+    assert load_run(run.path).options.first_genid == 0
+    assert records[0].valid_parent
 
 
 def test_an_import_that_was_killed_is_done_again(old: OriginalRun) -> None:

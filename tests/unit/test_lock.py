@@ -18,8 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, RunLockedError
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.events import StepEvent
 from hyperruntime.loop.lock import RECORD, RunLock, owner_state, read_lease
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import start_run
 from hyperruntime.owner import OwnerIdentity
+from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ELSEWHERE: list[dict[str, Any]] = [
     {"boot_id": "another", "host": "another-machine"},
@@ -152,6 +157,27 @@ def test_of_many_that_want_it_one_gets_it(tmp_path: Path) -> None:
         thread.join()
     assert (len(won), len(lost)) == (1, 7)
     won[0].release()
+
+
+def test_a_run_that_was_taken_over_ends_and_archives_nothing_more(tmp_path: Path) -> None:
+    make_agent_repository(tmp_path / "agent")
+    run_dir, runtime = tmp_path / "generate_r", FakeRuntime()
+
+    def take_over(event: StepEvent) -> None:
+        if (event.generation, event.step, event.state) == ("1", "evaluate", "start"):
+            write_owner(run_dir, pid=os.getpid(), token="another")
+
+    options = GenerateOptions(
+        domains="circle_packing", agent=str(tmp_path / "agent"), run_id="r", output_dir_parent=str(tmp_path),
+        max_generation=3, eval_samples=(1,),
+    )  # fmt: skip
+    with pytest.raises(LeaseLostError, match="taken over by another process"):
+        start_run(runtime, options, take_over)
+    assert [record.genid for record in load_run(run_dir).generations] == ["initial"]
+    assert runtime.open == []
+    lease = read_lease(run_dir)
+    assert lease is not None
+    assert lease.owner.token == "another"
 
 
 @given(st.binary(max_size=200) | st.builds(lambda value: json.dumps(value).encode(), st.recursive(

@@ -21,7 +21,7 @@ from hyperruntime.loop.options import GenerateOptions, options_to_json
 from hyperruntime.loop.record import GenerationRecord, record_to_json
 from hyperruntime.loop.storage import append_line
 from hyperruntime.report.figures import draw_lineage, draw_progress
-from hyperruntime.report.nodes import Node, best_path, best_so_far, every_series, steps_up, whole_run
+from hyperruntime.report.nodes import Node, best_path, best_so_far, every_series, steps_up, whole_run, whose_scores
 from hyperruntime.report.pictures import write_pictures, write_plots
 
 
@@ -110,6 +110,7 @@ def test_a_series_for_each_domain_and_split_and_for_all_together() -> None:
         record(1, "initial", 0.3, a={"train": 0.3}),
     ]
     series = {one.name: [node.score for node in one.nodes] for one in every_series(records)}
+    assert next(one.name for one in every_series(records, whose_scores("both_agent_ensemble"))) == "a_train_max"
     assert series == {
         "a_train_agent": [0.1, 0.3],
         "a_val_agent": [0.2, None],

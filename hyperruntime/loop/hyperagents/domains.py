@@ -93,8 +93,12 @@ class OriginalDomain:
 
     def read_score(self, folder: Path) -> float | None:
         """Return the score of an evaluation's directory; None where it has no report, or one without a score."""
+        return self.score_of(folder / "report.json")
+
+    def score_of(self, path: Path) -> float | None:
+        """Return the score that the file of a report says; None where there is none."""
         try:
-            value: Any = json.loads((folder / "report.json").read_bytes())
+            value: Any = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
         return self.score(value)

@@ -164,12 +164,16 @@ def _metadata(layout: Layout, genid: GenId) -> dict[str, Any]:
 def _scores(
     layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool
 ) -> dict[str, dict[str, float]]:
+    """Return the better of what the agent and what the ensemble reached, scaled."""
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
         for split in domain.splits:
-            score = domain.read_score(layout.generation(genid) / domain.evaluation(split))
-            if score is not None:
-                scores.setdefault(domain.name, {})[split] = score * (domain.fraction if staged_only else 1.0)
+            folder = layout.generation(genid)
+            report = folder / f"report_ensemble_{domain.name}_{split}.json"
+            found = (domain.read_score(folder / domain.evaluation(split)), domain.score_of(report))
+            known = [score for score in found if score is not None]
+            if known:
+                scores.setdefault(domain.name, {})[split] = max(known) * (domain.fraction if staged_only else 1.0)
     return scores
 
 

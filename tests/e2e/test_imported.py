@@ -1,0 +1,52 @@
+"""A run that the original wrote is gone on with, on real containers and with a scripted model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.loop.run import resume_run
+from hyperruntime.testing.upstream import Received, Reply, chat, scripted_upstream
+from tests.original_run import Old, OriginalRun
+
+pytestmark = pytest.mark.engine
+
+
+def improve(received: Received) -> Reply:
+    return chat(json.dumps({"append": {"keywords.txt": "thorough\n"}}))
+
+
+def test_a_run_of_the_original_is_gone_on_with(
+    tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    old = OriginalRun(tmp_path / "generate_old", parent_selection="best", eval_samples=[4])
+    old.add(1, Old(keyword="novel", train=0.6, val=0.9))
+    old.add(2, Old(keyword="lost"), listed=False)
+    old.leave_patched("left behind")
+    old.tear()
+    with scripted_upstream(improve) as upstream:
+        (old.repository / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY=sk-of-the-host-0123\n")
+        summary = resume_run(runtime, old.path, max_generation=2, changes={"image": base_image})
+    assert [(record.genid, record.parent, record.failure) for record in summary.generations] == [
+        ("initial", None, None), (1, "initial", None), (2, 1, None),
+    ]  # fmt: skip
+    last = summary.generations[-1]
+    assert set(last.scores["paper_review"]) == {"train", "val"}
+    metadata = json.loads((old.path / "gen_2" / "metadata.json").read_text())
+    assert metadata["prev_patch_files"] == ["gen_1/agent_output/model_patch.diff"]
+    patch = (old.path / "gen_2" / "agent_output" / "model_patch.diff").read_text()
+    assert re.search(r"^ novel\n\+thorough$", patch, re.M)
+    listed = json.loads((old.path / "archive.jsonl").read_text().splitlines()[-1])
+    assert listed == {"current_genid": 2, "archive": ["initial", 1, 2]}
+    seen = {path.relative_to(old.path / "view").parts[0] for path in (old.path / "view").rglob("*") if path.is_file()}
+    assert seen == {"gen_initial", "gen_1", "gen_2"}
+    tables = [csv.DictReader(io.StringIO(path.read_text())) for path in (old.path / "view").rglob("*.csv")]
+    assert {row["outcome"] for table in tables for row in table} == {""}

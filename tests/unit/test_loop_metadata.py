@@ -1,0 +1,115 @@
+"""``metadata.json``: the keys that other tools read, paths that can move, lineages of any length, and later marks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.loop import metadata as metadata_module
+from hyperruntime.loop.archive import Archive
+from hyperruntime.loop.finish import amend_marked
+from hyperruntime.loop.journal import Mark
+from hyperruntime.loop.layout import Layout
+from hyperruntime.loop.metadata import amend_metadata, resolve_path
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+from hyperruntime.workspace import RepositoryStore
+
+KEYS = [
+    "gen_output_dir", "current_genid", "parent_genid", "run_baseline", "optimize_option", "agent_archive_path",
+    "prev_patch_files", "curr_patch_files", "parent_agent_success", "can_select_next_parent", "run_eval",
+    "run_full_eval", "valid_parent", "hyperruntime",
+]  # fmt: skip
+
+
+def make_run(tmp_path: Path, actions: dict[int, str] | None = None, **more: Any) -> RunSummary:
+    make_agent_repository(tmp_path / "agent", actions)
+    values: dict[str, Any] = {
+        "domains": "circle_packing", "agent": str(tmp_path / "agent"), "max_generation": 2, "seed": 3, "run_id": "r",
+        "output_dir_parent": str(tmp_path / "out"), "eval_samples": (1,), "parent_selection": "latest",
+    }  # fmt: skip
+    return start_run(FakeRuntime(), GenerateOptions(**{**values, **more}))
+
+
+def read(run_dir: str, genid: object) -> tuple[str, dict[str, Any]]:
+    text = (Path(run_dir) / f"gen_{genid}" / "metadata.json").read_text()
+    return text, json.loads(text)
+
+
+def test_keys_order_and_form_are_the_originals(tmp_path: Path) -> None:
+    summary = make_run(tmp_path)
+    text, value = read(summary.run_dir, 2)
+    assert list(value) == KEYS
+    assert text == json.dumps(value, indent=4)
+    expected = ["gen_2", 2, 1, None, "only_agent", None, ["gen_1/agent_output/model_patch.diff"]]
+    assert [value[key] for key in KEYS[:7]] == expected
+    assert value["curr_patch_files"] == ["gen_2/agent_output/model_patch.diff"]
+    assert [value[key] for key in KEYS[8:13]] == [True] * 5
+    assert read(summary.run_dir, "initial")[1]["parent_genid"] is None
+
+
+def test_what_failed_says_so_in_the_originals_words(tmp_path: Path) -> None:
+    summary = make_run(tmp_path, {1: "raise SystemExit(3)", 2: "open('task_agent.py', 'w').write('def')"})
+    agent, load = read(summary.run_dir, 1)[1], read(summary.run_dir, 2)[1]
+    names = ("parent_agent_success", "run_eval", "valid_parent", "can_select_next_parent")
+    assert [agent[name] for name in names] == [False, False, False, True]
+    assert [load[name] for name in names] == [True, False, False, True]
+    assert "run_full_eval" not in agent
+    assert agent["curr_patch_files"] == []
+
+
+def test_a_long_lineage_lists_few_patches_that_make_the_same_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_module, "MAX_LISTED_LINEAGE", 2)
+    summary = make_run(tmp_path, max_generation=6)
+    root = Path(summary.run_dir)
+    store = RepositoryStore(Layout(root).repository)
+    listed = [read(summary.run_dir, n)[1]["prev_patch_files"] for n in range(1, 7)]
+    patch = "agent_output/model_patch.diff"
+    assert listed == [
+        [], [f"gen_1/{patch}"], ["gen_2/lineage.diff"], ["gen_2/lineage.diff", f"gen_3/{patch}"],
+        ["gen_4/lineage.diff"], ["gen_4/lineage.diff", f"gen_5/{patch}"],
+    ]  # fmt: skip
+    for number, names in enumerate(listed, 1):
+        patches = [(root / name).read_bytes() for name in (*names, f"gen_{number}/{patch}")]
+        made = summary.generations[number]
+        assert store.replay(summary.generations[0].commit, patches) == store.tree(made.commit)
+
+
+def test_marks_reach_the_metadata_also_after_a_kill(tmp_path: Path) -> None:
+    layout = Layout(Path(make_run(tmp_path).run_dir))
+    archive = Archive.load(layout)
+    archive.mark(Mark(kind="no-parent", genid=1, by=2))
+    archive.mark(Mark(kind="no-selection", genid=2))
+    assert read(str(layout.root), 1)[1]["valid_parent"] is True
+    amend_marked(layout, Archive.load(layout))
+    assert read(str(layout.root), 1)[1]["valid_parent"] is False
+    text, value = read(str(layout.root), 2)
+    assert (value["can_select_next_parent"], value["valid_parent"]) == (False, True)
+    assert text == json.dumps(value, indent=4)
+
+
+@pytest.mark.parametrize("content", ["", "{torn", "[]", "null"])
+def test_metadata_that_cannot_be_read_stays(tmp_path: Path, content: str) -> None:
+    (tmp_path / "metadata.json").write_text(content)
+    amend_metadata(tmp_path, {"valid_parent": False})
+    assert (tmp_path / "metadata.json").read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"),
+    [
+        ("gen_1/agent_output/model_patch.diff", "gen_1/agent_output/model_patch.diff"),
+        ("/old/place/generate_x/gen_1/agent_output/model_patch.diff", "gen_1/agent_output/model_patch.diff"),
+        ("/old/gen_9/outputs/generate_gen_3/gen_12/lineage.diff", "gen_12/lineage.diff"),
+        ("/old/generate_x/meta_patch_files/model_patch_0.diff", "meta_patch_files/model_patch_0.diff"),
+        ("/elsewhere/archive", "/elsewhere/archive"),
+    ],
+)
+def test_paths_are_found_wherever_the_run_is_now(tmp_path: Path, stored: str, found: str) -> None:
+    assert resolve_path(Layout(tmp_path), stored) == tmp_path / found
