@@ -82,7 +82,9 @@ class RepositoryStore(BareRepository):
         commit = inspect_repository(source)
         there = ["-C", os.path.realpath(source)]
         objects = git([*there, "rev-parse", "--path-format=absolute", "--git-path", "objects"])
-        with without_secrets(commit, os.fsdecode(objects).removesuffix("\n")) as (kept, place):
+        self.make(commit)
+        with self.scratch() as scratch:
+            kept, place = without_secrets(commit, os.fsdecode(objects).removesuffix("\n"), scratch)
             self.make(kept)
             self.copy_objects(kept, place, self.path)
         self.git("update-ref", _ROOT_REF, kept)

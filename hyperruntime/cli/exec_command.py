@@ -9,7 +9,6 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import attrs
@@ -21,7 +20,7 @@ from hyperruntime.cli.params import COPY_PAIR, COUNT, DURATION, ENV_PAIR, GPUS, 
 from hyperruntime.container import Container
 from hyperruntime.errors import BudgetExceededError, ImageNotFoundError, TransferError
 from hyperruntime.gateway import Access, Gateway, GatewayConfig
-from hyperruntime.gateway.configfile import load_config
+from hyperruntime.gateway.source import load_source
 from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
@@ -90,7 +89,7 @@ class ExecOptions:
 @click.option("--read-only", is_flag=True, help="The image's own files cannot be changed.")
 @click.option("--put", type=COPY_PAIR, multiple=True, help="Copy in before; may be repeated.")
 @click.option("--get", type=COPY_PAIR, multiple=True, help="Copy out after, whatever the exit code; may be repeated.")
-@click.option("--gateway", "gateway_file", metavar="FILE", help="Models for it, by the table [gateway] of a TOML file.")
+@click.option("--gateway", "gateway_file", metavar="FILE", help="Models: TOML with [gateway], or (replay|record):FILE.")
 @click.argument("args", metavar="COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def exec_command(
@@ -120,7 +119,7 @@ def exec_command(
         read_only_rootfs=read_only,
         **container,
     )
-    gateway = None if gateway_file is None else load_config(Path(existing_path(gateway_file, "--gateway")))
+    gateway = None if gateway_file is None else load_source(gateway_file)
     options = ExecOptions(**rest, gateway=gateway)
     for source, _ in options.put:
         existing_path(source, "--put")

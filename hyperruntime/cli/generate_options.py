@@ -49,7 +49,7 @@ def _budget(name: str, who: str) -> Decorator:
 
 _BUDGETS = (("", "the run"), ("generation_", "one generation"))
 _MODEL_OPTIONS: tuple[Decorator, ...] = (
-    click.option("--gateway", metavar="FILE", help="TOML with the configuration of the gateway to models."),
+    click.option("--gateway", metavar="FILE", help="Models: TOML with [gateway], or replay:FILE, or record:FILE."),
     *(_budget(f"budget_{who}{what}", text) for who, text in _BUDGETS for what in ("requests", "tokens", "money")),
 )
 _OPTIONS: tuple[Decorator, ...] = (

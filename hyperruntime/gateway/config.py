@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -16,7 +16,7 @@ from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.units import MIB
 
 Wire = Literal["openai", "anthropic"]
-WIRES = ("openai", "anthropic")
+WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 REPLAY = "replay:"
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -72,6 +72,16 @@ class Upstream:
     def replay(self) -> str:
         """The file of recorded exchanges, or nothing."""
         return self.url.removeprefix(REPLAY) if self.url.startswith(REPLAY) else ""
+
+    def check(self) -> None:
+        """Do nothing where its key and its recorded answers are there.
+
+        Raises:
+            GatewayConfigError: one is not.
+        """
+        self.load_key()
+        if self.replay and not os.path.isfile(self.replay):
+            raise GatewayConfigError(f"there are no recorded exchanges in {self.replay}; record some first")
 
     def load_key(self) -> str:
         """Return its key from the host's environment or file; empty where it needs none.
@@ -224,7 +234,7 @@ class GatewayConfig:
             SpecError: no rule lets it be called.
         """
         prefix, _, rest = model.partition("/")
-        wires: tuple[Wire, ...] = get_args(Wire) if prefix not in WIRES else (cast(Wire, prefix),)
+        wires: tuple[Wire, ...] = get_args(Wire) if prefix not in WIRES else (prefix,)
         name = rest if prefix in WIRES else model
         if prefix not in WIRES and name.startswith("claude"):
             wires = wires[::-1]

@@ -11,10 +11,9 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.agents import template_names
-from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config import Budget, GatewayConfig
-from hyperruntime.gateway.configfile import load_config
 from hyperruntime.gateway.derive import derive_config, read_dotenv
+from hyperruntime.gateway.source import load_source, require_servers
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.secretfree import ENV_FILE
@@ -25,7 +24,7 @@ def choose_gateway(
 ) -> GatewayConfig | None:
     """Return the gateway that a run has; None where nothing asks for one.
 
-    A configuration file is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or the
+    A configuration is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or the
     contract ``hyperagents`` asks for a gateway to the servers that the usual variables name, in the host's
     environment or in ``.env``.
 
@@ -45,7 +44,7 @@ def choose_gateway(
     if options.model is not None:
         config = config.with_model(options.model)
     for upstream in config.upstreams:
-        upstream.load_key()
+        upstream.check()
     budget = _limits(options, "budget", config.budget)
     return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
 
@@ -56,22 +55,18 @@ def agent_directory(agent: str) -> Path | None:
 
 
 def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
-    if options.gateway is not None:
-        return load_config(Path(options.gateway))
     env_file = None if agent is None else agent / ENV_FILE
+    if options.gateway is not None:
+        return load_source(options.gateway, env_file)
     asked = {"model": options.model, "budget": _limits(options, "budget"), "budget ": generation_budget(options)}
     reasons = [name for name, value in asked.items() if value not in (None, Budget())]
     may_use = options.contract == "hyperagents" or (env_file is not None and read_dotenv(env_file))
     if not reasons and not required and not may_use:
         return None
-    config = derive_config(env_file)
-    if config is None and (reasons or required):
-        why = f"a {reasons[0].strip()} is given" if reasons else "the agent asks models, or the run did before"
-        raise GatewayConfigError(
-            f"{why}, and no server that has any: set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in "
-            "the environment or in the agent's .env, or give --config FILE with a table [gateway]"
-        )
-    return config
+    if not reasons and not required:
+        return derive_config(env_file)
+    why = f"a {reasons[0].strip()} is given" if reasons else "the agent asks models, or the run did before"
+    return require_servers(env_file, why)
 
 
 def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -> Budget:

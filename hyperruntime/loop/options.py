@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, get_args
 import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
+from hyperruntime.gateway.source import absolute_source
 from hyperruntime.loop.contract import KINDS, detect_contract
 from hyperruntime.loop.layout import INITIAL
 from hyperruntime.loop.selection import SELECTIONS, GenId
@@ -97,7 +97,7 @@ class GenerateOptions:
         optimize_option: what is evolved: ``only_agent``, ``only_ensemble``, or both.
         agent_archive_path: a finished run whose ensemble is evolved.
         model: name of the model that agents ask for; None leaves that to them.
-        gateway: file of the gateway's configuration (TOML), or None.
+        gateway: file of the gateway's configuration (TOML), ``replay:FILE``, ``record:FILE``, or None.
         image: reference or recipe; None is what the first domain names.
         network: of the containers.
         limits: of each container; by default 10 GiB of disk, and what a spec's have.
@@ -220,7 +220,7 @@ class GenerateOptions:
             seed=seed,
             contract=self.contract or detect_contract(self.agent),
             parent_selection="latest" if self.run_baseline == "no_archive" else self.parent_selection,
-            gateway=None if self.gateway is None else os.path.abspath(self.gateway),
+            gateway=None if self.gateway is None else absolute_source(self.gateway),
         )
 
     @property

@@ -12,6 +12,7 @@ import attrs
 
 from hyperruntime import registry
 from hyperruntime.errors import RunError
+from hyperruntime.gateway.source import absolute_source
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import read_run
 from hyperruntime.loop.choosing import EvolvedChoice
@@ -148,7 +149,7 @@ def resume_run(
 
 def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
     changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
-    gateway = None if changed.gateway is None else os.path.abspath(changed.gateway)
+    gateway = None if changed.gateway is None else absolute_source(changed.gateway)
     return attrs.evolve(changed, gateway=gateway)
 
 

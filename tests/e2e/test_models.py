@@ -84,7 +84,7 @@ def run(
         monkeypatch.delenv(name, raising=False)
 
     def start(actions: dict[int, str], *, dotenv: bool = True, **options: Any) -> RunSummary:
-        agent = make_agent_repository(tmp_path / "agent", actions)
+        agent = make_agent_repository(tmp_path / f"agent{options.get('run_id', '')}", actions)
         (agent / "ask.py").write_text(ASK)
         if dotenv:
             (agent / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nexport OPENAI_API_KEY='{KEY}' # mine\n")
@@ -142,6 +142,19 @@ def test_an_evaluation_of_one_generation_asks_too_and_costs_the_run_nothing(
     evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=1)
     assert len(upstream.received) == 3
     assert len(seats(summary)) == 2
+
+
+def test_a_recorded_run_is_played_back_without_a_server(
+    run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    tape = tmp_path / "tape.jsonl"
+    action = IMPROVE.replace("improve()", "") + ASKING_TASK_AGENT
+    first = run({1: action}, model="qwen", gateway=f"record:{tape}")
+    asked = len(upstream.received)
+    again = run({1: action}, model="qwen", gateway=f"replay:{tape}", run_id=f"{first.generations[0].genid}-again")
+    assert asked == len(upstream.received) == 3
+    assert [record.score for record in again.generations] == [record.score for record in first.generations]
+    assert again.generations[1].usage == first.generations[1].usage
 
 
 def test_no_file_of_a_run_has_the_key(run: Callable[..., RunSummary]) -> None:

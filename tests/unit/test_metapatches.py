@@ -178,11 +178,8 @@ def test_the_initial_agent_may_come_from_a_plain_directory(run: Run, tmp_path: P
     assert summary.generations[1].failure is None
 
 
-def test_a_plain_directory_with_keys_is_refused(run: Run, tmp_path: Path) -> None:
+def test_a_directory_is_copied_only_where_no_agent_is_given(run: Run, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
-    (plain / ".env").write_text("KEY=1\n")
-    with pytest.raises(AgentError, match=r"holds \.env"):
-        run(copy_root_dir=str(plain), agent=None)
     with pytest.raises(SpecError, match="leave one of them out"):
         run(copy_root_dir=str(plain))

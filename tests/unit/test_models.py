@@ -95,7 +95,7 @@ def test_the_environment_goes_before_the_dotenv_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}])
 def test_a_wish_that_no_server_can_fulfil_is_refused(tmp_path: Path, wish: dict[str, Any]) -> None:
-    with pytest.raises(GatewayError, match="no server that has any"):
+    with pytest.raises(GatewayError, match="no server that has models"):
         choose(tmp_path, **wish)
 
 
@@ -104,6 +104,34 @@ def test_a_key_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) ->
     path.write_text("[gateway]\nupstreams = [{name='u', url='http://u/v1', key_env='MY_KEY'}]\nmodels = []\n")
     with pytest.raises(GatewayError, match="set MY_KEY"):
         choose(tmp_path, gateway=str(path))
+
+
+def test_a_tape_is_played_for_any_model_of_both_formats(tmp_path: Path) -> None:
+    tape = tmp_path / "tape.jsonl"
+    with pytest.raises(GatewayError, match="record some first"):
+        choose(tmp_path, gateway=f"replay:{tape}")
+    tape.write_text("")
+    config = choose(tmp_path, gateway=f"replay:{tape}", model="any")
+    assert config is not None
+    assert {upstream.wire: upstream.replay for upstream in config.upstreams} == {
+        "openai": str(tape),
+        "anthropic": str(tape),
+    }
+
+
+def test_exchanges_are_recorded_of_the_servers_that_the_variables_name(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="no server that has models"):
+        choose(tmp_path, gateway="record:tape.jsonl")
+    config = choose(tmp_path, "OPENAI_BASE_URL=http://there/v1\n", gateway="record:tape.jsonl")
+    assert config is not None
+    assert (config.upstreams[0].url, config.record) == ("http://there/v1", "tape.jsonl")
+
+
+@pytest.mark.parametrize("prefix", ["", "replay:", "record:"])
+def test_a_source_of_configuration_is_found_from_anywhere(prefix: str, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    settled = options(gateway=f"{prefix}a b.toml").settled().gateway
+    assert settled == f"{prefix}{tmp_path}/a b.toml"
 
 
 def test_budgets_of_the_options_go_over_those_of_the_file(tmp_path: Path) -> None:

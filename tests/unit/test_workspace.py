@@ -112,6 +112,37 @@ def test_every_form_of_checkout_is_taken_in(kind: str, store: RepositoryStore, s
     assert store.add_repository(where) == head
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_dotenv_file_of_a_repository_stays_where_it_is(
+    store: RepositoryStore, source: Path, tmp_path: Path, *, committed: bool
+) -> None:
+    clean = RepositoryStore(tmp_path / "clean.git")
+    expected = clean.tree(clean.add_repository(source))
+    (source / ".env").write_text("OPENAI_API_KEY=sk-1234567890\n")
+    if committed:
+        git(source, "add", "--force", ".env")
+        git(source, "commit", "-q", "-m", "oops")
+        (source / ".env").write_text("OPENAI_API_KEY=sk-0987654321\n")
+    root = store.add_repository(source)
+    assert store.tree(root) == expected
+    assert store.add_repository(source) == root, "the same each time"
+    everything = git(Path(store.path), "cat-file", "--batch-all-objects", "--batch")
+    assert "sk-" not in everything
+    assert git(Path(store.path), "rev-list", "--all").split() == [root]
+    assert git(Path(store.path), "fsck", "--full", "--strict") == ""
+    assert os.listdir(Path(store.path, "tmp")) == []
+    assert (source / ".env").is_file()
+
+
+def test_the_dotenv_file_of_a_directory_stays_where_it_is(store: RepositoryStore, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    for name in (".env", "agent.py"):
+        (tmp_path / "plain" / name).write_text("KEY=sk-1234567890\n" if name == ".env" else "pass\n")
+    root = store.from_directory(tmp_path / "plain")
+    assert store.read_file(root, "agent.py") == b"pass\n"
+    assert store.read_file(root, ".env") is None
+
+
 def test_a_template_directory_gives_the_same_commit_every_time(tmp_path: Path) -> None:
     template = tmp_path / "template"
     (template / "__pycache__").mkdir(parents=True)
