@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from hyperruntime.cli.generate_options import make_options
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.start import settled_references
 
 _BUDGETS = tuple(field.name for field in attrs.fields(GenerateOptions) if field.name.startswith("budget_"))
 CHANGEABLE = ("max_generation", "parallel", "image", "gateway", *_BUDGETS)
@@ -47,6 +48,8 @@ def changed_options(
 
 
 def _comparable(field: str, value: Any) -> Any:  # noqa: ANN401 - of any field
+    if field == "domains":
+        return settled_references(value)
     return os.path.abspath(value) if field in _PATHS and isinstance(value, str) else value
 
 

@@ -33,11 +33,12 @@ def _print(view: RunView) -> None:
     best = best_generation(view.generations)
     top = "no score yet" if best is None else f"best {best.score:.4f} (generation {best.genid})"
     total = view.options.max_generation + 1
-    click.echo(f"{view.run_dir}: {view.state}, {len(view.generations)} of {total} generations, {top}, seed {view.seed}")
+    made = f"{len(view.generations)} of {total} generations"
+    counts = ", ".join(f"{count} {name}" for name, count in failure_counts(view.generations).items())
+    failed = f"; failed: {counts}" if counts else ""
+    click.echo(f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}")
     if view.generations:
         print_generations(view.generations)
-    if counts := failure_counts(view.generations):
-        click.echo("failed: " + ", ".join(f"{count} {failure}" for failure, count in counts.items()))
     if used := [record.usage for record in view.generations if record.usage is not None]:
         spent = total_spent(used)
         tokens = f"{spent.input_tokens} tokens read, {spent.output_tokens} written"

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -61,6 +62,11 @@ def parsed(*args: str) -> GenerateOptions:
     values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
     with context:
         return make_options(values)
+
+
+def limits(**changes: Any) -> Limits:
+    """Return the limits that a run has unless it is told others, with some changed."""
+    return attrs.evolve(GenerateOptions(domains="circle_packing").limits, **changes)
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
@@ -143,16 +149,16 @@ def test_one_value_too_many_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "limits"),
+    ("args", "wanted"),
     [
-        (("--limits", "memory=2g,cpus=1.5,pids=64"), Limits(memory_bytes=2 * 1024**3, cpus=1.5, pids=64)),
-        (("--limits", "memory=2g", "--memory", "1g"), Limits(memory_bytes=1024**3)),
-        (("--pids", "none", "--limits", "pids=64,cpus=2"), Limits(cpus=2.0, pids=None)),
-        (("--limits", "pids=none"), Limits(pids=None)),
+        (("--limits", "memory=2g,cpus=1.5,pids=64"), limits(memory_bytes=2 * 1024**3, cpus=1.5, pids=64)),
+        (("--limits", "memory=2g", "--memory", "1g"), limits(memory_bytes=1024**3)),
+        (("--pids", "none", "--limits", "pids=64,cpus=2"), limits(cpus=2.0, pids=None)),
+        (("--limits", "pids=none,disk=1g"), limits(pids=None, disk_bytes=1024**3)),
     ],
 )
-def test_limits_may_be_named_together_and_single_options_win(args: tuple[str, ...], limits: Limits) -> None:
-    assert parsed(*DOMAINS, *args).limits == limits
+def test_limits_may_be_named_together_and_single_options_win(args: tuple[str, ...], wanted: Limits) -> None:
+    assert parsed(*DOMAINS, *args).limits == wanted
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,7 @@ def test_a_file_has_the_options_and_the_command_line_wins(tmp_path: Path) -> Non
     assert made.domains == ("circle_packing", "other")
     assert made.eval_samples == (5, -1)
     assert (made.max_generation, made.timeout_meta_s, made.skip_staged_eval) == (4, 600.0, True)
-    assert made.limits == Limits(memory_bytes=2 * 1024**3, cpus=1.0, pids=77)
+    assert made.limits == limits(memory_bytes=2 * 1024**3, cpus=1.0, pids=77)
     assert made.meta_patch_files == ("a", "b")
     assert made.gateway == str(path)
     assert parsed("--config", str(path), "--gateway", "other.toml").gateway == os.path.abspath("other.toml")

@@ -145,7 +145,7 @@ def test_status_shows_generations_problems_and_how_to_go_on(run_dir: Path, capsy
     assert main(["status", str(run_dir)]) == 0
     captured = capsys.readouterr()
     head, columns, *rows = captured.out.splitlines()
-    assert "interrupted, 3 of 6 generations, best 0.9000 (generation 2), seed 7" in head
+    assert "interrupted, 3 of 6 generations, best 0.9000 (generation 2), seed 7; failed: 1 agent" in head
     assert columns.split() == ["GENERATION", "PARENT", "SCORE", "TRAIN", "VAL", "DURATION", "FAILURE"]
     assert [row.split()[0] for row in rows] == ["initial", "1", "2"]
     assert rows[1].endswith("agent: the meta agent ended with exit code 1")

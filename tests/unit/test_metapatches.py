@@ -178,8 +178,12 @@ def test_the_initial_agent_may_come_from_a_plain_directory(run: Run, tmp_path: P
     assert summary.generations[1].failure is None
 
 
-def test_a_directory_is_copied_only_where_no_agent_is_given(run: Run, tmp_path: Path) -> None:
-    plain = tmp_path / "plain"
-    plain.mkdir()
+def test_keys_in_a_plain_directory_are_in_no_state(run: Run, tmp_path: Path) -> None:
+    plain = make_agent_repository(tmp_path / "plain")
+    subprocess.run(["rm", "-rf", plain / ".git"], check=True)
+    (plain / ".env").write_text("SECRET_OF_MINE=1\n")
     with pytest.raises(SpecError, match="leave one of them out"):
         run(copy_root_dir=str(plain))
+    summary = run(copy_root_dir=str(plain), agent=None, max_generation=0)
+    assert summary.generations[0].failure is None
+    assert state(summary, 0, ".env") == ""
