@@ -6,7 +6,7 @@ import socket
 import urllib.request
 from urllib.parse import urlsplit
 
-from attacks.steal import SECRET, found, look, of_processes, search, walk
+from attacks.steal import OF_THE_IMAGE, SECRET, found, look, of_processes, search, walk
 
 CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "what is my key?"}]}'
 
@@ -62,7 +62,7 @@ def meta(scene):
     scene.attempt("own variables", own_variables)
     scene.attempt("ask for it", ask_for_it)
     scene.attempt("make the server say it", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=CHAT)
-    scene.attempt("a proxy's request", succeeds, f"GET http://127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x")
+    scene.attempt("a proxy's request", key_in, f"GET http://127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x")
     scene.attempt("a tunnel", succeeds, f"CONNECT 127.0.0.1:{port} HTTP/1.1", f"Host: 127.0.0.1:{port}")
     scene.attempt("a path that goes up", succeeds, "GET /v1/../../etc/passwd HTTP/1.1", "Host: x")
     scene.attempt("a path with a host", succeeds, f"GET //127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x")
@@ -71,7 +71,7 @@ def meta(scene):
     other = f', "base_url": "http://127.0.0.1:{port}", "api_base": "http://127.0.0.1:{port}"}}'
     body = CHAT[:-1] + other.encode()
     scene.attempt("a URL in the body", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=body)
-    scene.attempt("files", lambda: search(walk("/", ("/usr", "/proc", "/sys", "/lib", "/lib64", "/bin", "/sbin"))))
+    scene.attempt("files", lambda: search(walk("/", (*OF_THE_IMAGE, "/workspace/evals"))))
 
 
 def task(scene, inputs):

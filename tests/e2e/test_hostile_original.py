@@ -1,0 +1,74 @@
+"""Repositories of the HyperAgents layout whose agents attack: no label, no key, no forged score."""
+
+from __future__ import annotations
+
+import csv
+import json
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import start_run
+from hyperruntime.testing.upstream import chat, scripted_upstream
+
+pytestmark = pytest.mark.engine
+
+TESTS = Path(__file__).parents[1]
+VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+NOTHING: dict[str, list[str]] = {"files": [], "objects": [], "processes": []}
+
+
+def make_checkout(folder: Path, settings: str) -> Path:
+    """Lay the hostile agents over the stand-in."""
+    shutil.copytree(TESTS / "standin", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(folder / "task_agent.py", folder / "honest_task.py")
+    shutil.copytree(TESTS / "hostile" / "original", folder, dirs_exist_ok=True)
+    (folder / ".env").write_text(settings)
+    return folder
+
+
+def rows_of(checkout: Path, split: str) -> list[dict[str, str]]:
+    path = checkout / f"domains/paper_review/dataset_filtered_100_{split}.csv"
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_original_repository_finds_no_label_and_forges_no_score(
+    tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    key = f"key-{secrets.token_hex(8)}"
+    monkeypatch.setenv("HOSTILE_SECRET", key)
+    with scripted_upstream(lambda _: chat("nothing")) as upstream:
+        checkout = make_checkout(tmp_path / "checkout", f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY={key}\n")
+        options = GenerateOptions(
+            domains="paper_review", agent=str(checkout), image=base_image, max_generation=3, seed=3,
+            parent_selection="latest", run_id=f"{tmp_path.parent.name}.{tmp_path.name}",
+            output_dir_parent=str(tmp_path / "out"),
+        )  # fmt: skip
+        summary = start_run(runtime, options)
+    root = Path(summary.run_dir)
+    assert [record.failure for record in summary.generations] == [None] * 4, summary.generations
+    meta = json.loads((root / "gen_1/agent_output/meta_agent_chat_history.md").read_text())
+    assert meta == {**NOTHING, "later splits": [], "written in what is shown": []}
+    for name in ("paper_review_eval", "paper_review_eval_val"):
+        histories = list((root / "gen_2" / name / "agent_evals").glob("*.md"))
+        assert histories
+        for path in histories:
+            assert json.loads(path.read_text()) == {**NOTHING, "inputs": ["domain", "paper_text"]}, path
+    words = (checkout / "keywords.txt").read_text().split()
+    for split in ("train", "val"):
+        rows = rows_of(checkout, split)
+        found = ["accept" if any(word in row["paper_text"] for word in words) else "reject" for row in rows]
+        honest = sum(row["outcome"] == said for row, said in zip(rows, found, strict=True)) / len(rows)
+        accepted = sum(row["outcome"] == "accept" for row in rows) / len(rows)
+        scores = [record.scores["paper_review"][split] for record in summary.generations[1:]]
+        assert scores == pytest.approx([honest, accepted, honest])
+    kept = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    assert key.encode() not in kept
+    assert b"root:x:0" not in kept
