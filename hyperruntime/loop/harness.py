@@ -72,7 +72,7 @@ def load(name: str) -> Any:  # noqa: ANN401
 
 def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
     """Run all tasks, ``workers`` of them at once, and print the line of each as soon as it is over."""
-    waiting = spec["tasks"][::-1]
+    waiting: list[dict[str, Any]] = spec["tasks"][::-1]
     running: list[Running] = []
     while waiting or running:
         while waiting and len(running) < spec["workers"]:

@@ -15,18 +15,17 @@ from typing import Any
 import attrs
 
 from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult, TriedDomain
-from hyperruntime.errors import ContainerLostError, SpecError
+from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.predictions import Prediction
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.storage import make_directory, write_file
 from hyperruntime.loop.together import at_once
-from hyperruntime.spec import ContainerSpec, ExecResult, Mount
+from hyperruntime.spec import ContainerSpec, Mount
 
 log = get_logger(__name__)
 
 TRIAL_OUTPUT_BYTES = 1024**2
-_ATTEMPTS = 2
 _LOST = TrialResult(exit_code=137, stdout=b"", stderr=b"")
 _GIVEN = "/workspace/given"
 _RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@"'
@@ -61,28 +60,36 @@ class Judge:
         """Run what is to be run, as many at once as there are processors, and ask for the verdicts one by one."""
         wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
         workers = min(self._setting.options.eval_workers, len(os.sched_getaffinity(0)))
-        ended = iter(at_once(workers, self._try, [trial for trial in wanted if isinstance(trial, Trial)]))
+        trials = [trial for trial in wanted if isinstance(trial, Trial)]
+        ended = at_once(workers, self._try, trials)
+        alone = (
+            self._try_alone(trial) if result is None else result for trial, result in zip(trials, ended, strict=True)
+        )
         return tuple(
-            known if isinstance(known, Score) else _verdict(domain, task, value, next(ended))
+            known if isinstance(known, Score) else _verdict(domain, task, value, next(alone))
             for task, value, known in zip(tasks, values, wanted, strict=True)
         )
 
     def _try(self, trial: Trial) -> TrialResult | None:
-        """Return how a trial ended; None where its container was lost twice, which is no accident of the machine's."""
-        for _ in range(_ATTEMPTS):
-            try:
-                result = self._run(trial)
-            except ContainerLostError as error:
-                if self._setting.containers.stopping:
-                    raise
-                log.info("container of a trial lost", generation=self._plan.genid, reason=str(error))
-            else:
-                return TrialResult(
-                    exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
-                )
-        return None
+        """Return how a trial ended; None where something else may be to blame: the machine, or the trial beside it."""
+        try:
+            return self._run(trial)
+        except HyperRuntimeError as error:
+            if self._setting.containers.stopping:
+                raise
+            log.info("trial to be run again", generation=self._plan.genid, reason=str(error))
+            return None
 
-    def _run(self, trial: Trial) -> ExecResult:
+    def _try_alone(self, trial: Trial) -> TrialResult | None:
+        """Return how a trial ended that has the machine to itself; None where it took its container down."""
+        try:
+            return self._run(trial)
+        except ContainerLostError:
+            if self._setting.containers.stopping:
+                raise
+            return None
+
+    def _run(self, trial: Trial) -> TrialResult:
         folder = make_directory(self._folder / f"trial_{next(self._trials)}")
         for name, content in trial.files.items():
             write_file(folder / _inside(name), content.encode() if isinstance(content, str) else content)
@@ -100,7 +107,7 @@ class Judge:
         }
         container = self._setting.containers.open(spec, labels)
         try:
-            return container.exec(
+            result = container.exec(
                 ["/bin/sh", "-c", _RUN, "trial", *trial.args],
                 workdir="/",
                 input=trial.input,
@@ -109,6 +116,9 @@ class Judge:
             )
         finally:
             self._setting.containers.close(container)
+        return TrialResult(
+            exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
+        )
 
 
 def _verdict(domain: TriedDomain, task: Task, value: Any, result: TrialResult | None) -> Score:  # noqa: ANN401
