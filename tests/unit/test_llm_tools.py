@@ -145,7 +145,7 @@ def test_a_shell_within_a_shell_ends_with_the_outer_one(bash: Any, tmp_path: Pat
         f"import sys; sys.path.insert(0, {str(AGENT)!r}); sys.dont_write_bytecode = True\n"
         "from shell import Shell\nShell('/').run('echo $$ >" + f"{tmp_path}/inner; sleep 600', 600)\n"
     )
-    assert "ended" in bash(f"{sys.executable} inner.py", timeout_s=5)
+    assert "ended" in bash(f"TMPDIR=. {sys.executable} inner.py", timeout_s=5)
     assert not is_running(int((tmp_path / "inner").read_text()))
 
 
@@ -410,7 +410,7 @@ def test_the_shell_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
         "from shell import Shell\nimport os, signal\n"
         f"Shell('/').run('echo $$ >{tmp_path}/pid', 60)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=False)
+    subprocess.run([sys.executable, "-c", script], check=False, env={**os.environ, "TMPDIR": str(tmp_path)})
     pid, waited = int((tmp_path / "pid").read_text()), 0
     while is_running(pid) and waited < 200:
         time.sleep(0.05)
