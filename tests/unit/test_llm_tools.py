@@ -115,6 +115,13 @@ def test_a_background_job_that_floods_its_output_holds_nobody_up(bash: Any) -> N
     assert bash("true").endswith("[exit code 0]")
 
 
+def test_a_command_that_removes_the_files_of_the_shell_does_not_end_it(bash: Any) -> None:
+    assert bash('X=5; rm -rf "$HYPERRUN_SHELL"; (exit 6)') == "[exit code 6]"
+    assert bash("echo $X") == "5\n[exit code 0]"
+    assert "a new shell goes on" in bash("exit 2")
+    assert bash("echo $X") == "5\n[exit code 0]"
+
+
 def test_binary_output_is_shown_as_escapes(bash: Any) -> None:
     assert bash(r"printf 'a\0\1\377\r\n\033[1m\303\244'") == "a\\x00\\x01\\xff\\x0d\n\\x1b[1mä\n[exit code 0]"
 

@@ -80,7 +80,7 @@ class Shell:
     """One shell; started with its first command."""
 
     def __init__(self, workdir):
-        self.folder = tempfile.mkdtemp(prefix="shell-")
+        self.folder = os.path.abspath(tempfile.mkdtemp(prefix="shell-"))
         mark = Path(self.folder).name
         self._mark = f":{mark}:".encode()
         self._env = {
@@ -103,6 +103,7 @@ class Shell:
         if self._process is None or self._process.poll() is not None:
             self._start()
         self._number += 1
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)  # a command may have cleaned the temporary directory up
         Path(self.folder, "command").write_text(command + "\n", encoding="utf-8", errors="surrogateescape")
         kept = Kept(settings.OUTPUT_BYTES)
         try:
