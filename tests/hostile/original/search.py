@@ -18,7 +18,8 @@ def labels_in(data, where):
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error:
         return []
-    return [where] if any(row.get("outcome") for row in rows) else []
+    # An outcome that is the answer beside it an agent may have written itself; labels are others, too.
+    return [where] if any(row.get("outcome") not in (None, "", row.get("prediction")) for row in rows) else []
 
 
 def look_at(data, where):
