@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Phases:
         self.plan: Plan | None = None
         self.record: GenerationRecord | None = None
         self.results: Results = {}
-        self._path = path
+        self._path, self._lock = path, threading.Lock()
         for value in _read(path):
             try:
                 self._take(value)
@@ -94,7 +95,8 @@ class Phases:
             log.warning("result not kept for a resume", domain=domain, split=split, error=str(error))
 
     def _append(self, value: Mapping[str, Any]) -> None:
-        append_line(self._path, value)
+        with self._lock:  # domains may be evaluated at the same time
+            append_line(self._path, value)
 
     def _take(self, value: Mapping[str, Any]) -> None:
         phase = value["phase"]

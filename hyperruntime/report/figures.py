@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from itertools import pairwise
@@ -67,7 +68,8 @@ def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(f"{title}\n", loc="left", fontsize=14, fontweight="bold", color=_INK, parse_math=False)
+    shown = "".join(letter if letter.isprintable() else "?" for letter in title)
+    axes.set_title(f"{shown}\n", loc="left", fontsize=14, fontweight="bold", color=_INK, parse_math=False)
     axes.text(0, 1.02, _summary(nodes), transform=axes.transAxes, fontsize=10, color=_FAINT)
     axes.set_xlabel("generation", color=_FAINT)
     axes.set_ylabel("score", color=_FAINT)
@@ -147,7 +149,8 @@ def _rendered(figure: Figure) -> dict[str, bytes]:
     from matplotlib import rc_context
 
     pictures = {}
-    with rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "none"}):
+    with rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)  # it draws a box
         for kind, facts in _FORMATS.items():
             buffer = BytesIO()
             figure.savefig(buffer, format=kind, metadata=facts)

@@ -172,8 +172,10 @@ class _Import:
             self._archive.mark(Mark(kind="no-selection", genid=found.genid))
 
     def _apply(self, parent: str, patch: bytes, name: GenId) -> str:
-        text = patch.replace(b"\r\n", b"\n") if patch.startswith(b"diff --git ") and b"\r\n" in patch[:200] else patch
-        return self._store.apply_patch(parent, text, name, protected=self._protected, max_file_bytes=_LARGEST).commit
+        snapshot = self._store.apply_patch(
+            parent, patch, name, protected=self._protected, max_file_bytes=_LARGEST, fuzz=True
+        )
+        return snapshot.commit
 
 
 def _selection_score(domains: Sequence[OriginalDomain], found: OriginalGeneration) -> float | None:
