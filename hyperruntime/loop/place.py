@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -63,6 +64,7 @@ class Place:
         self._workdir = workdir or self._repo
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
+        self._starting = threading.Lock()
         self._way, self._step, self._models = Way(), folder.name, models
         self.model = setting.options.model
         self._env = {
@@ -105,8 +107,9 @@ class Place:
             BudgetExceededError: a model was asked for more than a budget has, whatever became of the command.
             ContainerLostError: the container ended meanwhile.
         """
-        if self._container is None:
-            self.start()
+        with self._starting:
+            if self._container is None:
+                self.start()
         assert self._container is not None
         try:
             return self._container.exec(

@@ -78,7 +78,9 @@ class Standings:
         name = generation_name(record.genid)
         source, target = self._layout.generation(record.genid), self.folder / name
         if target.is_dir():
-            write_atomic(target / METADATA, json_document(read_json(source / METADATA)))
+            now = json_document(read_json(source / METADATA))
+            if json_document(read_json(target / METADATA)) != now:
+                write_atomic(target / METADATA, now)
         else:
             add_generation(self._domains, source, target, self._add)
 

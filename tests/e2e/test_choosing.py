@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -75,7 +76,8 @@ def parents(summary: RunSummary) -> list[object]:
 
 def test_a_program_of_the_agent_s_own_chooses_by_what_it_sees(run: Run) -> None:
     summary = run(
-        "print('looking')\nprint(max(ids, key=lambda genid: (len(facts[genid]['prev_patch_files']), str(genid))))\n"
+        "print('looking')\n"
+        "print(max(ids, key=lambda genid: len(facts[genid]['prev_patch_files'] + facts[genid]['curr_patch_files'])))\n"
     )
     assert parents(summary) == [None, "initial", 1, 2]
     report = json.loads((Path(summary.run_dir) / "standings/gen_2/circle_packing_eval_val/report.json").read_text())
@@ -86,7 +88,10 @@ def test_a_program_of_the_agent_s_own_chooses_by_what_it_sees(run: Run) -> None:
 def test_it_may_evolve_and_fail(run: Run) -> None:
     actions = {1: "open(f'{repo}/choose.py', 'w').write('print(77)\\n'); improve()"}
     summary = run("print(ids[-1])\n", actions)
-    assert parents(summary) == [None, "initial", "initial", 2]
+    assert parents(summary) == [None, "initial", 1, 2]  # the newest, says the first generation
+    log = (Path(summary.run_dir) / "select_next_parent.log").read_text()
+    asked = re.findall(r"== generation (\d): generation (\w+) is asked", log)
+    assert asked == [("1", "initial"), ("2", "1"), ("2", "initial"), ("3", "2"), ("3", "initial")]
     metadata = json.loads((Path(summary.run_dir) / "gen_1/metadata.json").read_text())
     assert (metadata["can_select_next_parent"], metadata["valid_parent"]) == (False, True)
 

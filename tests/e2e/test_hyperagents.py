@@ -201,6 +201,26 @@ def test_an_agent_cannot_forge_what_it_scores(run: Run, checkout: Path, model: M
     assert {path for path, _ in record.dropped} == {"domains/report.py", "domains/extra.py"}
 
 
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "shutil.rmtree(folder); os.symlink('/etc', folder)",
+        "os.remove(table); os.mkfifo(table)",
+        "os.remove(table); os.symlink('/etc/passwd', table)",
+        "open(table, 'w').truncate(1 << 40)",
+        "open(table, 'w').write('no table')",
+        "open(table, 'ab').write(b'\\xff\\x00\"')",
+    ],
+)
+def test_results_that_are_none_fail_the_evaluation_and_nothing_else(run: Run, model: Model, deed: str) -> None:
+    """What the harness wrote is spoilt when its process ends."""
+    at_exit = "\n\nimport atexit, shutil\nfolder = '/tmp/paper_review_eval'\ntable = folder + '/predictions.csv'\n"
+    model.edits[1] = {"task_agent.py": f"{at_exit}atexit.register(lambda: exec({deed!r}))\n"}
+    summary = run(max_generation=2, parent_selection="best")
+    assert failures(summary) == [None, "evaluation", None]
+    assert not list((Path(summary.run_dir) / "work").iterdir())
+
+
 def test_what_does_not_load_or_fails_is_told_apart(run: Run, model: Model) -> None:
     model.edits = {
         3: {"task_agent.py": "import nothing_of_this_name\n"},
