@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hyperruntime import Limits, Runtime
+from hyperruntime import Runtime
 from hyperruntime.git import git
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import start_run
@@ -118,7 +118,6 @@ def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Call
             max_generation=0,
             run_id=run_id,
             output_dir_parent=str(tmp_path / "out"),
-            limits=Limits(pids=128),
             **options,
         )
         (record,) = start_run(runtime, made).generations
