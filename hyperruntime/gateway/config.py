@@ -156,6 +156,7 @@ class ClientLimits:
 
     Attributes:
         body_bytes: of a request.
+        held_bytes: of all requests at once; more are refused for the time being (429).
         answer_bytes: of an answer that does not stream, or of one event of a stream.
         connections: open at once; more are closed at once.
         concurrency: requests at once; more wait.
@@ -163,6 +164,7 @@ class ClientLimits:
     """
 
     body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
+    held_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
     answer_bytes: int = attrs.field(default=32 * MIB, validator=_positive)
     connections: int = attrs.field(default=128, validator=_positive)
     concurrency: int = attrs.field(default=32, validator=_positive)

@@ -38,6 +38,7 @@ class Exchange:
         money: what that cost.
         generated: the tokens themselves, when asked for.
         error: a fixed word, and a sentence.
+        pending: whether the upstream has a request and its answer is not here yet; not in the log.
     """
 
     seat: str
@@ -56,12 +57,13 @@ class Exchange:
     money: float = 0.0
     generated: dict[str, Any] | None = None
     error: str = ""
+    pending: bool = False
     started: float = attrs.field(factory=time.monotonic)
     time: float = attrs.field(factory=time.time)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a line of the log."""
-        line = attrs.asdict(self, filter=lambda field, _: field.name not in ("started", "tokens"))
+        line = attrs.asdict(self, filter=lambda field, _: field.name not in ("pending", "started", "tokens"))
         used = self.tokens or Tokens()
         usage = {"input_tokens": used.input, "output_tokens": used.output, "estimated": used.estimated}
         for name in ("first_byte_s", "duration_s"):

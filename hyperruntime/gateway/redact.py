@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
 
 MARK = "[redacted]"
@@ -15,17 +16,20 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """Start with some."""
         self._secrets: frozenset[bytes] = frozenset()
+        self._lock = threading.Lock()
         for secret in secrets:
             self.add(secret)
 
     def add(self, secret: str) -> None:
         """Know one more, also as JSON writes it."""
         if len(secret) >= _SHORTEST:
-            self._secrets |= {secret.encode(), json.dumps(secret)[1:-1].encode()}
+            with self._lock:
+                self._secrets |= {secret.encode(), json.dumps(secret)[1:-1].encode()}
 
     def remove(self, secret: str) -> None:
         """Forget one that is no longer valid."""
-        self._secrets -= {secret.encode(), json.dumps(secret)[1:-1].encode()}
+        with self._lock:
+            self._secrets -= {secret.encode(), json.dumps(secret)[1:-1].encode()}
 
     def clean(self, data: bytes) -> bytes:
         """Return bytes without them."""

@@ -12,7 +12,7 @@ from hyperruntime.gateway import tape
 from hyperruntime.gateway.budget import Tokens
 from hyperruntime.gateway.exchange import Exchange, LineFile
 from hyperruntime.gateway.redact import Redactor
-from hyperruntime.gateway.request import Call, RefusedError, error_event
+from hyperruntime.gateway.request import COUNT_PATH, Call, RefusedError, error_event
 from hyperruntime.gateway.sse import EventSplitter, EventTooLongError
 from hyperruntime.gateway.tokens import TokenRecord
 from hyperruntime.gateway.upstream import Answer
@@ -45,7 +45,10 @@ class Relay:
         self._streaming = self._complete = False
 
     def used(self) -> Tokens:
-        """Return what the exchange used, as far as it went; nothing where the upstream refused it."""
+        """Return what the exchange used, as far as it went; nothing where the upstream refused it.
+
+        An answer that nobody waited for counts with what it was asked: else a client that leaves early asks for free.
+        """
         exchange = self._exchange
         if self._generated is not None:
             exchange.generated = self._generated.to_json()
@@ -55,7 +58,7 @@ class Relay:
             return self._usage.total(
                 complete=self._complete, request_bytes=exchange.request_bytes, answer_bytes=exchange.answer_bytes
             )
-        return Tokens()
+        return estimate(exchange.request_bytes, 0) if exchange.pending else Tokens()
 
     async def whole(self, answer: Answer) -> web.Response:
         """Return an answer that came in one piece; the sender has read it."""
@@ -63,7 +66,8 @@ class Relay:
         data = self._redactor.clean(b"".join([piece async for piece in answer.body]))
         exchange.status, exchange.answer_bytes = answer.status, len(data)
         if answer.status == _OK:
-            self._tokens = parse_usage(data) or estimate(exchange.request_bytes, len(data))
+            asks_model = self._call.path != COUNT_PATH
+            self._tokens = parse_usage(data) or estimate(exchange.request_bytes, len(data)) if asks_model else Tokens()
             if self._generated is not None:
                 self._generated.see_body(data)
         else:

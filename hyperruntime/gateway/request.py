@@ -11,15 +11,17 @@ import attrs
 from hyperruntime.gateway.config import Wire
 
 MODELS_PATH = "/v1/models"
+COUNT_PATH = "/v1/messages/count_tokens"  # costs nothing
 PATHS: Mapping[str, Wire] = {
     "/v1/chat/completions": "openai",
     "/v1/completions": "openai",
     "/v1/embeddings": "openai",
     "/v1/messages": "anthropic",
-    "/v1/messages/count_tokens": "anthropic",
+    COUNT_PATH: "anthropic",
 }
 _WITH_STREAM_OPTIONS = ("/v1/chat/completions", "/v1/completions")
 _MAX_MODEL = 200
+_MAX_NESTS = 500_000  # an empty list is 2 bytes of JSON and 60 of memory
 
 
 class RefusedError(Exception):
@@ -79,23 +81,31 @@ class Call:
         return self.stream and self.path in _WITH_STREAM_OPTIONS and not asked
 
     def encode(self, send_as: str | None, extra: Mapping[str, Any] | None = None) -> bytes:
-        """Return the body for the upstream: its name of the model, and a stream that tells its usage."""
+        """Return the body for the upstream: its name of the model, and a stream that tells its usage.
+
+        Raises:
+            RefusedError: it holds a number that JSON cannot say again.
+        """
         body = {**self.body, **(extra or {}), "model": send_as or self.model}
         if self.adds_usage:
             options = self.body.get("stream_options")
             body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         try:
-            return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except UnicodeEncodeError:  # half of a pair, which only JSON's own escape can say
             return json.dumps(body, separators=(",", ":")).encode()
+        except ValueError:
+            raise RefusedError(400, "invalid_json", "a number is too large to be sent on") from None
 
 
 def parse_call(path: str, body: bytes, headers: Mapping[str, str]) -> Call:
     """Return what a request asks for.
 
     Raises:
-        RefusedError: the body is no JSON object with a model.
+        RefusedError: the body is no JSON object with a model, or has too many parts.
     """
+    if body.count(b"[") + body.count(b"{") > _MAX_NESTS:
+        raise RefusedError(413, "body_too_large", f"a body may have {_MAX_NESTS} lists and objects")
     try:
         parsed = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -28,6 +28,7 @@ from hyperruntime.gateway.request import (
     error_body,
     parse_call,
 )
+from hyperruntime.gateway.room import Room
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
 
 BUDGET_KIND = "budget_exceeded"
@@ -64,6 +65,7 @@ class Service:
         self._name, self._token, self._meter, self._shared = name, token, meter, shared
         self._on_refused = on_refused
         self._slots = asyncio.Semaphore(shared.config.limits.concurrency)
+        self._room = Room(shared.config.limits)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, whatever it is."""
@@ -74,6 +76,9 @@ class Service:
             return await self._answer(request, exchange)
         except asyncio.CancelledError:
             exchange.error = exchange.error or "client_gone: the client did not wait for the end"
+            raise
+        except Exception as error:
+            exchange.error = exchange.error or f"internal: {error!r}"
             raise
         finally:
             exchange.duration_s = time.monotonic() - exchange.started
@@ -107,14 +112,15 @@ class Service:
     async def _serve(
         self, request: web.BaseRequest, exchange: Exchange, deadline: asyncio.Timeout
     ) -> web.StreamResponse:
-        if not hmac.compare_digest(client_token(request.headers).encode(), self._token.encode()):
+        shown = client_token(request.headers).encode(errors="replace")
+        if not hmac.compare_digest(shown, self._token.encode()):
             raise RefusedError(401, "wrong_token", "this is not the token of this container")
         self._check_endpoint(request)
         if request.path == MODELS_PATH:
             exchange.status = 200
             return web.json_response(self._models())
-        async with self._slots:
-            body = await self._read_body(request)
+        async with self._slots, self._room.share() as take:
+            body = await self._read_body(request, take)
             exchange.request_bytes = len(body)
             call = parse_call(request.path, body, _forwarded(request))
             exchange.model, exchange.stream = call.model, call.stream
@@ -139,7 +145,7 @@ class Service:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise RefusedError(415, "compressed_body", "send the body without Content-Encoding")
 
-    async def _read_body(self, request: web.BaseRequest) -> bytes:
+    async def _read_body(self, request: web.BaseRequest, take: Callable[[int], None]) -> bytes:
         limits = self._shared.config.limits
         too_large = RefusedError(413, "body_too_large", f"a body may have {limits.body_bytes} bytes")
         if (request.content_length or 0) > limits.body_bytes:
@@ -148,6 +154,7 @@ class Service:
         try:
             async with asyncio.timeout(limits.client_s):
                 async for piece in request.content.iter_any():
+                    take(len(piece))
                     body += piece
                     if len(body) > limits.body_bytes:
                         raise too_large

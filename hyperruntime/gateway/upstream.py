@@ -98,11 +98,14 @@ class Sender:
             exchange.attempts += 1
             last = exchange.attempts > self._config.retries
             wait_s = self._backoff(exchange.attempts)
+            exchange.pending = True
             try:
                 answer = await self._attempt(call, upstream, body)
                 if not answer.streams:
                     answer = await self._read(answer, exchange)
+                exchange.pending = False
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                exchange.pending = False
                 if last or time.monotonic() + wait_s > deadline:
                     raise _unreachable(upstream, error) from None
             else:

@@ -257,6 +257,44 @@ def test_a_used_up_budget_refuses_and_says_so_on_the_host(start: Callable[..., R
     assert rig.gateway.spent.requests == 3
 
 
+def test_a_client_that_does_not_wait_for_its_answer_pays_for_the_question(start: Callable[..., Rig]) -> None:
+    rig = start(Reply(pieces=(b"{}",), pause_s=30.0))
+    seat = rig.seat(budget=Budget(tokens=900))
+    body = json.dumps({"model": "m", "prompt": "x" * 4000}).encode()
+    client = raw(seat)
+    client.sendall(head_of(seat, len(body)) + body)
+    wait_for(lambda: len(rig.upstream.received) == 1)
+    client.close()
+    wait_for(lambda: len(rig.lines()) == 1)
+    assert 1000 <= seat.spent.input_tokens < 1100
+    assert rig.lines()[0]["usage"]["estimated"] is True
+    assert ask(seat, {"model": "m"})[0] == 403
+
+
+def test_counting_tokens_costs_none(start: Callable[..., Rig]) -> None:
+    rig = start(json_reply({"input_tokens": 12}))
+    seat = rig.seat(budget=Budget(tokens=1))
+    for _ in range(2):
+        assert ask(seat, {"model": "c"}, "/v1/messages/count_tokens") == (200, {"input_tokens": 12})
+    assert (seat.spent.requests, seat.spent.input_tokens) == (2, 0)
+
+
+def test_what_one_container_holds_is_bounded_and_others_are_served(start: Callable[..., Rig]) -> None:
+    rig = start(chat("hello"), limits=ClientLimits(body_bytes=1000, held_bytes=2500))
+    seat, other = rig.seat(), rig.seat("gen-2")
+    clients = [raw(seat) for _ in range(3)]
+    for client in clients:
+        client.sendall(head_of(seat, 1000) + b"{" + b" " * 898)
+    assert b"too_much_at_once" in read_all(clients.pop())
+    body = json.dumps({"model": "m", "pad": "x" * 900}).encode()
+    assert ask(seat, body)[0] == 429
+    assert ask(other, body)[0] == 200
+    for client in clients:
+        client.close()
+    wait_for(lambda: len(rig.lines()) == 5)
+    assert ask(seat, body)[0] == 200, "there is room again"
+
+
 def test_money_is_counted_by_the_price_table(start: Callable[..., Rig]) -> None:
     rule = ModelRule(name="m", upstream="openai", input_price=2.0, output_price=10.0)
     rig = start(chat("hello", 1_000_000, 100_000), models=(rule,))
@@ -269,10 +307,11 @@ def test_money_is_counted_by_the_price_table(start: Callable[..., Rig]) -> None:
 def test_another_containers_token_is_refused(start: Callable[..., Rig]) -> None:
     rig = start(chat("hello"))
     seat, other = rig.seat(), rig.seat("gen-2")
-    for token in (other.token, "", "x", KEY):
+    for token in (other.token, "", "x", "\xff", KEY):
         assert ask(seat, {"model": "m"}, token=token)[0] == 401
     assert rig.upstream.received == []
-    assert [line["seat"] for line in rig.lines()] == ["gen-1"] * 4
+    assert [line["seat"] for line in rig.lines()] == ["gen-1"] * 5
+    assert {line["status"] for line in rig.lines()} == {401}
 
 
 def test_keys_and_tokens_are_in_no_log_and_no_answer(start: Callable[..., Rig], tmp_path: Path) -> None:
@@ -307,6 +346,20 @@ def test_what_is_no_request_is_refused(start: Callable[..., Rig], body: bytes, p
     assert rig.lines()[0]["status"] == status
 
 
+def head_of(seat: Seat, length: int) -> bytes:
+    """Return a request's head."""
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\nContent-Length: {length}\r\n\r\n"
+    return head.encode()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def raw(seat: Seat) -> socket.socket:
     """Return a bare connection."""
     client = socket.socket(socket.AF_UNIX)
@@ -320,9 +373,9 @@ def test_slow_clients_are_dropped_and_others_served(start: Callable[..., Rig]) -
     seat, other = rig.seat(), rig.seat("gen-2")
     began = time.monotonic()
     clients = [raw(seat) for _ in range(20)]
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\nContent-Length: 100\r\n\r\n"
+    head = head_of(seat, 100)
     for index, client in enumerate(clients):
-        client.sendall(head[:50].encode() if index % 2 else head.encode() + b"{")
+        client.sendall(head[:50] if index % 2 else head + b"{")
     assert ask(other, {"model": "m"})[0] == 200, "another container is served meanwhile"
     answers = [read_all(client) for client in clients]
     assert time.monotonic() - began < 5

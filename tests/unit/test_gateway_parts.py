@@ -103,6 +103,19 @@ def test_a_malformed_request_is_refused(body: bytes) -> None:
     assert refused.value.status == 400
 
 
+def test_a_request_of_too_many_parts_is_refused_before_it_is_parsed() -> None:
+    body = b'{"model": "m", "a": [' + b"[]," * 600_000 + b"[]]}"
+    with pytest.raises(RefusedError, match="lists and objects") as refused:
+        parse_call(CHAT, body, {})
+    assert refused.value.status == 413
+
+
+def test_a_number_that_cannot_be_said_again_is_refused() -> None:
+    with pytest.raises(RefusedError, match="number") as refused:
+        parse_call(CHAT, b'{"model": "m", "temperature": 1e999}', {}).encode(None)
+    assert refused.value.status == 400
+
+
 def test_a_model_named_twice_is_one_model() -> None:
     call = parse_call(CHAT, b'{"model": "dear", "model": "cheap"}', {})
     assert call.model == "cheap"
