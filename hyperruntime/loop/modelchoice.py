@@ -6,12 +6,14 @@ Imports the gateway's values, options and layout.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
 from hyperruntime.agents import template_names
-from hyperruntime.gateway.config import Budget, GatewayConfig
+from hyperruntime.errors import GatewayConfigError
+from hyperruntime.gateway.config import Budget, GatewayConfig, ModelRule
 from hyperruntime.gateway.derive import derive_config, read_dotenv
 from hyperruntime.gateway.source import load_source, require_servers
 from hyperruntime.loop.layout import Layout
@@ -35,7 +37,8 @@ def choose_gateway(
         required: whether the run had one before, or its agent cannot do without.
 
     Raises:
-        GatewayConfigError: there is no server, or its key or configuration cannot be read.
+        GatewayConfigError: there is no server, its key or configuration cannot be read, or money is to be counted
+            where nothing has a price.
         SpecError: the model is not one of the configuration's.
     """
     config = _base(options, agent, required=required)
@@ -46,7 +49,18 @@ def choose_gateway(
     for upstream in config.upstreams:
         upstream.check()
     budget = _limits(options, "budget", config.budget)
+    if any(one.money is not None for one in (budget, generation_budget(options))):
+        _check_prices(config.models[:1] if options.model is not None else config.models)
     return attrs.evolve(config, budget=budget, log=config.log or str(layout.exchanges))
+
+
+def _check_prices(models: Sequence[ModelRule]) -> None:
+    """Do nothing where something costs money: else a budget of money would never end."""
+    if not any(rule.input_price or rule.output_price for rule in models):
+        raise GatewayConfigError(
+            "a budget of money is given, and no model has a price; give input_price and output_price in a file with a "
+            "table [gateway], or a budget of tokens"
+        )
 
 
 def agent_directory(agent: str) -> Path | None:

@@ -142,6 +142,22 @@ def test_budgets_of_the_options_go_over_those_of_the_file(tmp_path: Path) -> Non
     assert config.budget == Budget(requests=5, tokens=9)
 
 
+@pytest.mark.parametrize("budget", ["budget_money", "budget_generation_money"])
+def test_a_budget_of_money_needs_prices(tmp_path: Path, budget: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        "[gateway]\nupstreams = [{name='u', url='http://u/v1'}]\n"
+        "models = [{name='free', upstream='u'}, {name='paid', upstream='u', output_price=2.0}]\n"
+    )
+    wish: dict[str, Any] = {budget: 1.0, "gateway": str(path)}
+    for model in (None, "paid"):
+        assert choose(tmp_path, model=model, **wish) is not None
+    with pytest.raises(GatewayError, match="no model has a price"):
+        choose(tmp_path, model="free", **wish)
+    with pytest.raises(GatewayError, match="no model has a price"):
+        choose(tmp_path, "OPENAI_BASE_URL=http://there/v1\n", **{budget: 1.0})
+
+
 BOTH = GatewayConfig(
     upstreams=(Upstream(name="o", url="http://o/v1"), Upstream(name="a", url="http://a", wire="anthropic")),
     models=(
