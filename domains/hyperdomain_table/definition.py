@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -57,6 +58,14 @@ def _all_text(instance: object, attribute: attrs.Attribute[Any], value: tuple[ob
         raise SpecError(attribute.name, value, "a list of texts, each once")
 
 
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    if not 0 < value < math.inf:
+        raise SpecError(attribute.name, value, "seconds above zero")
+
+
+_TEXT = attrs.validators.instance_of(str)
+
+
 @attrs.frozen(kw_only=True)
 class Definition:
     """A data set.
@@ -74,18 +83,20 @@ class Definition:
     name: str = attrs.field(validator=_named)
     files: tuple[SplitFile, ...]
     inputs: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_all_text)
-    label: str = attrs.field(default="label", validator=attrs.validators.instance_of(str))
-    id: str | None = None
+    label: str = attrs.field(default="label", validator=_TEXT)
+    id: str | None = attrs.field(default=None, validator=attrs.validators.optional(_TEXT))
     ordered: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_all_text)
-    description: str = "a table of questions with known answers"
-    image: str = "base"
-    agent: str = "llm"
-    task_timeout_s: float = attrs.field(default=600.0, converter=float)
+    description: str = attrs.field(default="a table of questions with known answers", validator=_TEXT)
+    image: str = attrs.field(default="base", validator=_TEXT)
+    agent: str = attrs.field(default="llm", validator=_TEXT)
+    task_timeout_s: float = attrs.field(default=600.0, converter=float, validator=_positive)
 
     def __attrs_post_init__(self) -> None:
         """Check that no agent is shown the answer."""
         if self.label in self.inputs:
             raise SpecError("inputs", self.inputs, f"columns without the label {self.label!r}")
+        if self.label == self.id:
+            raise SpecError("id", self.id, "another column than the label: agents see ids")
         if len(self.ordered) == 1:
             raise SpecError("ordered", self.ordered, "at least two labels, or none")
 

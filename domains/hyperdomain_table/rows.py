@@ -17,6 +17,7 @@ from hyperruntime.units import MIB
 
 _MAX_FIELD_BYTES = 64 * MIB
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_ID = 120  # it becomes part of a file's name
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +46,8 @@ def read_rows(definition: Definition, path: Path) -> dict[str, Row]:
             if name in rows:
                 raise SpecError("id", name, f"each id once ({path}, row {number})")
             rows[name] = row
+        if not rows:
+            raise SpecError("file", str(path), "a table with at least one row")
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, SpecError):
             raise
@@ -69,17 +72,22 @@ def _json_record(line: str, path: Path) -> Mapping[str, Any]:
 
 
 def _row(definition: Definition, record: Mapping[str, Any], number: int, where: str) -> tuple[str, Row]:
+    if None in record:
+        raise SpecError("row", number, f"as many fields as the first line ({where})")
     key = definition.id or ("id" if "id" in record else None)
     shown = definition.inputs or tuple(name for name in record if name not in (key, definition.label))
     for column in (*shown, definition.label, *((key,) if key else ())):
-        if column is None or record.get(column) is None:
+        if record.get(column) is None:
             raise SpecError("column", column, f"a value in every row; there is none in {where}")
     name = _UNSAFE.sub("_", str(record[key])) if key else f"row-{number}"
+    if not 0 < len(name) <= _MAX_ID:
+        raise SpecError("id", name, f"1 to {_MAX_ID} characters ({where})")
     return name, Row(inputs={column: record[column] for column in shown}, label=_label(definition, record, where))
 
 
 def _label(definition: Definition, record: Mapping[str, Any], where: str) -> str:
-    label = str(record[definition.label]).strip()
+    value = record[definition.label]
+    label = str(value).strip() if isinstance(value, (str, int, float)) else ""
     if not label or (definition.ordered and label not in definition.ordered):
         allowed = f"one of {', '.join(definition.ordered)}" if definition.ordered else "a text that is not empty"
         raise SpecError("label", label, f"{allowed} ({where})")

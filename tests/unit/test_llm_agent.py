@@ -427,6 +427,21 @@ def test_a_summary_of_many_generations_stays_short(agent: Modules, tmp_path: Pat
     assert "generation 299" in text
 
 
+def test_of_a_long_past_the_newest_and_the_parent_are_read(
+    agent: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent.past, "_READ_GENERATIONS", 5)
+    evals, repo = tmp_path / "evals", make_repository(tmp_path / "repo")
+    for number in range(20):
+        write_generation(evals, str(number), None, 0.5)
+    git(repo, "commit", "-qm", "generation 7", "--allow-empty")
+    total, found = agent.past.read_generations(str(evals), "7")
+    assert (total, [one.name for one in found]) == (20, ["0", "7", "15", "16", "17", "18", "19"])
+    text = agent.past.summary(str(evals), repo)
+    assert "20 generations; shown are 7" in text
+    assert "generation 7 (this repository)" in text
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{", b'{"hyperruntime": 5}', b"[" * 100_000, b"\xff", b'{"score": NaN}']
 )

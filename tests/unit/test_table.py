@@ -85,6 +85,13 @@ def test_what_later_agents_read_of_a_wrong_answer_does_not_tell_the_label(review
         ("rows.csv", "id,text,outcome\n1,a,good\n1,b,bad\n", "each id once"),
         ("rows.csv", "id,text,outcome\n1,a,excellent\n", "one of bad, fair, good"),
         ("rows.csv", "id,text\n1,a\n", "there is none"),
+        ("rows.csv", "id,text,outcome\n", "at least one row"),
+        ("rows.csv", "id,text,outcome\n,a,good\n", "1 to 120 characters"),
+        ("rows.csv", "id,text,outcome\n" + "1" * 121 + ",a,good\n", "1 to 120 characters"),
+        ("rows.csv", "id,text,outcome\n1,a,good,more\n", "as many fields as the first line"),
+        ("reviews.toml", 'id = "outcome"' + DEFINITION, "agents see ids"),
+        ("reviews.toml", "task_timeout_s = nan\n" + DEFINITION, "seconds above zero"),
+        ("reviews.toml", "image = 3\n" + DEFINITION, "documented types"),
     ],
 )
 def test_a_table_that_cannot_be_used_says_where_it_is_wrong(reviews: Path, name: str, text: str, problem: str) -> None:

@@ -6,9 +6,11 @@ Everything here may be missing, cut short or of another shape: what cannot be re
 import csv
 import json
 import math
+import os
 import subprocess
 from pathlib import Path
 
+_READ_GENERATIONS = 400  # what it costs to know the past must not grow with it
 _SHOWN_GENERATIONS = 12
 _SHOWN_TASKS = 8
 _REPORT_CHARS = 1500
@@ -35,13 +37,16 @@ class Generation:
             self.score = sum(scores) / len(scores)
 
 
-def read_generations(evals_folder):
-    """Return the generations of a folder, oldest first."""
+def read_generations(evals_folder, parent=None):
+    """Return how many generations a folder has, and the newest of them, oldest first; and the first and the parent."""
     folder = Path(evals_folder) if evals_folder else None
     if folder is None or not folder.is_dir():
-        return []
-    found = [Generation(path) for path in folder.glob("gen_*") if path.is_dir()]
-    return sorted(found, key=lambda one: (one.name.isdigit(), int(one.name) if one.name.isdigit() else 0, one.name))
+        return 0, []
+    names = [entry.name.removeprefix("gen_") for entry in os.scandir(folder) if entry.name.startswith("gen_")]
+    names.sort(key=lambda name: (name.isdecimal(), int(name) if name.isdecimal() else 0, name))
+    chosen = [name for name in names[:-_READ_GENERATIONS] if name == parent or name == names[0]]
+    found = [Generation(folder / f"gen_{name}") for name in chosen + names[-_READ_GENERATIONS:]]
+    return len(names), found
 
 
 def parent_of(repo):
@@ -56,12 +61,13 @@ def parent_of(repo):
 
 def summary(evals_folder, repo):
     """Return what is known, as Markdown: all scores or the best and newest, and what the parent got wrong."""
-    generations = read_generations(evals_folder)
+    here = parent_of(repo)
+    total, generations = read_generations(evals_folder, here)
     if not generations:
         return "Nothing: there is no earlier generation to read about."
     by_name = {one.name: one for one in generations}
-    parent = by_name.get(parent_of(repo))
-    lines = [*_table(generations, parent)]
+    parent = by_name.get(here)
+    lines = [*_table(generations, parent, total)]
     if parent is not None:
         lines += ["", f"This repository is generation {parent.name}; what it did:"]
         for evaluation in parent.evaluations:
@@ -72,14 +78,14 @@ def summary(evals_folder, repo):
     return text if len(text) <= _SUMMARY_CHARS else text[:_SUMMARY_CHARS] + "\n[... the rest is in the folder]"
 
 
-def _table(generations, parent):
+def _table(generations, parent, total):
     """Return a line per generation; of many, the best, the newest and the parent."""
     shown = generations
     if len(generations) > 2 * _SHOWN_GENERATIONS:
         best = sorted((one for one in generations if one.score is not None), key=lambda one: -one.score)
         chosen = {*best[:_SHOWN_GENERATIONS], *generations[-_SHOWN_GENERATIONS:], parent or generations[0]}
         shown = [one for one in generations if one in chosen]
-    lines = [f"{len(generations)} generations; shown are {len(shown)}. Scores are of the training tasks."]
+    lines = [f"{total} generations; shown are {len(shown)}. Scores are of the training tasks."]
     for one in shown:
         score = "no score" if one.score is None else f"score {one.score:.4f}"
         origin = f", from {one.parent}" if one.parent is not None else ""
