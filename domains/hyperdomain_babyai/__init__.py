@@ -64,17 +64,19 @@ class BabyAI:
             raise HyperRuntimeError("the domain babyai needs minigrid; run `pip install 'hyperruntime[babyai]'`")
         if self._levels is not LEVELS:
             _check_levels(self._levels)
-        first = _FIRST_SEEDS[split]
+        if split not in _FIRST_SEEDS:
+            raise KeyError(split)
         return tuple(
-            Task(id=f"{level}.{first + number}", inputs={"level": level})
+            Task(id=f"{level}.{split}-{number}", inputs={"level": level})  # agents see ids: no seed is in them
             for number in range(EPISODES)
             for level in self._levels
         )[:limit]
 
     def dialogue(self, task: Task) -> Dialogue:
         """Return an episode that is about to begin."""
-        level, _, seed = task.id.rpartition(".")
-        return Episode(_PREFIX + level, int(seed))
+        level, _, which = task.id.rpartition(".")
+        split, _, number = which.partition("-")
+        return Episode(_PREFIX + level, _FIRST_SEEDS[split] + int(number))
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - what our own episode said of itself
         """Return the progress that an episode came to."""

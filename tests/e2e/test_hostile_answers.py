@@ -166,7 +166,7 @@ def test_an_episode_takes_any_turn_for_what_it_is(evaluate: Callable[..., Path])
 
 def test_an_agent_that_writes_turns_past_the_harness_gains_none(evaluate: Callable[..., Path]) -> None:
     body = """
-turns = [{"task_id": t, "turn": n, "prediction": p, "error": None} for t in ("GoToLocal-v0.1000", "x", None, [])
+turns = [{"task_id": t, "turn": n, "prediction": p, "error": None} for t in ("GoToLocal-v0.train-0", "x", None, [])
          for n in (-1, 0, 7, 10 ** 30, "0", None, [], True) for p in ("turn left",)]
 junk = b"[" * 100_000 + b"\\n" + b"\\xff\\x00{}\\n" * 1000 + b"x" * 9_000_000 + b"\\n"
 for path in (f"/proc/{os.getppid()}/fd/1", f"/proc/{os.getppid()}/fd/3", "/proc/1/fd/1"):

@@ -20,6 +20,16 @@ You improve a program: an agent that answers tasks by asking a language model, a
 running on. You change its repository with the tools; whatever you leave there is the next generation. It is then \
 measured on tasks, most of which you have never seen."""
 
+MUST_STAY = """\
+# What must stay
+
+- `run_meta_agent.py` with its options, and `MetaAgent(model, chat_history_file).forward(repo_path, eval_path, \
+iterations_left)`.
+- `TaskAgent(model, chat_history_file).forward(inputs)`, which returns `(prediction, history)`; the prediction is a \
+JSON value.
+- `hyperrun.toml` and `domains/`: changes there are dropped.
+- There is no network but the model's; only what is installed can be imported."""
+
 
 def task(inputs, how):
     """Return the message that states a task.
@@ -73,14 +83,7 @@ anything.
 helps on tasks of the same kind that nobody has seen; answers of single tasks must not be written into the code.
 3. Try it: at least `python3 -B -c "import task_agent, meta_agent"`, better a small test of what you changed.
 
-# What must stay
-
-- `run_meta_agent.py` with its options, and `MetaAgent(model, chat_history_file).forward(repo_path, eval_path, \
-iterations_left)`.
-- `TaskAgent(model, chat_history_file).forward(inputs)`, which returns `(prediction, history)`; the prediction is a \
-JSON value.
-- `hyperrun.toml` and `domains/`: changes there are dropped.
-- There is no network but the model's; only what is installed can be imported.
+{MUST_STAY}
 
 When you are done, say in a few sentences what you changed and why you expect it to help."""
 
