@@ -53,7 +53,7 @@ def _read(folder: Path, language: str) -> Exercise:
         tests = {name: (folder / name).read_bytes() for name in _names(config, "test")}
         docs = [(folder / ".docs" / name) for name in _DOCS]
         statement = "\n".join(path.read_text(encoding="utf-8") for path in docs if path.is_file())
-        suite = Suite(language, tests, _others(folder, {*stubs, *tests}))
+        suite = Suite(language, tests, _others(folder, {*stubs, *tests}), folder.name)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError("polyglot", str(folder), f"an exercise that can be read ({error})") from error
     return Exercise(language=language, statement=statement, files=stubs, tests=suite)

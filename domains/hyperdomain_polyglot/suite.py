@@ -20,7 +20,7 @@ from hyperruntime.domain import Trial, TrialResult
 
 _CANARY = "_canary"
 _CANARY_LIVES = 3
-_TWICE = f'"$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
+_TWICE = f'cd "./$1" && shift || exit 2; "$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
 
 
 @attrs.frozen
@@ -31,12 +31,14 @@ class Suite:
         language: one of the languages that are known.
         tests: the test files by path.
         files: what stands beside program and tests, by path.
+        folder: name of the directory that they are in; recipes of C++ read the names of files off it.
         timeout_s: seconds they may take.
     """
 
     language: str
     tests: Mapping[str, bytes]
     files: Mapping[str, bytes]
+    folder: str = "exercise"
     timeout_s: float = 120.0
 
     def trial(self, files: Mapping[str, str]) -> Trial:
@@ -50,7 +52,9 @@ class Suite:
         assert language.with_canary is not None
         first = next(iter(tests))
         beside[f"{_CANARY}/{first}"] = language.with_canary(tests[first])
-        return Trial(args=("sh", "-c", _TWICE, "tests", *language.command), files=beside, timeout_s=self.timeout_s)
+        placed = {f"{self.folder}/{name}": content for name, content in beside.items()}
+        args = ("sh", "-c", _TWICE, "tests", self.folder, *language.command)
+        return Trial(args=args, files=placed, timeout_s=self.timeout_s)
 
     def count(self, result: TrialResult) -> tuple[int, int, str]:
         """Return how many tests passed; where only the whole is known, it counts as one."""

@@ -198,6 +198,33 @@ def test_where_there_is_only_an_exit_code_a_test_that_must_fail_shows_who_ends_e
     assert (score.value, score.detail) == (value, detail)
 
 
+def test_a_build_finds_its_files_by_the_name_of_its_directory(
+    exercises: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recipes of C++ in the public layout take the names of sources and tests from the directory they are in."""
+    folder = exercises / "cpp/exercises/practice/two-fer"
+    files = {
+        ".meta/config.json": '{"files": {"solution": ["two_fer.cpp"], "test": ["two_fer_test.cpp"]}}',
+        "CMakeLists.txt": "get_filename_component(exercise ${CMAKE_CURRENT_SOURCE_DIR} NAME)",
+        "two_fer.cpp": "",
+        "two_fer_test.cpp": "",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    cmake = tmp_path / "bin/cmake"
+    cmake.parent.mkdir()
+    name = "$(basename $PWD | tr - _)"
+    cmake.write_text(f"#!/bin/sh\ngrep -q right {name}.cpp && ! grep -q canary {name}_test.cpp\n")
+    cmake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{cmake.parent}:{os.environ['PATH']}")
+    domain = Polyglot(str(exercises / "cpp"))
+    (task,) = domain.tasks("train")
+    for program, value in (("right", 1.0), ("wrong", 0.0)):
+        (tmp_path / program).mkdir()
+        assert judge(domain, task, program, tmp_path / program).value == value
+
+
 def test_a_language_without_its_toolchain_says_so() -> None:
     suite = Suite("go", {"x_test.go": b""}, {})
     result = TrialResult(exit_code=127, stdout=b"", stderr=b"")
