@@ -20,7 +20,10 @@ from hyperruntime.domain import Trial, TrialResult
 
 _CANARY = "_canary"
 _CANARY_LIVES = 3
-_TWICE = f'cd "./$1" && shift || exit 2; "$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
+_TWICE = (
+    'cd "./$1" && shift || exit 2; '
+    f'"$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
+)
 
 
 @attrs.frozen
