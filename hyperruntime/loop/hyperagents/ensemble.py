@@ -86,7 +86,8 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
     for genid in ids:
         name = generation_name(genid)
         add_generation(domains, source / name, target / name, add_answers)
-        add_generation(domains, source / name, make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name, _add_training)
+        shown = make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name
+        add_generation(domains, source / name, shown, _add_training, training=True)
         patch = Path(AGENT_OUTPUT) / PATCH
         if (source / name / patch).is_file():
             write_file(layout.root / AGENT_ARCHIVE_VIEW / name / patch, (source / name / patch).read_bytes())
