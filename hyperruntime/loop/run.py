@@ -190,6 +190,8 @@ class _Run:
         self._answers: Standings | None = None
         if has_ensembles(opened.options, opened.domains):
             self._answers = Standings(opened.layout, ensemble.FOLDER, opened.domains, ensemble.add_answers)
+        elif opened.options.optimize_option != "only_agent":
+            log.warning("no ensembles: not all domains have them", domains=" ".join(opened.options.domains))
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
         """Make all generations that are missing; return what the run holds then."""
