@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -155,9 +155,14 @@ def _link_tree(source: Path, target: Path) -> None:
     """Make files appear at a second place, by hard links where the file system has them."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, copy_function=_link)
+        shutil.copytree(source, target, copy_function=_link, ignore=_links)
     else:
         _link(str(source), str(target))
+
+
+def _links(folder: str, names: Sequence[str]) -> list[str]:
+    """Return what is no file and no directory of its own: it could lead to any file of the host."""
+    return [name for name in names if os.path.islink(os.path.join(folder, name))]
 
 
 def _link(source: str, target: str) -> None:
