@@ -219,6 +219,8 @@ def _how_to_make(name: str) -> str:
         return f"`hyperrun image build {recipe.name}`"
     if is_local(name):
         return f"`hyperrun image build {name} --file ./Containerfile`, or `hyperrun image load` of an archive of it"
+    if "/" not in name:  # a name that is its maker's alone more often than a registry's
+        return f"`hyperrun image build {name} --file ./Dockerfile`, or `hyperrun image pull {name}`"
     return f"`hyperrun image pull {name}`"
 
 

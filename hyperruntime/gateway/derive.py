@@ -80,6 +80,20 @@ def derive_config(env_file: Path | None, environment: Mapping[str, str] | None =
     return GatewayConfig(upstreams=tuple(found), models=tuple(rules))
 
 
+def borrowed_url(env_file: Path) -> str:
+    """Return a variable of a ``.env`` file that says where a key of the host's environment goes; "" for none.
+
+    Raises:
+        GatewayConfigError: the file cannot be read.
+    """
+    filed = read_dotenv(env_file)
+    for family in _FAMILIES:
+        named = [name for name in family.urls if name in filed]
+        if named and os.environ.get(family.key) and not any(os.environ.get(name) for name in family.urls):
+            return named[0]
+    return ""
+
+
 def _upstream(
     family: _Family, known: Mapping[str, str], filed: Mapping[str, str], env_file: Path | None
 ) -> Upstream | None:

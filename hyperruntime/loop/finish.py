@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -40,6 +40,7 @@ from hyperruntime.loop.metadata import (
 from hyperruntime.loop.phases import forget_phases
 from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.setting import Setting
+from hyperruntime.loop.standings import read_json
 from hyperruntime.loop.storage import finish_directory, json_document, storage_errors, write_file
 
 _PRIVATE_FAILURES = ("evaluation", "timeout", "infrastructure")
@@ -101,7 +102,8 @@ def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...
     if target.exists():
         return
     shutil.rmtree(partial, ignore_errors=True)
-    write_file(partial / METADATA, json_document(_shown_metadata(record)))
+    metadata = {**read_json(source / METADATA), **_shown_metadata(record)}
+    write_file(partial / METADATA, json_document(metadata))
     with storage_errors(partial):
         if (source / AGENT_OUTPUT).is_dir():
             _link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
@@ -129,6 +131,7 @@ def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...
 
 
 def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
+    """Return what stands in the place of facts that an agent may not see, or that the original's may lack."""
     scores = {
         domain: {FIRST_SPLIT: splits[FIRST_SPLIT]} for domain, splits in record.scores.items() if FIRST_SPLIT in splits
     }
@@ -152,9 +155,14 @@ def _link_tree(source: Path, target: Path) -> None:
     """Make files appear at a second place, by hard links where the file system has them."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, copy_function=_link)
+        shutil.copytree(source, target, copy_function=_link, ignore=_links)
     else:
         _link(str(source), str(target))
+
+
+def _links(folder: str, names: Sequence[str]) -> list[str]:
+    """Return what is no file and no directory of its own: it could lead to any file of the host."""
+    return [name for name in names if os.path.islink(os.path.join(folder, name))]
 
 
 def _link(source: str, target: str) -> None:

@@ -6,16 +6,17 @@ Imports the gateway's values, options and layout.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from hyperruntime.agents import template_names
 from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config import Budget, GatewayConfig, ModelRule
-from hyperruntime.gateway.derive import derive_config, read_dotenv
-from hyperruntime.gateway.source import load_source, require_servers
+from hyperruntime.gateway.derive import borrowed_url, derive_config, read_dotenv
+from hyperruntime.gateway.source import RECORD, load_source, require_servers
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.secretfree import ENV_FILE
@@ -66,6 +67,30 @@ def _check_prices(models: Sequence[ModelRule]) -> None:
 def agent_directory(agent: str) -> Path | None:
     """Return the directory of an agent that was checked; None for a shipped one."""
     return None if agent in template_names() and os.sep not in agent else Path(agent).absolute()
+
+
+def stored_agent(root: Path, stored: Mapping[str, Any]) -> Path | None:
+    """Return the agent's directory of a run that exists, by its directory and all that its ``run.json`` says."""
+    imported = stored.get("imported") is True
+    return agent_directory(os.path.join(root if imported else "", str(stored.get("agent", ""))))
+
+
+def check_stored_servers(options: GenerateOptions, agent: Path | None, stored: Mapping[str, Any]) -> None:
+    """Keep the host's keys from a server that an agent may have named.
+
+    The work tree of a run that HyperAgents wrote, with its ``.env``, was open to all agents of it.
+
+    Raises:
+        GatewayConfigError: only the ``.env`` of such a work tree names the server that a key is for.
+    """
+    reads_it = options.gateway is None or options.gateway.startswith(RECORD)
+    if stored.get("imported") is not True or agent is None or not reads_it:
+        return
+    if name := borrowed_url(agent / ENV_FILE):
+        raise GatewayConfigError(
+            f"{name} is only in {str(agent / ENV_FILE)!r}, where agents of the run could write it, and its key is in "
+            "the environment; set both in the environment, or name a --gateway"
+        )
 
 
 def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:

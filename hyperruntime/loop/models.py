@@ -17,7 +17,7 @@ from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.budget import Meter, Spent, total_spent
 from hyperruntime.gateway.config import Budget, GatewayConfig
 from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.modelchoice import agent_directory, choose_gateway, generation_budget
+from hyperruntime.loop.modelchoice import check_stored_servers, choose_gateway, generation_budget, stored_agent
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.selection import GenId
@@ -147,7 +147,7 @@ def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folde
     """Return the models of an evaluation that is no part of its run: no budget of the run, and a log of its own.
 
     Args:
-        options: of the run. stored: all that its ``run.json`` says. folder: takes the log.
+        options: of the run. stored: all that its ``run.json`` says. folder: of the run's, takes the log.
 
     Raises:
         GatewayError, SpecError: as for :func:`choose_gateway`.
@@ -155,7 +155,8 @@ def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folde
     """
     free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
     options = attrs.evolve(options, **free)
-    agent, layout = agent_directory(str(stored.get("agent", ""))), Layout(folder)
+    agent, layout = stored_agent(folder.parent, stored), Layout(folder)
+    check_stored_servers(options, agent, stored)
     config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
     return Models(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
 

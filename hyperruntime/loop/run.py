@@ -26,7 +26,7 @@ from hyperruntime.loop.hyperagents.importing import import_run
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
-from hyperruntime.loop.modelchoice import agent_directory, choose_gateway
+from hyperruntime.loop.modelchoice import agent_directory, check_stored_servers, choose_gateway, stored_agent
 from hyperruntime.loop.models import Models
 from hyperruntime.loop.needs import agent_needs
 from hyperruntime.loop.options import GenerateOptions
@@ -137,7 +137,8 @@ def resume_run(
     import_run(layout.root)
     stored_options, _, stored = read_run(layout)
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
-    agent = agent_directory(os.path.join(layout.root if stored.get("imported") else "", str(stored.get("agent", ""))))
+    agent = stored_agent(layout.root, stored)
+    check_stored_servers(options, agent, stored)
     gateway = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
     reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
     make_executor = registry.load_executor(options.executor)
@@ -189,6 +190,8 @@ class _Run:
         self._answers: Standings | None = None
         if has_ensembles(opened.options, opened.domains):
             self._answers = Standings(opened.layout, ensemble.FOLDER, opened.domains, ensemble.add_answers)
+        elif opened.options.optimize_option != "only_agent":
+            log.warning("no ensembles: not all domains have them", domains=" ".join(opened.options.domains))
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
         """Make all generations that are missing; return what the run holds then."""

@@ -19,7 +19,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive, read_run
 from hyperruntime.loop.contract import CONTRACT_FILE, Contract, contract_from_json, parse_contract, repository_contract
 from hyperruntime.loop.finish import amend_marked, publish_missing
-from hyperruntime.loop.hyperagents.ensemble import prepare_agent_archive
+from hyperruntime.loop.hyperagents.ensemble import check_ensembles, prepare_agent_archive
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
 from hyperruntime.loop.hyperagents.repositorydomain import original_of, repository_domain
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
@@ -167,6 +167,7 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain]) -> str:
     if options.copy_root_dir is not None and not os.path.isdir(options.copy_root_dir):
         raise AgentError(f"--copy-root-dir: {options.copy_root_dir!r} is no directory; give one with the agent's files")
     if options.contract == "hyperagents":
+        check_ensembles(options, domains)
         return check_checkout(agent)
     if options.copy_root_dir is not None:
         return _check_root_directory(options.copy_root_dir, options.agent)

@@ -245,6 +245,7 @@ def test_exec_copies_in_and_out(tmp_path: Path) -> None:
             b"image build localhost/no/such:1 --file",
         ),
         (("exec", "--image", "example.org/x:1", "--", "true"), 2, b"get it with `hyperrun image pull example.org/x:1`"),
+        (("exec", "--image", "no-such-image:1", "--", "true"), 2, b"image build no-such-image:1 --file ./Dockerfile`"),
         (("image", "pull", "localhost/no/such:1"), 2, b"no registry serves localhost/ names"),
         (("image", "save", "localhost/no/such:1", "/tmp/x.tar"), 2, b"`hyperrun image list` shows what there is"),
         (("image", "build", "cuda", "--build-arg", "CUDA=12.3"), 2, b"one of 11.8, 12.1, 12.4, 13.0"),

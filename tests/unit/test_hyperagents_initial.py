@@ -14,8 +14,10 @@ from hyperruntime.errors import AgentError
 from hyperruntime.loop.contract import detect_contract
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 from hyperruntime.loop.hyperagents.initial import add_labels, make_root, read_dataset
+from hyperruntime.loop.hyperagents.repositorydomain import repository_domain
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.start import check_agent
 from hyperruntime.workspace import RepositoryStore
 
 STANDIN = Path(__file__).parents[1] / "standin"
@@ -151,3 +153,19 @@ def test_a_contract_is_found_by_files_or_said(tmp_path: Path, checkout: Path) ->
     with pytest.raises(AgentError, match="hyperagents"):
         detect_contract(str(checkout))
     assert detect_contract(str(tmp_path)) == detect_contract(None) == "default"
+
+
+@pytest.mark.parametrize(
+    ("domain", "archive", "said"),
+    [("balrog_babyai", ".", "balrog_babyai cannot be put together"), ("paper_review", "nowhere", "has no gen_<id>")],
+)
+def test_what_can_have_no_ensemble_is_refused_before_anything_is_made(
+    tmp_path: Path, domain: str, archive: str, said: str
+) -> None:
+    path = str(tmp_path / archive)
+    options = GenerateOptions(
+        domains=domain, agent=str(tmp_path), contract="hyperagents", optimize_option="only_ensemble",
+        agent_archive_path=path,
+    )  # fmt: skip
+    with pytest.raises(AgentError, match=said):
+        check_agent(options, (repository_domain(domain),))

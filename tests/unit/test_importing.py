@@ -11,11 +11,13 @@ import pytest
 from hyperruntime.cli import main
 from hyperruntime.errors import ArchiveError, SpecError
 from hyperruntime.loop.archive import Archive, load_run
+from hyperruntime.loop.finish import publish_missing
 from hyperruntime.loop.hyperagents.importing import import_run
 from hyperruntime.loop.layout import Layout
 from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.metadata import resolve_path
 from hyperruntime.loop.record import GenerationRecord
+from hyperruntime.loop.start import load_domains
 from hyperruntime.workspace import RepositoryStore
 from tests.original_run import ELSEWHERE, Old, OriginalRun
 
@@ -131,6 +133,22 @@ def test_what_an_agent_put_into_the_git_directory_is_not_run(old: OriginalRun, t
     hook.chmod(0o755)
     imported(old)
     assert not marker.exists()
+
+
+def test_links_that_agents_left_show_nothing_of_the_host(old: OriginalRun, tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "secret.csv").write_text("a,secret-of-the-host\n")
+    output, evaluation = old.path / "gen_1/agent_output", old.path / "gen_1/paper_review_eval"
+    (output / "one").symlink_to(tmp_path / "host" / "secret.csv")
+    (output / "all").symlink_to(tmp_path / "host")
+    (evaluation / "table.csv").symlink_to(tmp_path / "host" / "secret.csv")
+    import_run(old.path)
+    layout = Layout(old.path)
+    publish_missing(layout, Archive.load(layout), load_domains(["paper_review"], "hyperagents"))
+    shown = [path for path in (old.path / "view/gen_1").rglob("*") if path.is_file()]
+    assert any(path.name == "model_patch.diff" for path in shown)
+    assert not any("secret-of-the-host" in path.read_text() for path in shown)
+    assert (old.path / "left_over/gen_1/agent_output/one").is_symlink()
 
 
 def test_failures_are_told_apart_and_never_parents(tmp_path: Path) -> None:

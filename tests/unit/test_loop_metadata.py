@@ -52,6 +52,16 @@ def test_keys_order_and_form_are_the_originals(tmp_path: Path) -> None:
     assert read(summary.run_dir, "initial")[1]["parent_genid"] is None
 
 
+def test_meta_agents_see_the_same_keys_and_of_ours_what_training_gave(tmp_path: Path) -> None:
+    summary = make_run(tmp_path)
+    seen = json.loads((Path(summary.run_dir) / "view" / "gen_2" / "metadata.json").read_text())
+    value = read(summary.run_dir, 2)[1]
+    assert list(seen) == KEYS
+    assert {key: seen[key] for key in KEYS[:-1]} == {key: value[key] for key in KEYS[:-1]}
+    assert list(seen["hyperruntime"]["scores"]["circle_packing"]) == ["train"]
+    assert set(seen["hyperruntime"]) == {"score", "scores", "failure", "detail", "started"}
+
+
 def test_what_failed_says_so_in_the_originals_words(tmp_path: Path) -> None:
     summary = make_run(tmp_path, {1: "raise SystemExit(3)", 2: "open('task_agent.py', 'w').write('def')"})
     agent, load = read(summary.run_dir, 1)[1], read(summary.run_dir, 2)[1]

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
 from hyperruntime.gateway.derive import derive_config
 from hyperruntime.gateway.dotenv import parse_dotenv
 from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.modelchoice import choose_gateway
-from hyperruntime.loop.models import spent_by_generation
+from hyperruntime.loop.modelchoice import check_stored_servers, choose_gateway, stored_agent
+from hyperruntime.loop.models import evaluation_models, spent_by_generation
 from hyperruntime.loop.options import GenerateOptions
 
 VARIABLES = [
@@ -223,3 +223,39 @@ def test_what_was_used_is_found_again_in_the_log(
 
 def test_no_log_is_nothing_used(tmp_path: Path) -> None:
     assert spent_by_generation(tmp_path / "none", "run") == {}
+
+
+# --- a run that the original wrote: its work tree, with its .env, was open to its agents ---
+
+IMPORTED = {"imported": True, "agent": "gen_initial/hyperagents", "gateway": False}
+
+
+def write_env(root: Path, text: str) -> None:
+    folder = root / "gen_initial/hyperagents"
+    folder.mkdir(parents=True)
+    (folder / ".env").write_text(text)
+
+
+@pytest.mark.parametrize("gateway", [None, "record:/tmp/exchanges.jsonl"])
+def test_a_key_of_the_host_never_goes_where_an_agent_may_have_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gateway: str | None
+) -> None:
+    write_env(tmp_path, "OPENAI_BASE_URL=http://198.51.100.1/v1\n")
+    given = options(contract="hyperagents", gateway=gateway)
+    check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
+    with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is only in .*--gateway"):
+        check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
+    with pytest.raises(GatewayConfigError):
+        evaluation_models(given, IMPORTED, tmp_path / "evaluations")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
+
+
+def test_an_evaluation_of_an_imported_run_has_the_models_of_its_checkout(tmp_path: Path) -> None:
+    write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
+    (tmp_path / "evaluations").mkdir()
+    with evaluation_models(
+        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, tmp_path / "evaluations"
+    ) as models:
+        assert models.usage("initial") == Spent()

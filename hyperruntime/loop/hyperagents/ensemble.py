@@ -56,6 +56,30 @@ def evaluates_agents(options: GenerateOptions) -> bool:
     return "agent" in options.optimize_option.split("_")
 
 
+def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None:
+    """Refuse to evolve nothing but ensembles where there can be none.
+
+    Raises:
+        AgentError: a domain has none, or the run whose ensemble is to be evolved is not there.
+    """
+    if options.agent_archive_path is None:
+        return
+    without = [domain.name for domain in domains if not original_of(domain).ensemblable]
+    if without:
+        raise AgentError(
+            f"--optimize-option {options.optimize_option}: answers of several agents to {', '.join(without)} cannot "
+            "be put together; leave such domains out, or the option"
+        )
+    _agent_archive(options.agent_archive_path)
+
+
+def _agent_archive(path: str) -> list[GenId]:
+    ids = _generations(Path(path)) if os.path.isdir(path) else []
+    if not ids:
+        raise AgentError(f"--agent-archive-path {path!r} has no gen_<id>; give a generate_<run_id> directory")
+    return ids
+
+
 def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
     """Write what an ensemble sees of one split: answers without labels, and a score that needs no scaling."""
     original = original_of(domain)
@@ -79,14 +103,13 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
     """
     if options.agent_archive_path is None:
         return
+    ids = _agent_archive(options.agent_archive_path)
     source, target = Path(options.agent_archive_path), make_directory(layout.root / AGENT_ARCHIVE_FOLDER)
-    ids = _generations(source) if source.is_dir() else []
-    if not ids:
-        raise AgentError(f"--agent-archive-path {str(source)!r} has no gen_<id>; give a generate_<run_id> directory")
     for genid in ids:
         name = generation_name(genid)
         add_generation(domains, source / name, target / name, add_answers)
-        add_generation(domains, source / name, make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name, _add_training)
+        shown = make_directory(layout.root / AGENT_ARCHIVE_VIEW) / name
+        add_generation(domains, source / name, shown, _add_training, training=True)
         patch = Path(AGENT_OUTPUT) / PATCH
         if (source / name / patch).is_file():
             write_file(layout.root / AGENT_ARCHIVE_VIEW / name / patch, (source / name / patch).read_bytes())

@@ -34,7 +34,7 @@ from hyperruntime.loop.hyperagents.original import (
     root_candidates,
 )
 from hyperruntime.loop.journal import Mark
-from hyperruntime.loop.layout import LINEAGE, Layout, parse_genid
+from hyperruntime.loop.layout import INITIAL, LINEAGE, Layout, parse_genid
 from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.metadata import ends_a_chapter
 from hyperruntime.loop.metapatches import FOLDER as META_PATCHES
@@ -90,6 +90,7 @@ class _Import:
         """Do it all."""
         self._remove_earlier_attempt()
         _move_left_overs(self._layout, set(self._ids))
+        _move_links(self._layout, self._ids)
         root = self._make_root()
         start = self._apply_meta_patches(root)
         self._archive.expect(self._ids)
@@ -195,6 +196,22 @@ def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
             target = make_directory(layout.root / LEFT_OVER) / name
             shutil.rmtree(target, ignore_errors=True)
             os.rename(layout.root / name, target)
+
+
+def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
+    """Put links out of the way: what agents wrote was unpacked with them, and they may lead to any file of the host."""
+    with storage_errors(layout.root):
+        for genid in finished:
+            for folder, folders, names in os.walk(layout.generation(genid)):
+                for name in sorted([*folders, *names]):
+                    path = Path(folder, name)
+                    if path.is_symlink():
+                        target = layout.root / LEFT_OVER / path.relative_to(layout.root)
+                        make_directory(target.parent)
+                        os.replace(path, target)
+                        log.warning("link left out", path=str(path))
+                if genid == INITIAL and Path(folder) == layout.generation(genid):
+                    folders[:] = [name for name in folders if name != Path(REPOSITORY).name]
 
 
 def _check_out_root(layout: Layout, target: Path) -> None:
