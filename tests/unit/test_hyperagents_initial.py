@@ -157,12 +157,18 @@ def test_a_contract_is_found_by_files_or_said(tmp_path: Path, checkout: Path) ->
 
 @pytest.mark.parametrize(
     ("domain", "archive", "said"),
-    [("balrog_babyai", ".", "balrog_babyai cannot be put together"), ("paper_review", "nowhere", "has no gen_<id>")],
+    [
+        ("balrog_babyai", ".", "balrog_babyai cannot be put together"),
+        ("paper_review", "nowhere", "has no gen_<id>"),
+        ("paper_review", "run", r"report\.json' is a link"),
+    ],
 )
 def test_what_can_have_no_ensemble_is_refused_before_anything_is_made(
     tmp_path: Path, domain: str, archive: str, said: str
 ) -> None:
     path = str(tmp_path / archive)
+    (tmp_path / "run/gen_1/paper_review_eval").mkdir(parents=True)
+    (tmp_path / "run/gen_1/paper_review_eval/report.json").symlink_to("/etc/passwd")
     options = GenerateOptions(
         domains=domain, agent=str(tmp_path), contract="hyperagents", optimize_option="only_ensemble",
         agent_archive_path=path,

@@ -21,6 +21,7 @@ from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.evaluation import judged_result, samples_of
 from hyperruntime.loop.hyperagents.judging import TABLE, judge, label_answers, run_command, table_limit
 from hyperruntime.loop.hyperagents.labels import blank
+from hyperruntime.loop.hyperagents.original import links_below
 from hyperruntime.loop.hyperagents.repositorydomain import original_of
 from hyperruntime.loop.layout import AGENT_OUTPUT, METADATA, PATCH, REPORT, Layout, generation_name, parse_genid
 from hyperruntime.loop.options import GenerateOptions
@@ -70,7 +71,9 @@ def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None
             f"--optimize-option {options.optimize_option}: answers of several agents to {', '.join(without)} cannot "
             "be put together; leave such domains out, or the option"
         )
-    _agent_archive(options.agent_archive_path)
+    for genid in _agent_archive(options.agent_archive_path):
+        for link in links_below(Path(options.agent_archive_path, generation_name(genid))):
+            raise AgentError(f"--agent-archive-path: {str(link)!r} is a link, which an agent may have left; remove it")
 
 
 def _agent_archive(path: str) -> list[GenId]:

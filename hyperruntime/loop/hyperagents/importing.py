@@ -28,13 +28,14 @@ from hyperruntime.loop.hyperagents.original import (
     OriginalGeneration,
     finished_ids,
     is_original,
+    links_below,
     original_options,
     patch_of,
     read_generation,
     root_candidates,
 )
 from hyperruntime.loop.journal import Mark
-from hyperruntime.loop.layout import INITIAL, LINEAGE, Layout, parse_genid
+from hyperruntime.loop.layout import LINEAGE, Layout, parse_genid
 from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.metadata import ends_a_chapter
 from hyperruntime.loop.metapatches import FOLDER as META_PATCHES
@@ -202,16 +203,11 @@ def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
     """Put links out of the way: what agents wrote was unpacked with them, and they may lead to any file of the host."""
     with storage_errors(layout.root):
         for genid in finished:
-            for folder, folders, names in os.walk(layout.generation(genid)):
-                for name in sorted([*folders, *names]):
-                    path = Path(folder, name)
-                    if path.is_symlink():
-                        target = layout.root / LEFT_OVER / path.relative_to(layout.root)
-                        make_directory(target.parent)
-                        os.replace(path, target)
-                        log.warning("link left out", path=str(path))
-                if genid == INITIAL and Path(folder) == layout.generation(genid):
-                    folders[:] = [name for name in folders if name != Path(REPOSITORY).name]
+            for path in links_below(layout.generation(genid)):
+                target = layout.root / LEFT_OVER / path.relative_to(layout.root)
+                make_directory(target.parent)
+                os.replace(path, target)
+                log.warning("link left out", path=str(path))
 
 
 def _check_out_root(layout: Layout, target: Path) -> None:

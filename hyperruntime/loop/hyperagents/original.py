@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -22,7 +24,8 @@ from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.record import FailureClass, genid_from_json
 from hyperruntime.loop.selection import SELECTIONS, GenId
 
-REPOSITORY = "gen_initial/hyperagents"
+WORK_TREE = "hyperagents"
+REPOSITORY = f"gen_initial/{WORK_TREE}"
 LOG = "generate_loop.log"
 _ARGS = re.compile(r"Args: (.*)")
 _PAIRS = re.compile(r", (?=[A-Za-z_]\w*=)")
@@ -143,6 +146,19 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
         failure=None if run_eval else _failure(layout, genid, metadata),
         staged_only=staged_only,
     )
+
+
+def links_below(generation: Path) -> list[Path]:
+    """Return the links in a generation's directory, but for the work tree that all of them shared.
+
+    The original unpacks what containers wrote as it is, so they may lead to any file of the host.
+    """
+    found: list[Path] = []
+    for folder, folders, names in os.walk(generation):
+        if Path(folder) == generation and f"{generation.name}/{WORK_TREE}" == REPOSITORY:
+            folders[:] = [name for name in folders if name != WORK_TREE]
+        found += [path for path in (Path(folder, name) for name in sorted([*folders, *names])) if path.is_symlink()]
+    return found
 
 
 def patch_of(layout: Layout, genid: GenId) -> bytes:
