@@ -77,6 +77,7 @@ class ExecOptions:
 @click.option(
     "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Processes and threads, or none for no limit."
 )
+@click.option("--disk", type=SIZE, help="What its files may take, such as 2g; one that takes more is ended.")
 @click.option(
     "--limits-mode",
     type=click.Choice(LIMITS_MODES),
@@ -101,6 +102,7 @@ def exec_command(
     memory: int | None,
     cpus: float | None,
     pids: int | None,
+    disk: int | None,
     read_only: bool,
     gateway_file: str | None,
     **rest: Any,  # noqa: ANN401 - the other options, by the names of their fields
@@ -115,7 +117,7 @@ def exec_command(
         image=image_reference(image),
         mounts=mounts,
         env=dict(env),
-        limits=Limits(memory_bytes=memory, cpus=cpus, pids=pids),
+        limits=Limits(memory_bytes=memory, cpus=cpus, pids=pids, disk_bytes=disk),
         read_only_rootfs=read_only,
         **container,
     )

@@ -225,6 +225,12 @@ def test_exec_writes_through_a_writable_mount_only(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "done\n"
 
 
+def test_exec_ends_a_container_whose_files_take_too_much() -> None:
+    done = hyperrun("exec", "--disk", "20m", "--", "sh", "-c", "head -c 200000000 /dev/zero >/var/tmp/x; sleep 100")
+    assert done.returncode == 1
+    assert b"its files took" in done.stderr
+
+
 def test_exec_copies_in_and_out(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(EVERY_BYTE)
     done = hyperrun("exec", "--put", "in:/tmp/a", "--get", "/tmp/b:out", "--", "cp", "/tmp/a", "/tmp/b", cwd=tmp_path)
