@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,6 +98,6 @@ def _print_best(records: Sequence[GenerationRecord], duration_s: float) -> None:
 
 def _print_next(run_dir: str, generations: int, *, interrupted: bool) -> None:
     further = "" if interrupted else f" --max-generation {generations + 10}"
-    click.echo(f"\ngo on:   hyperrun resume {run_dir}{further}")
-    click.echo(f"read:    hyperrun status {run_dir}")
-    click.echo(f"a patch: less {run_dir}/gen_1/agent_output/model_patch.diff")
+    click.echo(f"\ngo on:   hyperrun resume {shlex.quote(str(run_dir))}{further}")
+    click.echo(f"read:    hyperrun status {shlex.quote(str(run_dir))}")
+    click.echo(f"a patch: less {shlex.quote(str(run_dir))}/gen_1/agent_output/model_patch.diff")

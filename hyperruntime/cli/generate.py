@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -171,9 +172,9 @@ def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> No
     if not as_json:
         click.echo(summary.run_dir)
     if summary.interrupted:
-        note(f"interrupted; go on with: hyperrun resume {summary.run_dir}")
+        note(f"interrupted; go on with: hyperrun resume {shlex.quote(summary.run_dir)}")
     elif summary.used_up:
-        note(f"{summary.used_up}; go on with a larger one: hyperrun resume {summary.run_dir} --budget-...")
+        note(f"{summary.used_up}; go on with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-...")
 
 
 def exit_code(summary: RunSummary, number: int) -> int:

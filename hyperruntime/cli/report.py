@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
     except HyperRuntimeError as error:
         note(f"no plots: {error}")
     else:
-        note(f"{len(pictures)} plots are in {summary.run_dir}; `hyperrun report {summary.run_dir}` draws more")
+        more = f"hyperrun report {shlex.quote(summary.run_dir)}"
+        note(f"{len(pictures)} plots are in {summary.run_dir}; `{more}` draws more")
 
 
 def print_pictures(pictures: Sequence[Picture]) -> None:

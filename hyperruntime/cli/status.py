@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from hyperruntime.cli.command import Command, example
@@ -46,4 +48,4 @@ def _print(view: RunView) -> None:
     for problem in view.problems:
         note(f"problem: {problem}")
     if view.state == "interrupted":
-        note(f"go on with: hyperrun resume {view.run_dir}")
+        note(f"go on with: hyperrun resume {shlex.quote(view.run_dir)}")

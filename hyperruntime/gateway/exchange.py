@@ -17,6 +17,11 @@ from hyperruntime.logs import get_logger
 log = get_logger(__name__)
 
 
+# The server's or the account's fault, whatever was asked; a wrong request (400) or a slow answer may be the client's.
+_OUTAGES = ("upstream_unreachable", "upstream_timeout", "upstream_lost", "upstream_redirect")
+_OUTAGE_STATUSES = frozenset({401, 402, 429, 502, 503, 504, 529})
+
+
 @attrs.define(kw_only=True)
 class Exchange:
     """A request and its answer, as the log tells it.
@@ -60,6 +65,14 @@ class Exchange:
     pending: bool = False
     started: float = attrs.field(factory=time.monotonic)
     time: float = attrs.field(factory=time.time)
+
+    @property
+    def outage(self) -> str:
+        """Which fault of the upstream ended it, in a sentence; nothing where it is not the upstream's."""
+        kind = self.error.partition(":")[0]
+        if kind in _OUTAGES or (kind == "upstream_error" and self.status in _OUTAGE_STATUSES):
+            return f"upstream {self.upstream!r} has no answers after {self.attempts} attempts: {self.error}"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a line of the log."""

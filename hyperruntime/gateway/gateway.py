@@ -45,7 +45,7 @@ class Seat:
         self.socket_path = os.path.join(directory, SOCKET_NAME)
         self._gateway = gateway
         self._meter = meter
-        self._refused = ""
+        self._refused = self._outage = ""
         self._on_refused: list[Callable[[], None]] = []
         self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
 
@@ -55,13 +55,16 @@ class Seat:
         return self._meter.spent
 
     def check(self) -> None:
-        """Do nothing while there is budget.
+        """Do nothing while there is budget, and somebody who answers.
 
         Raises:
             BudgetExceededError: a request of this seat was refused because a budget, its own or the run's, is used up.
+            GatewayError: the upstream failed the last request of this seat, after all retries.
         """
         if self._refused:
             raise BudgetExceededError(f"{self._refused}; give a larger budget, or end here")
+        if self._outage:
+            raise GatewayError(f"{self._outage}; see to the server, then go on")
 
     def when_refused(self, act: Callable[[], None]) -> None:
         """Have something done, once and quickly, when a request of this seat is first refused for a budget."""
@@ -72,6 +75,10 @@ class Seat:
         self._refused = self._refused or why
         while self._on_refused:
             self._on_refused.pop()()
+
+    def sent(self, outage: str) -> None:
+        """Note whether the upstream failed a request; the gateway's own thread does."""
+        self._outage = outage
 
     def close(self) -> None:
         """Close its socket and all connections to it; may be called again."""
@@ -218,7 +225,8 @@ class Gateway:
         from hyperruntime.gateway.service import Service
 
         limits = self._shared.config.limits
-        service = Service(seat.name, seat.token, seat._meter, self._shared, seat.refuse)  # noqa: SLF001 - of this module
+        meter = seat._meter  # noqa: SLF001 - of this module
+        service = Service(seat.name, seat.token, meter, self._shared, seat.refuse, seat.sent)
         server = web.Server(service, handler_cancellation=True)
         connections = Connections(limits.connections, limits.client_s)
         options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.5}

@@ -84,7 +84,8 @@ class Access:
 
         Raises:
             BudgetExceededError: a request was refused because a budget is used up.
-            GatewayError: the forwarder ended, by a command's hand, while the container runs.
+            GatewayError: the upstream failed the last request; or the forwarder ended, by a command's hand, while the
+                container runs.
         """
         self.seat.check()
         if self._ended and not self._closing:

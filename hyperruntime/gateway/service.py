@@ -60,10 +60,24 @@ class Shared:
 class Service:
     """Answers the requests of one seat."""
 
-    def __init__(self, name: str, token: str, meter: Meter, shared: Shared, on_refused: Callable[[str], None]) -> None:
-        """Serve whoever shows the token; tell of requests that a budget refuses."""
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        meter: Meter,
+        shared: Shared,
+        on_refused: Callable[[str], None],
+        on_sent: Callable[[str], None],
+    ) -> None:
+        """Serve whoever shows the token.
+
+        Args:
+            name: to whom exchanges are attributed. token: theirs. meter: of their budget. shared: by all seats.
+            on_refused: told why a budget refuses a request.
+            on_sent: told of each request that was sent on which outage ended it, or nothing where none did.
+        """
         self._name, self._token, self._meter, self._shared = name, token, meter, shared
-        self._on_refused = on_refused
+        self._on_refused, self._on_sent = on_refused, on_sent
         self._slots = asyncio.Semaphore(shared.config.limits.concurrency)
         self._room = Room(shared.config.limits)
 
@@ -84,6 +98,8 @@ class Service:
             exchange.duration_s = time.monotonic() - exchange.started
             if self._shared.log is not None:
                 self._shared.log.write(exchange.to_json())
+            if exchange.attempts and exchange.status:
+                self._on_sent(exchange.outage)
             connection.wait_for_head()
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -276,7 +277,8 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
     except (FileNotFoundError, NotADirectoryError):
         step = "give a generate_<run_id> directory"
         if layout.archive.is_file():
-            step = f"if HyperAgents wrote it, `hyperrun resume {layout.root}` makes it a run and goes on with it"
+            resume = f"hyperrun resume {shlex.quote(str(layout.root))}"
+            step = f"if HyperAgents wrote it, `{resume}` makes it a run and goes on with it"
         raise ArchiveError(f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; {step}") from None
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error

@@ -50,10 +50,11 @@ class Way:
         self._access.seat.when_refused(self._timer.start)
 
     def check(self) -> None:
-        """Do nothing while there is budget.
+        """Do nothing while there is budget, and somebody who answers.
 
         Raises:
             BudgetExceededError: a request was refused because a budget is used up.
+            GatewayError: the server failed the last request.
         """
         if self._access is not None:
             self._access.seat.check()

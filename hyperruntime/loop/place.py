@@ -105,6 +105,7 @@ class Place:
 
         Raises:
             BudgetExceededError: a model was asked for more than a budget has, whatever became of the command.
+            GatewayError: the model's server failed the last request, whatever became of the command.
             ContainerLostError: the container ended meanwhile.
         """
         with self._starting:

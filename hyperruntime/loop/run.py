@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
@@ -307,5 +308,5 @@ class _Run:
         if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
             raise RunError(
                 f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "
-                f"`hyperrun resume {self._opened.layout.root}`"
+                f"`hyperrun resume {shlex.quote(str(self._opened.layout.root))}`"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -150,7 +151,7 @@ def choose_directory(options: GenerateOptions) -> Path:
     if not known and not begun and owner_state(path) == "dead":
         shutil.rmtree(path, ignore_errors=True)  # of a start that was killed before there was a run
     if os.path.lexists(path):
-        step = f"go on with it by `hyperrun resume {path}`, or" if known else "remove it, or"
+        step = f"go on with it by `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"
         raise RunError(f"run directory {str(path)!r} exists already; {step} give another --run-id")
     return path
 

@@ -11,7 +11,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.cli import main
-from hyperruntime.errors import GatewayError
+from hyperruntime.errors import GatewayError, RunError
 from hyperruntime.git import git
 from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.options import GenerateOptions
@@ -194,6 +194,27 @@ def test_an_agent_that_does_not_take_no_for_an_answer_is_ended(
     assert first.usage is not None
     assert first.usage.money == 15.0
     assert first.durations["meta agent"] < 30
+
+
+def test_a_server_that_is_gone_is_nobodys_fault(
+    run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path, runtime: Runtime
+) -> None:
+    config = tmp_path / "gateway.toml"
+    text = (
+        "[gateway]\nretries = 0\n[[gateway.upstreams]]\nname = 'gone'\nurl = '{}'\n"
+        "[[gateway.models]]\nname = '*'\nupstream = 'gone'\n"
+    )
+    config.write_text(text.format("http://127.0.0.1:9/v1"))
+    actions = {number: f"from ask import ask\nif {number} != 1: ask()\nimprove()" for number in (1, 2, 3, 4)}
+    with pytest.raises(RunError, match="upstream 'gone' has no answers after 1 attempts"):
+        run(actions, gateway=str(config), valid_parent="hyperagents", parent_selection="latest")
+    [run_dir] = (tmp_path / "out").iterdir()
+    before = load_run(run_dir).generations
+    assert [record.failure for record in before] == [None, None, *["infrastructure"] * 3]
+    assert before[1].valid_parent
+    config.write_text(text.format(upstream.url))
+    after = resume_run(runtime, run_dir, max_generation=5)
+    assert after.generations[-1].parent == 1
 
 
 def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
