@@ -334,3 +334,23 @@ class GatewayConfigError(GatewayError):
 
 class BudgetExceededError(GatewayError):
     """A budget of requests, tokens or money is used up, and requests were refused for it."""
+
+
+class PoolError(HyperRuntimeError):
+    """A pool of slots cannot do what it was asked."""
+
+
+class SlotTimeoutError(PoolError, TimeoutError):
+    """No slot became free before the deadline."""
+
+
+class StaleLeaseError(PoolError):
+    """The slot was released, expired, or is another holder's by now."""
+
+
+class SandboxLostError(PoolError):
+    """The container of a leased slot ended."""
+
+
+class ModelError(HyperRuntimeError):
+    """A model's server is gone, refuses, or answers with what no turn can be made of."""
