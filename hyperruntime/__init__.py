@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hyperruntime.driver import EngineInfo, PostMortem
     from hyperruntime.errors import HyperRuntimeError
     from hyperruntime.gateway import Access, Budget, Gateway, GatewayConfig, ModelRule, Upstream
+    from hyperruntime.pool.config import PoolConfig
+    from hyperruntime.pool.pool import SlotPool
+    from hyperruntime.pool.result import ExecutionResult
+    from hyperruntime.pool.slot import Slot
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
 
@@ -27,15 +31,19 @@ _HOMES = {
     "Domain": "domain",
     "EngineInfo": "driver",
     "ExecResult": "spec",
+    "ExecutionResult": "pool.result",
     "Gateway": "gateway",
     "GatewayConfig": "gateway",
     "HyperRuntimeError": "errors",
     "Limits": "spec",
     "ModelRule": "gateway",
     "Mount": "spec",
+    "PoolConfig": "pool.config",
     "PostMortem": "driver",
     "Runtime": "runtime",
     "Score": "domain",
+    "Slot": "pool.slot",
+    "SlotPool": "pool.pool",
     "Split": "domain",
     "Task": "domain",
     "Upstream": "gateway",
@@ -50,15 +58,19 @@ __all__ = [
     "Domain",
     "EngineInfo",
     "ExecResult",
+    "ExecutionResult",
     "Gateway",
     "GatewayConfig",
     "HyperRuntimeError",
     "Limits",
     "ModelRule",
     "Mount",
+    "PoolConfig",
     "PostMortem",
     "Runtime",
     "Score",
+    "Slot",
+    "SlotPool",
     "Split",
     "Task",
     "Upstream",

@@ -340,6 +340,14 @@ class PoolError(HyperRuntimeError):
     """A pool of slots cannot do what it was asked."""
 
 
+class PoolClosedError(PoolError):
+    """The pool was stopped, or not started, when something was asked of it."""
+
+
+class PoolStartError(PoolError):
+    """No container of a pool can be started; its cause says why."""
+
+
 class SlotTimeoutError(PoolError, TimeoutError):
     """No slot became free before the deadline."""
 

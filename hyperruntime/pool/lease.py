@@ -1,25 +1,31 @@
-"""A leased slot with hands: what environments and embedding programs use."""
+"""A leased slot with hands: what environments and embedding programs use. Imports the values and, for types, the pool."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 
+if TYPE_CHECKING:
+    from hyperruntime.pool.pool import SlotPool
 
-class Lease(Protocol):
+
+class Lease:
     """One leased slot: commands, tools and files in it, all as the slot's own user.
 
     Attributes:
         slot: the lease.
+        pool: whose it is.
     """
 
-    slot: Slot
+    def __init__(self, pool: SlotPool, slot: Slot) -> None:
+        """Give a lease hands; the pool decides with each call whether it is good."""
+        self.pool, self.slot = pool, slot
 
     async def exec(
         self,
@@ -37,18 +43,26 @@ class Lease(Protocol):
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: its container ended.
         """
-        ...
+        return await self.pool.exec(
+            self.slot,
+            args,
+            timeout_s=timeout_s,
+            env=env,
+            workdir=workdir,
+            input=input,
+            output_limit_bytes=output_limit_bytes,
+        )
 
     async def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
         """Call a tool; the same as ``pool.execute``."""
-        ...
+        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s)
 
     async def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file or directory of the host to ``target`` (absolute, or relative to the workspace)."""
-        ...
+        await self.pool.put(self.slot, source, target)
 
     async def get(
         self, source: str, target: str | os.PathLike[str], *, limits: ExtractLimits | None = None
     ) -> ExtractReport:
         """Copy a path of the slot to the host; what it holds is not trusted."""
-        ...
+        return await self.pool.get(self.slot, source, target, limits=limits)

@@ -1,0 +1,292 @@
+"""The containers of a pool as they come and go: growth, spares, shrinking, recycling, health, replacement.
+
+Everything here runs on the pool's event loop, and nothing holds a lock while a container starts; what blocks runs in
+the pool's own threads. Imports members, keeper, config.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from hyperruntime.container import Container
+from hyperruntime.errors import HyperRuntimeError, PoolClosedError
+from hyperruntime.logs import get_logger
+from hyperruntime.pool.config import Plan, PoolConfig
+from hyperruntime.pool.keeper import Keeper
+from hyperruntime.pool.members import Cell, CellState, Member, Roster
+from hyperruntime.pool.trouble import Trouble
+from hyperruntime.spec import ContainerSpec
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+_TICK_S = 0.2
+_CLOSE_THREADS = 16
+
+
+class OpensContainers(Protocol):
+    """What the pool needs of a runtime."""
+
+    def container(self, spec: ContainerSpec, /) -> Container:
+        """Start a container."""
+        ...
+
+
+class Fleet:
+    """The containers of one pool.
+
+    Attributes:
+        roster: those that are there.
+        trouble: what kept one from starting.
+    """
+
+    def __init__(
+        self,
+        runtime: OpensContainers,
+        config: PoolConfig,
+        plan: Plan,
+        keeper: Keeper,
+        *,
+        changed: Callable[[], None],
+        lost: Callable[[Member, str], None],
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            runtime: starts them.
+            config: how many, how long.
+            plan: what they are.
+            keeper: makes places in them.
+            changed: called when there may be a free place, or trouble.
+            lost: called when one ended by itself, with the reason.
+        """
+        self.roster = Roster(config.max_containers)
+        self.trouble = Trouble()
+        self._runtime, self._config, self._plan, self._keeper = runtime, config, plan, keeper
+        self._changed, self._lost = changed, lost
+        self._starting = self._closing = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._open: set[Container] = set()
+        self._lock = threading.Lock()  # of the two above; never held while anything blocks
+        self._threads = ThreadPoolExecutor(config.max_starting + _CLOSE_THREADS, thread_name_prefix="hyperruntime-pool")
+
+    @property
+    def starting(self) -> int:
+        """How many are starting."""
+        return self._starting
+
+    async def start(self) -> None:
+        """Start the minimum, many at a time.
+
+        Raises:
+            HyperRuntimeError: one cannot be started; those that were are left to :meth:`close`.
+        """
+        turns = asyncio.Semaphore(self._config.max_starting)
+
+        async def start_one() -> None:
+            async with turns:
+                if not self.trouble.error and not self._closed:
+                    await self._start_one()
+
+        await asyncio.gather(*(self._spawn(start_one()) for _ in range(self._config.min_containers)))
+        if self.trouble.error is not None:
+            raise self.trouble.error
+        self._spawn(self._watch())
+
+    def balance(self, waiting: int) -> None:
+        """End what is not needed, start what is: called whenever something changed."""
+        if self._closed:
+            return
+        now = asyncio.get_running_loop().time()
+        self._retire_old(now)
+        self._retire_idle(now)
+        for member in self.roster:
+            if member.draining and member.is_settled:
+                self._close_member(member)
+        if now >= self.trouble.not_before:
+            for _ in range(self._to_start(waiting)):
+                self._spawn(self._start_one())
+
+    def _to_start(self, waiting: int) -> int:
+        serving = self.roster.serving()
+        coming = self._starting * self._plan.slots
+        supply = coming + sum(m.count(CellState.FREE) + m.count(CellState.CLEANING) for m in serving)
+        wanted = max(0, -(-(waiting - supply) // self._plan.slots))
+        wanted = max(wanted, self._config.min_containers - len(serving) - self._starting)
+        if busy := self.roster.busy():
+            unused = sum(not member.is_busy for member in serving) + self._starting
+            spares = self._plan.spares if busy <= self._config.max_containers else 0
+            wanted = max(wanted, spares - unused)
+        room = self._config.max_containers + self._plan.spares - len(self.roster) - self._starting - self._closing
+        return max(0, min(wanted, room, self._config.max_starting - self._starting))
+
+    def _retire_old(self, now: float) -> None:
+        lifetime = self._config.max_lifetime_s
+        for member in self.roster.serving():
+            if lifetime is not None and now - member.born >= lifetime:
+                self.drain(member, "its lifetime is over")
+
+    def _retire_idle(self, now: float) -> None:
+        timeout, busy = self._config.idle_timeout_s, self.roster.busy()
+        kept = max(self._config.min_containers, busy + (self._plan.spares if busy else 0))
+        surplus = len(self.roster.serving()) - kept
+        for member in self.roster.serving():
+            if member.is_busy:
+                member.idle_since = now
+            elif timeout is not None and surplus > 0 and now - member.idle_since >= timeout:
+                surplus -= 1
+                self.drain(member, "it was idle")
+
+    def drain(self, member: Member, why: str) -> None:
+        """Give out no more places of a container; it ends once the last is released."""
+        if not member.draining:
+            member.draining = why
+            log.info("container draining", pool=self._config.name, container=member.container.name, why=why)
+
+    def lose(self, member: Member, why: str) -> None:
+        """Note that a container has ended by itself: its leases are lost, another one takes its place."""
+        if member not in self.roster:
+            return
+        member.lost = True
+        self.roster.discard(member)
+        log.warning("container lost", pool=self._config.name, container=member.container.name, why=why)
+        self._spawn(self._close_container(member.container))
+        self._lost(member, why)
+        self._changed()
+
+    async def renew(self, cell: Cell) -> None:
+        """Make a place new after a lease, or end its container."""
+        member = cell.member
+        if self._closed or member.lost:
+            return
+        if self._plan.reset == "replace":
+            cell.state = CellState.QUARANTINED
+            self.drain(member, "its slot was released")
+        else:
+            await self._clean(cell)
+        self._changed()
+
+    async def _clean(self, cell: Cell) -> None:
+        member = cell.member
+        try:
+            cell.place = await self.run(lambda: self._keeper.renew(cell.place))
+        except HyperRuntimeError as error:
+            if self._closed or member.lost:
+                return
+            cell.state = CellState.QUARANTINED
+            log.warning("slot quarantined", pool=self._config.name, slot=cell.place.slot_id, why=str(error))
+            self.drain(member, f"a slot could not be made clean: {error}")
+        else:
+            cell.state = CellState.FREE
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do what blocks in one of the pool's threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def close(self) -> None:
+        """End all of them, also those that are starting."""
+        with self._lock:
+            self._closed = True
+            containers = tuple(self._open)
+        await asyncio.gather(*(self._close_container(container) for container in containers))
+        for task in self._tasks:
+            if task.get_name() == "watch":
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for member in self.roster:
+            self.roster.discard(member)
+        self._threads.shutdown(wait=False)
+
+    async def _start_one(self) -> None:
+        self._starting += 1
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            member = await self.run(self._open_member)
+        except PoolClosedError:
+            return
+        except (HyperRuntimeError, OSError) as error:
+            delay_s = self.trouble.note(error, loop.time())
+            log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
+        else:
+            self.trouble.clear()
+            member.born = member.idle_since = loop.time()
+            self.roster.add(member)
+            name, duration_s = member.container.name, loop.time() - began
+            log.info("container started", pool=self._config.name, container=name, duration_s=duration_s)
+        finally:
+            self._starting -= 1
+            self._changed()
+
+    def _open_member(self) -> Member:
+        """Start a container and make its places; what fails half-way leaves nothing. Blocks."""
+        container = self._runtime.container(self._plan.spec)
+        try:
+            with self._lock:
+                if self._closed:
+                    raise PoolClosedError("the pool was stopped while a container was starting")
+                self._open.add(container)
+            member = Member(container=container, born=0.0, idle_since=0.0)
+            member.cells = [Cell(member=member, place=place) for place in self._keeper.prepare(container)]
+        except BaseException as error:
+            self._end(container)
+            if self._closed:
+                raise PoolClosedError("the pool was stopped while a container was starting") from error
+            raise
+        return member
+
+    def _close_member(self, member: Member) -> None:
+        self.roster.discard(member)
+        self._closing += 1
+
+        async def close() -> None:
+            try:
+                await self._close_container(member.container)
+            finally:
+                self._closing -= 1
+                log.info(
+                    "container recycled",
+                    pool=self._config.name,
+                    container=member.container.name,
+                    why=member.draining,
+                )
+                self._changed()
+
+        self._spawn(close())
+
+    async def _close_container(self, container: Container) -> None:
+        await self.run(lambda: self._end(container))
+
+    def _end(self, container: Container) -> None:
+        try:
+            container.close()
+        finally:
+            with self._lock:
+                self._open.discard(container)
+
+    async def _watch(self) -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.set_name("watch")
+        while not self._closed:
+            await asyncio.sleep(_TICK_S)
+            for member in self.roster:
+                if not is_alive(member.container):
+                    self.lose(member, "it ended")
+            self._changed()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def is_alive(container: Container) -> bool:
+    """Tell, at no cost, whether a container still runs."""
+    return bool(getattr(container, "is_alive", True))

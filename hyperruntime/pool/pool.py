@@ -1,0 +1,451 @@
+"""A pool of slots: leases of private workspaces in containers that come and go behind it. See docs/decisions/0023-pool.md.
+
+All methods are for one event loop: the one that :meth:`SlotPool.start` ran on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import posixpath
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, BinaryIO, TypeVar
+
+from hyperruntime import transfer
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    HyperRuntimeError,
+    PoolClosedError,
+    PoolStartError,
+    SandboxLostError,
+    SlotTimeoutError,
+    SpecError,
+)
+from hyperruntime.logs import get_logger
+from hyperruntime.pool.batch import run_batch
+from hyperruntime.pool.config import Plan, PoolConfig, make_plan
+from hyperruntime.pool.fleet import Fleet
+from hyperruntime.pool.grants import Grant, Grants, stale
+from hyperruntime.pool.keeper import make_keeper
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.line import WaitingLine
+from hyperruntime.pool.members import Cell, CellState, Member
+from hyperruntime.pool.place import Place
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.tools import call_tool
+from hyperruntime.runtime import Runtime
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.tarball import ExtractLimits, ExtractReport
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+_TRANSFER_THREADS = 16
+
+
+class SlotPool:
+    """Slots of one kind; ``async with SlotPool(runtime, config) as pool:`` starts and stops it.
+
+    Attributes:
+        config: what it was made from.
+    """
+
+    def __init__(self, runtime: Runtime, config: PoolConfig) -> None:
+        """Describe it; nothing starts yet.
+
+        Args:
+            runtime: where its containers are; stays the caller's, and must stay open as long as the pool.
+            config: everything else.
+        """
+        self.config = config
+        self._runtime = runtime
+        self._state = "new"
+        self._plan: Plan | None = None
+        self._fleet_or_none: Fleet | None = None
+        self._line = WaitingLine()
+        self._grants = Grants()
+        self._resets: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Task[None] | None = None
+        self._lost = 0
+        self._threads = ThreadPoolExecutor(_TRANSFER_THREADS, thread_name_prefix="hyperruntime-transfer")
+
+    async def start(self) -> None:
+        """Start the containers that it has at least.
+
+        Raises:
+            SpecError: this engine cannot keep slots apart as the config asks.
+            HyperRuntimeError: a container cannot be started; nothing is left of those that were.
+        """
+        if self._state != "new":
+            raise PoolClosedError(f"pool {self.config.name!r} was started before; make another one")
+        self._state = "open"
+        began = time.monotonic()
+        try:
+            info = await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self._runtime.info)
+            self._plan = plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
+            keeper = make_keeper(self.config, plan)
+            self._fleet_or_none = Fleet(
+                self._runtime, self.config, plan, keeper, changed=self._dispatch, lost=self._on_lost
+            )
+            await self._fleet_or_none.start()
+        except BaseException:
+            await self.stop()
+            raise
+        log.info(
+            "pool started",
+            pool=self.config.name,
+            runtime=self._runtime.name,
+            image=plan.spec.image,
+            isolation=plan.isolation,
+            slots_per_container=plan.slots,
+            duration_s=time.monotonic() - began,
+        )
+
+    async def stop(self) -> None:
+        """End everything: waiting acquires, running commands, all containers; may be called again."""
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def __aenter__(self) -> SlotPool:
+        """Start it."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it, whatever happened."""
+        await self.stop()
+
+    async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
+        """Lease a slot, first come first served; containers are started for it if need be and the config allows.
+
+        Args:
+            task_id: for whom; a name is made up for None. A task that released its slot as it was gets that one.
+            timeout_s: how long to wait; None is the config's ``acquire_timeout_s``.
+
+        Raises:
+            SlotTimeoutError: none became free in time.
+            PoolStartError: no container can be started; its cause says why.
+            PoolClosedError: the pool is not open.
+        """
+        fleet = self._fleet
+        task_id = task_id or uuid.uuid4().hex
+        if not isinstance(task_id, str):
+            raise SpecError("task_id", task_id, "text")
+        cell = fleet.roster.kept_for(task_id)
+        if cell is None and not self._line:
+            cell = fleet.roster.next_free()
+        if cell is not None:
+            slot = self._grant(cell, task_id)
+            fleet.balance(len(self._line))
+            return slot
+        timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
+        return await self._line.wait(
+            task_id,
+            timeout_s,
+            too_late=lambda: self._too_late(timeout_s),
+            joined=self._dispatch,
+            give_back=self._give_back,
+        )
+
+    async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
+        """Give a slot back: what runs in it ends, and it is made new before anybody gets it. Returns at once.
+
+        Args:
+            slot: what :meth:`acquire` returned.
+            reset_workspace: False keeps it as it is, processes too, for the next acquire of the same task; when there
+                is no other slot for somebody who waits, it is made new for them.
+
+        Raises:
+            StaleLeaseError: it was released before, expired, or is not this pool's.
+        """
+        grant = self._grants.find(slot)
+        if not reset_workspace and grant.verdict is None and not grant.cell.member.draining:
+            self._keep(grant)
+        else:
+            self._end_lease(grant, lambda: stale(slot, "was released"))
+        self._dispatch()
+
+    @asynccontextmanager
+    async def lease(self, task_id: str | None = None, *, timeout_s: float | None = None) -> AsyncIterator[Lease]:
+        """Lease a slot for a block; it is released and reset after it, whatever happened in it."""
+        slot = await self.acquire(task_id, timeout_s=timeout_s)
+        try:
+            yield Lease(self, slot)
+        finally:
+            if self._grants.has(slot):
+                await self.release(slot)
+
+    def lease_of(self, slot: Slot) -> Lease:
+        """Return a lease with hands.
+
+        Raises:
+            StaleLeaseError: it is good no more.
+        """
+        self._grants.find(slot)
+        return Lease(self, slot)
+
+    async def execute(
+        self, slot: Slot, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ExecutionResult:
+        """Call a tool in a slot; calls in one slot run one after another, in the order they came.
+
+        Raises:
+            StaleLeaseError: the slot was released, or its lease expired.
+            SandboxLostError: its container ended.
+        """
+        return await self._run(slot, lambda place: call_tool(place, tool, args, timeout_s, self.config.tools))
+
+    async def execute_batch(
+        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
+    ) -> list[ExecutionResult]:
+        """Call many tools, different slots at the same time; results in the order of the requests, failures among them.
+
+        Args:
+            requests: slot, tool and its arguments.
+            timeout_s: of each call; None is what the call or the policy says.
+        """
+
+        async def execute(
+            slot: Slot, tool: str, args: Mapping[str, Any], call_timeout_s: float | None
+        ) -> ExecutionResult:
+            return await self.execute(slot, tool, args, timeout_s=call_timeout_s)
+
+        return await run_batch(requests, execute, timeout_s=timeout_s)
+
+    async def exec(
+        self,
+        slot: Slot,
+        args: Sequence[str | bytes],
+        *,
+        timeout_s: float | None = 300.0,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> ExecResult:
+        """Run a command in a slot; see :meth:`Lease.exec`."""
+        return await self._run(
+            slot,
+            lambda place: place.aexec(
+                args,
+                timeout_s=timeout_s,
+                env=env,
+                workdir=workdir,
+                input=input,
+                output_limit_bytes=output_limit_bytes,
+            ),
+        )
+
+    async def put(self, slot: Slot, source: str | os.PathLike[str], target: str) -> None:
+        """Copy a file or directory of the host into a slot; see :meth:`Lease.put`."""
+        await self._run(
+            slot,
+            lambda place: self._in_thread(lambda: transfer.put(_runner(place), source, _inside(place, target))),
+        )
+
+    async def get(
+        self, slot: Slot, source: str, target: str | os.PathLike[str], *, limits: ExtractLimits | None = None
+    ) -> ExtractReport:
+        """Copy a path of a slot to the host; see :meth:`Lease.get`."""
+        return await self._run(
+            slot,
+            lambda place: self._in_thread(lambda: transfer.get(_runner(place), _inside(place, source), target, limits)),
+        )
+
+    def status(self) -> PoolStatus:
+        """Return what it holds at this moment."""
+        fleet, plan = self._fleet_or_none, self._plan
+        if fleet is None or plan is None:
+            return PoolStatus(name=self.config.name, state=self._state)
+        counts = {state: sum(1 for _ in fleet.roster.cells(state)) for state in CellState}
+        serving = fleet.roster.serving()
+        return PoolStatus(
+            name=self.config.name,
+            state=self._state,
+            isolation=plan.isolation,
+            reset=plan.reset,
+            containers=len(fleet.roster),
+            draining=len(fleet.roster) - len(serving),
+            starting=fleet.starting,
+            max_containers=self.config.max_containers,
+            slots_per_container=plan.slots,
+            total_slots=sum(len(member.cells) for member in serving),
+            free=sum(member.count(CellState.FREE) for member in serving),
+            leased=counts[CellState.LEASED],
+            cleaning=counts[CellState.CLEANING],
+            quarantined=counts[CellState.QUARANTINED],
+            waiting=len(self._line),
+            lost=self._lost,
+            error=str(fleet.trouble.error or ""),
+        )
+
+    async def settle(self) -> None:
+        """Wait until every slot that was released is as new, or given up."""
+        while self._resets:
+            await asyncio.wait(tuple(self._resets))
+
+    @property
+    def _fleet(self) -> Fleet:
+        if self._state != "open" or self._fleet_or_none is None:
+            why = "is not started; use `async with` or call start()" if self._state == "new" else "was stopped"
+            raise PoolClosedError(f"pool {self.config.name!r} {why}")
+        return self._fleet_or_none
+
+    def _grant(self, cell: Cell, task_id: str) -> Slot:
+        slot = Slot(
+            slot_id=cell.place.slot_id,
+            generation=cell.generation,
+            task_id=task_id,
+            profile=self.config.name,
+            workspace=cell.place.workspace,
+            container=cell.member.container.name,
+        )
+        cell.state, cell.task_id = CellState.LEASED, task_id
+        cell.generation += 1
+        grant = Grant(slot=slot, cell=cell)
+        if (timeout_s := self.config.lease_timeout_s) is not None:
+            grant.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, grant)
+        self._grants.add(grant)
+        log.debug("slot acquired", pool=self.config.name, slot=slot.slot_id, task=task_id, generation=slot.generation)
+        return slot
+
+    def _dispatch(self) -> None:
+        """Serve who waits, as far as it goes; tell them what keeps them waiting for good."""
+        fleet = self._fleet_or_none
+        if fleet is None or self._state != "open":
+            return
+        while self._line:
+            task_id = self._line.first().task_id
+            cell = fleet.roster.kept_for(task_id) or fleet.roster.next_free()
+            if cell is None:
+                break
+            self._line.serve(self._grant(cell, task_id))
+        self._reset_kept(fleet)
+        fleet.balance(len(self._line))
+        if fleet.trouble.is_news and fleet.trouble.is_hopeless and not fleet.starting and not fleet.roster.serving():
+            fleet.trouble.is_news = False
+            self._line.fail_all(self._start_error)
+
+    def _reset_kept(self, fleet: Fleet) -> None:
+        """Make as many places new that were kept for a task as there are others who wait and nothing comes for."""
+        coming = sum(1 for _ in fleet.roster.cells(CellState.CLEANING))
+        missing = len(self._line) - coming
+        for cell in tuple(fleet.roster.cells(CellState.KEPT))[: max(0, missing)]:
+            self._begin_reset(cell)
+
+    def _keep(self, grant: Grant) -> None:
+        grant.verdict = lambda: stale(grant.slot, "was released")
+        self._grants.remove(grant)
+        grant.cell.state = CellState.KEPT
+        for task in tuple(grant.running):
+            task.cancel()
+
+    def _give_back(self, slot: Slot) -> None:
+        """Take back a slot that nobody has used."""
+        if self._grants.has(slot):
+            grant = self._grants.find(slot)
+            self._grants.remove(grant)
+            if grant.verdict is None:
+                grant.cell.state = CellState.FREE
+            self._dispatch()
+
+    def _expire(self, grant: Grant) -> None:
+        log.warning("lease expired", pool=self.config.name, slot=grant.slot.slot_id, task=grant.slot.task_id)
+        self._end_lease(grant, lambda: stale(grant.slot, f"expired after {self.config.lease_timeout_s:g} s"))
+        self._dispatch()
+
+    def _end_lease(self, grant: Grant, verdict: Callable[[], HyperRuntimeError]) -> None:
+        self._grants.remove(grant)
+        log.debug("slot released", pool=self.config.name, slot=grant.slot.slot_id, task=grant.slot.task_id)
+        if grant.verdict is None:
+            grant.verdict = verdict
+            self._begin_reset(grant.cell, grant)
+
+    def _begin_reset(self, cell: Cell, grant: Grant | None = None) -> None:
+        cell.state = CellState.CLEANING
+
+        async def reset() -> None:
+            if grant is not None:
+                await grant.end_calls()
+            await cell.place.close()
+            if self._fleet_or_none is not None:
+                await self._fleet_or_none.renew(cell)
+
+        task = asyncio.get_running_loop().create_task(reset())
+        self._resets.add(task)
+        task.add_done_callback(self._resets.discard)
+
+    async def _run(self, slot: Slot, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
+        fleet, grant = self._fleet, self._grants.good(slot)
+        try:
+            return await grant.run(work(grant.cell.place))
+        except (ContainerLostError, ContainerStateError) as error:
+            fleet.lose(grant.cell.member, str(error))
+            raise (grant.verdict or self._closed_error)() from error
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _on_lost(self, member: Member, why: str) -> None:
+        self._lost += 1
+        for grant in self._grants.of(member):
+            slot = grant.slot
+            grant.verdict = lambda slot=slot: SandboxLostError(  # type: ignore[misc]
+                f"the container of slot {slot.slot_id} is gone ({why}), and what {slot.task_id!r} had in it; "
+                "release the slot and acquire another one"
+            )
+
+    def _too_late(self, timeout_s: float) -> HyperRuntimeError:
+        status = self.status()
+        why = f"; containers do not start: {status.error}" if status.error else ""
+        error = SlotTimeoutError(
+            f"no slot of pool {self.config.name!r} became free within {timeout_s:g} s ({status.leased} leased in "
+            f"{status.containers} of at most {status.max_containers} containers, {len(self._line)} more wait){why}"
+        )
+        if self._fleet_or_none is not None:
+            error.__cause__ = self._fleet_or_none.trouble.error
+        return error
+
+    def _start_error(self) -> HyperRuntimeError:
+        cause = self._fleet_or_none.trouble.error if self._fleet_or_none is not None else None
+        error = PoolStartError(f"no container of pool {self.config.name!r} can be started: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _closed_error(self) -> HyperRuntimeError:
+        return PoolClosedError(f"pool {self.config.name!r} was stopped")
+
+    async def _stop(self) -> None:
+        self._state = "stopped"
+        self._line.fail_all(self._closed_error)
+        grants = tuple(self._grants)
+        for grant in grants:
+            self._grants.remove(grant)
+            grant.verdict = grant.verdict or self._closed_error
+        closing = [self._fleet_or_none.close()] if self._fleet_or_none is not None else []
+        await asyncio.gather(*(grant.end_calls() for grant in grants), *closing)
+        await self.settle()
+        self._threads.shutdown(wait=False)
+        log.info("pool stopped", pool=self.config.name)
+
+
+def _inside(place: Place, path: str) -> str:
+    return posixpath.join(place.workspace, path)
+
+
+def _runner(place: Place) -> transfer.Exec:
+    """Return the container's blocking exec as a slot's user."""
+    user = {} if place.user is None else {"user": place.user}
+    return functools.partial(place.container.exec, env=place.env, **user)
