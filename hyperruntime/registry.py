@@ -1,4 +1,4 @@
-"""Find drivers, domains and executors by entry point; the one home of stevedore. Imports errors only.
+"""Find drivers, domains, executors and environments by entry point; the one home of stevedore. Imports errors only.
 
 A class is loaded only when it is asked for by name, so a broken plugin breaks nothing but itself.
 """
@@ -20,12 +20,14 @@ from hyperruntime.errors import (
     DriverNotFoundError,
     HyperRuntimeError,
     SpecError,
+    name_hint,
     unknown_name,
 )
 
 RUNTIMES = "hyperruntime.runtimes"
 DOMAINS = "hyperruntime.domains"
 EXECUTORS = "hyperruntime.executors"
+ENVIRONMENTS = "hyperruntime.environments"
 OURS = "hyperruntime"  # the distribution
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
@@ -94,6 +96,16 @@ def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a
         DriverLoadError: it is installed and cannot be loaded.
     """
     return _load(EXECUTORS, name, lambda n, known: HyperRuntimeError(unknown_name("executor", n, known)))
+
+
+def load_environment_class(name: str) -> Any:  # noqa: ANN401 - makes a rollout.environment.Environment
+    """Return what makes an environment of rollouts, called with the user's options.
+
+    Raises:
+        SpecError: no installed environment has this name.
+        DriverLoadError: it is installed and cannot be loaded.
+    """
+    return _load(ENVIRONMENTS, name, lambda n, known: SpecError("environment", n, name_hint(n, known)))
 
 
 def auto_order() -> list[str]:

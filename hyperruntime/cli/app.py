@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "status": ("status", "status", "Show a run's generations and scores."),
     "evaluate": ("evaluate", "evaluate", "Evaluate one generation on its own, such as on the test split."),
     "export": ("export", "export", "Write a generation as a git repository that can be run."),
+    "rollout": ("rollout", "rollout", "Agent trajectories in slots, scored, as training data."),
     "report": ("report", "report", "Draw a run's lineage and its best answer."),
 }
 

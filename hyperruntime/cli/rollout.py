@@ -1,0 +1,47 @@
+"""``hyperrun rollout``: the table of its commands, none of which is imported here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from hyperruntime.cli.command import Group, example
+
+# name: (module below hyperruntime.cli, name in it, what `hyperrun rollout --help` says)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("rollout_run", "run", "Let agents attempt items, score them, and write training data."),
+    "preflight": ("rollout_preflight", "preflight", "Check that a model's server gives what rollouts record."),
+}
+
+
+class RolloutGroup(Group):
+    """A group whose commands' names and short helps are known without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of their use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return it."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"hyperruntime.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=RolloutGroup,
+    epilog=example(
+        "hyperrun rollout run --environment swe --option items=items.jsonl --model qwen --base-url http://gpu:8000/v1",
+        "hyperrun rollout preflight --model qwen --base-url http://gpu:8000/v1",
+    ),
+)
+def rollout() -> None:
+    """Agent trajectories in leased slots: run them, score them, keep and export them as training data."""

@@ -1,0 +1,68 @@
+"""What tools may do in a slot: from configuration only, never from a model's arguments. Imports errors and spec."""
+
+from __future__ import annotations
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.spec import check_inside_path, check_seconds
+
+_MIB = 1024**2
+
+POLICY_KEYS = frozenset(
+    "allow_network network require_sandbox require_stateful_sandbox sandbox sandboxed isolation privileged user image"
+    " gpus policy file_roots read_roots".split()
+)
+"""Names that a model may not decide about: in its arguments they are left out, and noted in the result."""
+
+
+@attrs.frozen(kw_only=True)
+class ToolPolicy:
+    """Limits and rights of tool calls.
+
+    Attributes:
+        tools: names that may be called; None is every tool that works in the workspace.
+        default_timeout_s: of a call that names none.
+        min_timeout_s: what a model asks for below this becomes this.
+        max_timeout_s: what a model asks for above this becomes this.
+        output_chars: of each stream, shown to the model; past it head and tail are kept.
+        file_bytes: of one file that is written, edited or read whole.
+        artifact_bytes: of one artifact or archive handed out.
+        max_entries: of one listing, search or archive.
+        file_roots: directories beside the workspace in which file tools may read and write.
+        read_roots: directories in which they may read only.
+        allow_network: False refuses calls where the container has a network, True where it has none; None takes it as
+            it is.
+        require_sandbox: refuse what does not run in a container; everything in a pool does.
+    """
+
+    tools: tuple[str, ...] | None = None
+    default_timeout_s: float = 300.0
+    min_timeout_s: float = 1.0
+    max_timeout_s: float = 600.0
+    output_chars: int = 50_000
+    file_bytes: int = 100 * _MIB
+    artifact_bytes: int = 5 * _MIB
+    max_entries: int = 5000
+    file_roots: tuple[str, ...] = ()
+    read_roots: tuple[str, ...] = ()
+    allow_network: bool | None = None
+    require_sandbox: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse limits that mean nothing."""
+        for name in ("default_timeout_s", "min_timeout_s", "max_timeout_s"):
+            check_seconds(name, getattr(self, name))
+        if not self.min_timeout_s <= self.default_timeout_s <= self.max_timeout_s:
+            raise SpecError("default_timeout_s", self.default_timeout_s, "between min_timeout_s and max_timeout_s")
+        for name in ("output_chars", "file_bytes", "artifact_bytes", "max_entries"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SpecError(name, value, "a whole number of at least 1")
+        for name in ("file_roots", "read_roots"):
+            for root in getattr(self, name):
+                check_inside_path(name, root)
+
+    def clamp(self, timeout_s: float) -> float:
+        """Return how long a model's call may take; fractions of a second are kept."""
+        return min(max(timeout_s, self.min_timeout_s), self.max_timeout_s)

@@ -1,0 +1,11 @@
+"""Tools that work in a slot: files, commands, searches. Design: docs/decisions/0024-tools.md.
+
+Each call becomes one or a few commands of the slot's own user in its container; nothing of it runs on the host.
+"""
+
+from __future__ import annotations
+
+from hyperruntime.pool.tools.dispatch import call_tool, tool_schemas
+from hyperruntime.pool.tools.tool import Param, Tool
+
+__all__ = ["Param", "Tool", "call_tool", "tool_schemas"]

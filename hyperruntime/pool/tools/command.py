@@ -1,0 +1,92 @@
+"""The tool ``bash``: one command in a real bash, from a text of any size. Imports the pool's values."""
+
+from __future__ import annotations
+
+import os
+
+from hyperruntime.errors import WorkdirNotFoundError
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools.shown import Shown
+from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError
+from hyperruntime.spec import ExecResult
+
+# The text comes first on standard input, so that no command line holds it: it may be long, siblings may list
+# processes, and `pkill -f` with a word of it would end this shell.
+_RUN = (
+    'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec </dev/null; shift 2; '
+    'eval "unset -v _hr_text; $_hr_text"'
+)
+_MISSING = 127
+
+
+async def run_bash(call: Call) -> ExecutionResult:
+    """Run a command and return how it ended."""
+    text = os.fsencode(call.args["command"])
+    if b"\0" in text:
+        raise ToolProblemError("a command cannot hold a NUL character; write such data with write_file")
+    given = call.args["stdin"]
+    data = text if given is None else text + os.fsencode(given)
+    args = ["bash", "--noprofile", "--norc", "-c", _RUN, "bash", str(len(text)), "" if given is None else "1"]
+    streams = {"stdout": Shown(call.policy.output_chars), "stderr": Shown(call.policy.output_chars)}
+    try:
+        result = await call.place.aexec(
+            args,
+            timeout_s=call.remaining_s(),
+            workdir=call.args["workdir"],
+            input=data,
+            on_output=lambda name, chunk: streams[name].write(chunk),
+            output_limit_bytes=2,
+        )
+    except WorkdirNotFoundError as error:
+        raise ToolProblemError(str(error)) from None
+    if result.exit_code == _MISSING:
+        await _check_bash(call)
+    return to_result(call, result, streams["stdout"], streams["stderr"])
+
+
+def to_result(call: Call, result: ExecResult, stdout: Shown, stderr: Shown) -> ExecutionResult:
+    """Return the result of a command: its streams as a model is shown them, its code, and a sentence if it failed."""
+    (out, out_cut), (err, err_cut) = stdout.text(), stderr.text()
+    error = f"the command ended with exit code {result.exit_code}" if result.exit_code else ""
+    if result.timed_out:
+        error = f"the command was ended after {call.timeout_s:g} s, with all that it had started"
+    between = "" if not out or out.endswith("\n") else "\n"
+    return ExecutionResult(
+        success=result.exit_code == 0,
+        output=f"{out}{between}[stderr]\n{err}" if err else out,
+        error=error,
+        exit_code=result.exit_code,
+        stdout=out,
+        stderr=err,
+        timed_out=result.timed_out,
+        truncated=out_cut or err_cut,
+        metadata={"returncode": result.exit_code},
+    )
+
+
+async def _check_bash(call: Call) -> None:
+    """Tell a command that found no program from an image that has no bash.
+
+    Raises:
+        ToolProblemError: there is no bash.
+    """
+    found = await call.place.aexec(["sh", "-c", "command -v bash"], workdir="/", timeout_s=call.remaining_s())
+    if found.exit_code != 0 and not found.timed_out:
+        raise ToolProblemError("the image has no bash, which this tool needs; use an image that has it", returncode=127)
+
+
+BASH = Tool(
+    name="bash",
+    description=(
+        "Run a command in bash, in the workspace. Each call is a new shell: the working directory and variables are "
+        "not kept, files are. Returns standard output, then standard error, and the exit code. To leave something "
+        "running, start it with `command > log 2>&1 &`."
+    ),
+    params=(
+        Param("command", "string", "any bash text, also of many lines", required=True),
+        Param("timeout", "number", "seconds after which it is ended with all that it started"),
+        Param("workdir", "string", "where it starts: absolute, or relative to the workspace"),
+        Param("stdin", "string", "its standard input; empty where not given"),
+    ),
+    run=run_bash,
+)

@@ -1,0 +1,129 @@
+"""From a tool's name and a model's arguments to a result. Imports the tools."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import ExecLostError, ExecStartError, SpecError, unknown_name
+from hyperruntime.pool.place import Place
+from hyperruntime.pool.policy import ToolPolicy
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
+from hyperruntime.pool.tools.command import BASH
+from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
+from hyperruntime.pool.tools.listing import LIST_FILES
+from hyperruntime.pool.tools.tool import Call, Tool, ToolProblemError
+
+TOOLS = {tool.name: tool for tool in (BASH, READ_FILE, WRITE_FILE, LIST_FILES)}
+ALIASES = {"terminal": "bash"}
+_TIMEOUT = "timeout"
+
+
+def canonical(name: str) -> str:
+    """Return the one name of a tool that has several."""
+    return ALIASES.get(name, name)
+
+
+def tool_schemas(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """Return tools as functions of the OpenAI chat API: all that models are usually told of, or those named.
+
+    Raises:
+        SpecError: there is no tool of a name.
+    """
+    if names is None:
+        return [tool.to_schema() for tool in TOOLS.values() if not tool.hidden]
+    schemas = []
+    for name in names:
+        if canonical(name) not in TOOLS:
+            raise SpecError("tools", name, unknown_name("tool", name, [*TOOLS, *ALIASES]))
+        schemas.append(attrs.evolve(TOOLS[canonical(name)], name=name).to_schema())
+    return schemas
+
+
+async def call_tool(
+    place: Place,
+    name: str,
+    args: Mapping[str, Any],
+    timeout_s: float | None = None,
+    policy: ToolPolicy | None = None,
+) -> ExecutionResult:
+    """Call a tool in a slot, after all calls that it was asked for earlier.
+
+    Whatever is wrong with the call, or goes wrong by the slot's own doing, is a result whose ``error`` says so.
+
+    Args:
+        place: the slot.
+        name: of the tool; ``terminal`` is ``bash``.
+        args: as the model gave them; nothing of them is believed.
+        timeout_s: most that it may take, counted from when it begins; None leaves it to the model and the policy.
+        policy: what it may do.
+
+    Raises:
+        ContainerLostError: the container ended.
+        ContainerStateError: it was closed.
+        StorageError: this machine has no room left for the streams.
+    """
+    started = time.monotonic()
+    policy = policy or ToolPolicy()
+    facts = {
+        "tool": str(name)[:100],
+        "network": place.network,
+        "isolation": place.isolation,
+        "sandboxed": True,
+    }
+    try:
+        tool = _find(name, policy)
+        check_rights(place, policy)
+        checked, noted = check_arguments(tool, args)
+        facts |= {"ignored_arguments": list(noted)} if noted else {}
+        limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
+        async with place.turn():
+            result = await tool.run(Call(place=place, policy=policy, args=checked, timeout_s=limit_s))
+    except ToolProblemError as problem:
+        result = problem.result
+    except (ExecLostError, ExecStartError, SpecError) as error:
+        result = ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
+    return attrs.evolve(
+        result,
+        execution_id=uuid.uuid4().hex,
+        slot_id=place.slot_id,
+        duration_s=time.monotonic() - started,
+        metadata={**facts, **result.metadata},
+    )
+
+
+def check_rights(place: Place, policy: ToolPolicy) -> None:
+    """Refuse what the slot's container cannot honour; nothing is weakened.
+
+    Raises:
+        ToolProblemError: the policy asks for a network, or for none, and the container is the other way.
+    """
+    network = place.network
+    if policy.allow_network is False and network != "none":
+        raise ToolProblemError(
+            f"no network was asked for, and this slot's container has one ({network}); use a profile with network "
+            "'none'",
+            returncode=None,
+        )
+    if policy.allow_network is True and network == "none":
+        raise ToolProblemError(
+            "a network was asked for, and this slot's container has none; use a profile with one", returncode=None
+        )
+
+
+def _find(name: object, policy: ToolPolicy) -> Tool:
+    allowed = [known for known in (*TOOLS, *ALIASES) if policy.tools is None or _is_allowed(known, policy.tools)]
+    if not isinstance(name, str) or canonical(name) not in TOOLS:
+        raise ToolProblemError(unknown_name("tool", str(name)[:100], allowed), returncode=None)
+    if name not in allowed:
+        raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}", returncode=None)
+    return TOOLS[canonical(name)]
+
+
+def _is_allowed(name: str, tools: tuple[str, ...]) -> bool:
+    return canonical(name) in {canonical(tool) for tool in tools}

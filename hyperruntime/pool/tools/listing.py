@@ -1,0 +1,123 @@
+"""The tool ``list_files``. Imports the pool's values."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools.inside import run_inside, show
+from hyperruntime.pool.tools.tool import Call, Param, Tool, done
+
+_KINDS = {"f": "file", "d": "directory", "l": "link", "p": "pipe", "s": "socket", "c": "device", "b": "device"}
+_STAT_KINDS = {"directory": "d", "symbolic link": "l", "fifo": "p", "socket": "s"}
+_SCANNED = 200_000
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """One thing in a directory.
+
+    Attributes:
+        path: relative to what was listed.
+        type: file, directory, link, pipe, socket or device.
+        size: in bytes.
+        mtime: seconds since 1970.
+    """
+
+    path: str
+    type: str
+    size: int
+    mtime: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return attrs.asdict(self)
+
+
+class Entries:
+    """Collects what ``list.sh`` writes; gives up counting, not running, past 200,000."""
+
+    def __init__(self) -> None:
+        self.found: list[Entry] = []
+        self.overflow = False
+        self._rest = b""
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes; a record is ``kind size mtime path`` and NUL."""
+        *records, self._rest = (self._rest + chunk).split(b"\0")
+        for record in records:
+            if len(self.found) >= _SCANNED:
+                self.overflow = True
+            elif entry := parse_record(record):
+                self.found.append(entry)
+
+
+def parse_record(record: bytes) -> Entry | None:
+    """Return what a record says; None where it is torn."""
+    fields = record.split(b"|", 3)
+    if len(fields) != 4:
+        return None
+    kind, size, mtime, path = fields
+    word = kind.decode(errors="replace")
+    try:
+        type_ = _KINDS.get(_STAT_KINDS.get(word, word), "device" if "special" in word else "file")
+        return Entry(path=show(os.fsdecode(path)), type=type_, size=int(size), mtime=float(mtime))
+    except ValueError:
+        return None
+
+
+async def list_entries(
+    call: Call, path: str, *, recursive: bool, hidden: bool, max_entries: int
+) -> tuple[list[Entry], bool]:
+    """Return what is in a directory, sorted by path, and whether it is not all.
+
+    Raises:
+        ToolProblemError: it cannot be listed.
+    """
+    entries = Entries()
+    variables = {"depth": "" if recursive else "1", "hidden": "1" if hidden else ""}
+    await run_inside(call, "list", path, variables=variables, on_stdout=entries.write)
+    found = sorted(entries.found, key=lambda entry: entry.path)
+    return found[:max_entries], entries.overflow or len(found) > max_entries
+
+
+async def run_list(call: Call) -> ExecutionResult:
+    """Return what is in a directory."""
+    args = call.args
+    most = min(args["max_entries"] or call.policy.max_entries, call.policy.max_entries)
+    found, truncated = await list_entries(
+        call, args["path"], recursive=args["recursive"], hidden=args["hidden"], max_entries=most
+    )
+    lines = [_line(entry) for entry in found] or ["(nothing)"]
+    if truncated:
+        lines.append(f"[only the first {len(found)} are shown; list a directory below, or raise 'max_entries']")
+    result = done(
+        "\n".join(lines), path=show(args["path"]), entries=[entry.to_json() for entry in found], truncated=truncated
+    )
+    return attrs.evolve(result, truncated=truncated)
+
+
+def _line(entry: Entry) -> str:
+    name = entry.path.replace("\\", "\\\\").replace("\n", "\\n")
+    if entry.type == "file":
+        return f"{name}\t{entry.size}"
+    return f"{name}/" if entry.type == "directory" else f"{name}\t{entry.type}"
+
+
+LIST_FILES = Tool(
+    name="list_files",
+    description=(
+        "List a directory of the workspace: one entry a line, directories with a slash at the end, files with their "
+        "size in bytes."
+    ),
+    params=(
+        Param("path", "string", "directory, absolute or relative to the workspace", default="."),
+        Param("recursive", "boolean", "also what is in directories below", default=False),
+        Param("hidden", "boolean", "also names that begin with a dot", default=False),
+        Param("max_entries", "integer", "at most so many", minimum=1),
+    ),
+    run=run_list,
+)

@@ -1,0 +1,1 @@
+"""Clients of model servers, each a :class:`~hyperruntime.rollout.model.Model`."""

@@ -1,0 +1,123 @@
+"""The tool bash, in a real container."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import hyperruntime as hr
+from tests.contract.toolplace import Desk, make_desk
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def desk(container: hr.Container) -> Desk:
+    return make_desk(container)
+
+
+def test_streams_come_apart_and_together_and_the_code_is_exact(desk: Desk) -> None:
+    """R7, W10."""
+    result = desk("bash", command="echo out; echo err >&2; exit 3")
+
+    assert (result.success, result.exit_code, result.metadata["returncode"]) == (False, 3, 3)
+    assert (result.stdout, result.stderr, result.output) == ("out\n", "err\n", "out\n[stderr]\nerr\n")
+    assert "exit code 3" in result.error
+    assert result.slot_id == desk.place.slot_id
+    assert result.execution_id
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("true", 0), ("no-such-program", 127), ("/etc/passwd", 126), ("kill -9 $$", 137), ("(", 2), ("exit 255", 255)],
+)
+def test_codes_are_those_of_bash(desk: Desk, command: str, code: int) -> None:
+    """W10."""
+    assert desk("bash", command=command).metadata["returncode"] == code
+
+
+def test_it_is_a_real_bash(desk: Desk) -> None:
+    """W15: pipefail, source, arrays, process substitution."""
+    command = "set -o pipefail; echo 'v=1' > f; source f; a=(x y); cat <(echo ${a[1]} $v); false | true"
+
+    result = desk("bash", command=command)
+
+    assert (result.stdout, result.exit_code) == ("y 1\n", 1)
+
+
+def test_a_command_of_megabytes_runs(desk: Desk) -> None:
+    """W7: no limit of argument sizes."""
+    text = "cat <<'END' | sha256sum\n" + "é$(id)`'\n" * 300_000 + "END\n"
+
+    assert desk("bash", command=text).stdout.startswith("270386c1eb81690d")
+
+
+def test_standard_input_is_what_was_given_and_empty_otherwise(desk: Desk) -> None:
+    assert desk("bash", command="cat | tr a-z A-Z", stdin="é abc\n").stdout == "é ABC\n"
+    assert desk("bash", command="cat; echo end").stdout == "end\n"
+    assert desk("bash", command="", stdin="ignored").exit_code == 0
+
+
+def test_a_command_is_on_no_command_line_and_so_does_not_end_itself(desk: Desk) -> None:
+    result = desk("bash", command="pkill -f 'a word of this very command'; echo alive")
+
+    assert result.stdout == "alive\n"
+
+
+def test_a_timeout_ends_children_that_hold_the_output_open(desk: Desk) -> None:
+    """W6: the public system's one second took eight."""
+    started = time.monotonic()
+    result = desk("bash", command="echo begun; setsid sleep 300 & sleep 300", timeout=1)
+
+    assert (result.timed_out, result.exit_code, result.stdout) == (True, 124, "begun\n")
+    assert "after 1 s" in result.error
+    assert time.monotonic() - started < 10
+    assert "sleep 300" not in desk.sh("ps -axo args=")
+
+
+def test_a_background_process_does_not_keep_the_call_and_lives_on(desk: Desk) -> None:
+    """W6."""
+    result = desk("bash", command="sleep 247 & echo started")
+
+    assert (result.stdout, result.success) == ("started\n", True)
+    assert "sleep 247" in desk.sh("ps -axo args=")
+
+
+def test_of_long_output_head_and_tail_are_shown_with_what_is_missing(container: hr.Container) -> None:
+    """W9."""
+    desk = make_desk(container, output_chars=100)
+
+    result = desk("bash", command="printf 'é%.0s' {1..1000}; seq 1000 >&2")
+
+    assert result.truncated
+    assert result.stdout == "é" * 50 + "\n[... 1800 bytes are not shown ...]\n" + "é" * 50
+    assert result.stderr.startswith("1\n2\n")
+    assert result.stderr.endswith("999\n1000\n")
+
+
+def test_where_it_starts(desk: Desk) -> None:
+    desk("bash", command="mkdir -p 'a b'")
+
+    assert desk("bash", command="pwd").stdout == f"{desk.place.workspace}\n"
+    assert desk("bash", command="pwd", workdir="a b").stdout == f"{desk.place.workspace}/a b\n"
+    assert desk("bash", command="pwd", workdir="/etc").stdout == "/etc\n"
+    missing = desk("bash", command="pwd", workdir="none")
+    assert not missing.success
+    assert "no such directory" in missing.error
+
+
+def test_it_says_where_it_ran(desk: Desk) -> None:
+    """R19."""
+    metadata = desk("terminal", command="true").metadata
+
+    assert (metadata["network"], metadata["isolation"], metadata["sandboxed"]) == ("none", "container", True)
+
+
+def test_an_image_without_bash_is_refused_by_name(runtime: hr.Runtime, busybox_image: str, base_image: str) -> None:
+    """W15: never /bin/sh by the name of bash."""
+    has_bash = busybox_image == base_image  # an engine with one image
+    with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:
+        result = make_desk(container)("bash", command="echo hi")
+
+    assert (result.success, "no bash" in result.error) == (has_bash, not has_bash)

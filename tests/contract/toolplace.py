@@ -1,0 +1,49 @@
+"""One slot to try tools in, without a pool around it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import attrs
+
+import hyperruntime as hr
+from hyperruntime.pool.place import Place
+from hyperruntime.pool.policy import ToolPolicy
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools import call_tool
+
+
+@attrs.define
+class Desk:
+    """A place, and calls to it that wait for their result."""
+
+    place: Place
+    policy: ToolPolicy = attrs.field(factory=ToolPolicy)
+
+    def __call__(self, tool: str, /, **args: Any) -> ExecutionResult:
+        """Call a tool, within 60 s."""
+        return self.call(tool, args)
+
+    def call(self, tool: Any, args: Any, timeout_s: float | None = None) -> ExecutionResult:
+        """Call a tool with arguments of any kind."""
+
+        async def run() -> ExecutionResult:
+            return await asyncio.wait_for(call_tool(self.place, tool, args, timeout_s, self.policy), 120)
+
+        return asyncio.run(run())
+
+    def sh(self, text: str) -> str:
+        """Run a command past the tools, in the workspace; return its output."""
+        result = self.place.container.exec(["bash", "-c", text], workdir=self.place.workspace).check()
+        return result.stdout.decode(errors="surrogateescape")
+
+
+def make_desk(container: hr.Container, **policy: Any) -> Desk:
+    """Return a new slot in a container."""
+    name = f"slot-{uuid.uuid4().hex[:8]}"
+    workspace = f"/tmp/{name}/the workspace"
+    container.exec(["mkdir", "-p", workspace]).check()
+    place = Place(container, slot_id=name, workspace=workspace, env={"HOME": workspace})
+    return Desk(place=place, policy=ToolPolicy(**policy))

@@ -1,0 +1,179 @@
+"""The repository cache: what is fetched, what is kept, and what gets out of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import RepositoryError, SpecError
+from hyperruntime.git import git
+from hyperruntime.process import run_process
+from hyperruntime.rollout.repositories import Repositories, source_of
+
+
+def make_origin(where: Path) -> list[str]:
+    """Return the commits, oldest first, of a new repository with three of them."""
+    git(["init", "-q", "--template=", "--initial-branch=main", "--", str(where)])
+    commits = []
+    for number in range(3):
+        (where / "number.txt").write_text(f"{number}\n")
+        (where / "run me.sh").write_text("#!/bin/sh\n")
+        (where / "run me.sh").chmod(0o755)
+        git(["-C", str(where), "add", "--all"])
+        git(["-C", str(where), "commit", "-q", "-m", f"commit {number}"])
+        commits.append(git(["-C", str(where), "rev-parse", "HEAD"]).decode().strip())
+    return commits
+
+
+def unpacked(tar: str, where: Path) -> Path:
+    """Return the directory that a checkout's tar holds."""
+    with tarfile.open(tar) as archive:
+        archive.extractall(where, filter="data")
+    return where
+
+
+@pytest.mark.parametrize("form", ["path", "file", "bare"])
+def test_a_checkout_holds_one_commit_and_neither_past_nor_future(tmp_path: Path, form: str) -> None:
+    """R8: the agent cannot look up the fix in a later commit."""
+    origin = tmp_path / "ori gin"
+    commits = make_origin(origin)
+    if form == "bare":
+        git(["clone", "-q", "--bare", "--", str(origin), str(tmp_path / "bare.git")])
+        origin = tmp_path / "bare.git"
+    source = f"file://{origin}".replace(" ", "%20") if form == "file" else str(origin)
+    checkout = Repositories(tmp_path / "cache").prepare(source, commits[1])
+    work = unpacked(checkout.tar, tmp_path / "work")
+    inside = ["-C", str(work)]
+    assert (work / "number.txt").read_text() == "1\n"
+    assert os.access(work / "run me.sh", os.X_OK)
+    assert git([*inside, "rev-list", "--all"]).decode().split() == [commits[1]]
+    assert git([*inside, "symbolic-ref", "HEAD"]) == b"refs/heads/main\n"
+    assert git([*inside, "status", "--porcelain"]) == b""
+    objects = git([*inside, "cat-file", "--batch-all-objects", "--batch-check"]).decode()
+    assert commits[0] not in objects
+    assert commits[2] not in objects
+    assert str(tmp_path) not in (work / ".git" / "config").read_text()
+    assert not (work / ".git" / "objects" / "info" / "alternates").exists()
+
+
+def test_the_second_time_nothing_is_fetched(tmp_path: Path) -> None:
+    """R8: the origin is gone, and the commit is still there, in another process too."""
+    commits = make_origin(tmp_path / "origin")
+    first = Repositories(tmp_path / "cache").prepare(f"file://{tmp_path}/origin", commits[2])
+    shutil.rmtree(tmp_path / "origin")
+    second = Repositories(tmp_path / "cache").prepare(f"file://{tmp_path}/origin", commits[2])
+    assert second == first
+    assert (unpacked(second.tar, tmp_path / "work") / "number.txt").read_text() == "2\n"
+
+
+def test_eight_processes_at_once_on_one_repository_all_succeed(tmp_path: Path) -> None:
+    """R8: one of them fetches, the others wait for it."""
+    commits = make_origin(tmp_path / "origin")
+    program = (
+        "import sys; from hyperruntime.rollout.repositories import Repositories as R;"
+        "print(R(sys.argv[1]).prepare(sys.argv[2], sys.argv[3]).tar)"
+    )
+    args = [sys.executable, "-c", program, str(tmp_path / "cache"), str(tmp_path / "origin"), commits[0]]
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(lambda _: run_process(args), range(8)))
+    assert [result.exit_code for result in results] == [0] * 8, results[0].stderr
+    assert len({result.stdout for result in results}) == 1
+
+
+def test_threads_at_once_succeed_too(tmp_path: Path) -> None:
+    """R8: a group of eight trajectories is set up by one process."""
+    commits = make_origin(tmp_path / "origin")
+    repositories = Repositories(tmp_path / "cache")
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda n: repositories.prepare(tmp_path / "origin", commits[n % 3]), range(24)))
+    assert {checkout.commit for checkout in found} == set(commits)
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".making")] == []
+
+
+@pytest.mark.parametrize("name", ["workspace.tar", "repository.git/objects/pack", "manifest.json"])
+def test_a_damaged_entry_is_made_anew(tmp_path: Path, name: str) -> None:
+    """A bit that a disk lost, or a file that somebody edited, reaches no slot."""
+    commits = make_origin(tmp_path / "origin")
+    checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
+    damaged = Path(checkout.tar).parent / name
+    damaged = next(damaged.glob("*.pack")) if damaged.is_dir() else damaged
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 255
+    damaged.chmod(0o644)
+    damaged.write_bytes(content)
+    again = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
+    assert (unpacked(again.tar, tmp_path / "work") / "number.txt").read_text() == "0\n"
+    with again.store() as store:
+        assert store.read_file(commits[0], "number.txt") == b"0\n"
+
+
+def test_states_are_kept_beside_the_cache_and_not_in_it(tmp_path: Path) -> None:
+    """W22: what an agent made adds nothing to what the next one gets."""
+    commits = make_origin(tmp_path / "origin")
+    checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
+    before = sorted((path, path.stat().st_size) for path in (tmp_path / "cache").rglob("*"))
+    work = unpacked(checkout.tar, tmp_path / "work")
+    (work / "number.txt").write_text("17\n")
+    with checkout.store() as store:
+        snapshot = store.snapshot(commits[0], work, "agent")
+        assert b"+17" in snapshot.patch
+    assert sorted((path, path.stat().st_size) for path in (tmp_path / "cache").rglob("*")) == before
+
+
+@pytest.mark.parametrize("source", ["ext::sh -c 'touch /tmp/x'", "http://a/b", "https://a b", "--upload-pack=x", ""])
+def test_odd_sources_are_refused(tmp_path: Path, source: str) -> None:
+    """W24: nothing of an item is ever an option or a program."""
+    with pytest.raises(SpecError):
+        Repositories(tmp_path).prepare(source, "0" * 40)
+
+
+@pytest.mark.parametrize("commit", ["HEAD", "--depth=1", "0" * 39, "0" * 40 + "\n", "$(touch x)"])
+def test_odd_commits_are_refused(tmp_path: Path, commit: str) -> None:
+    """W24."""
+    make_origin(tmp_path / "origin")
+    with pytest.raises(SpecError):
+        Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commit)
+
+
+@pytest.mark.parametrize("repo", ["a/b/c", "../x", "a/..;x", "a", "a/$(x)", "-a/b"])
+def test_odd_names_of_repositories_are_refused(repo: str) -> None:
+    """W24."""
+    with pytest.raises(SpecError):
+        source_of(repo, "https://example.org")
+
+
+def test_names_of_repositories_are_found_below_a_base(tmp_path: Path) -> None:
+    """A name is looked for as OWNER/NAME.git, in a directory also as OWNER/NAME."""
+    make_origin(tmp_path / "own" / "er")
+    assert source_of("own/er", "https://example.org/") == "https://example.org/own/er.git"
+    assert source_of("own/er", str(tmp_path)) == str(tmp_path / "own" / "er")
+
+
+def test_a_commit_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> None:
+    """And nothing of it stays in the cache."""
+    make_origin(tmp_path / "origin")
+    with pytest.raises(RepositoryError, match="no commit 1111"):
+        Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "1" * 40)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_what_was_used_longest_ago_is_pruned(tmp_path: Path) -> None:
+    """What was used in the last hour stays."""
+    commits = make_origin(tmp_path / "origin")
+    repositories = Repositories(tmp_path / "cache")
+    found = [repositories.prepare(tmp_path / "origin", commit) for commit in commits]
+    for age, checkout in zip((9000, 8000, 0), found, strict=True):
+        manifest = Path(checkout.tar).parent / "manifest.json"
+        time = manifest.stat().st_mtime - age
+        os.utime(manifest, (time, time))
+    whole = repositories.size_bytes()
+    assert 0 < repositories.prune(whole - 1) < whole
+    assert [os.path.exists(checkout.tar) for checkout in found] == [False, True, True]
+    repositories.prune(0)
+    assert [os.path.exists(checkout.tar) for checkout in found] == [False, False, True]
