@@ -99,11 +99,11 @@ class PoolConfig:
     reset: Literal["auto", "clean", "replace"] = attrs.field(default="auto", validator=_one_of(RESETS))
     pids_per_slot: int = attrs.field(default=128, validator=_count(8))
     workspace_base: str = "/slots"
-    tools: ToolPolicy = ToolPolicy()
+    tools: ToolPolicy = attrs.field(factory=ToolPolicy)
 
     def __attrs_post_init__(self) -> None:
         """Check what depends on more than one field."""
-        if not isinstance(self.name, str) or not _PROFILE.fullmatch(self.name):
+        if not _PROFILE.fullmatch(str(self.name)):
             raise SpecError("name", self.name, "letters, digits, '-', '_' and '.', at most 64, not at the ends")
         if self.min_containers > self.max_containers:
             raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")
@@ -166,7 +166,7 @@ def make_plan(config: PoolConfig, *, users: bool, driver: str) -> Plan:
 def _isolation(config: PoolConfig, users: bool) -> Isolation:
     match config:
         case PoolConfig(isolation="uid" | "container" | "directory" as named):
-            return named  # type: ignore[return-value]
+            return named
         case PoolConfig(slots_per_container=1, reset=reset):
             return "uid" if reset == "clean" else "container"
         case PoolConfig(reset="replace"):

@@ -69,6 +69,7 @@ class Fleet:
         self._runtime, self._config, self._plan, self._keeper = runtime, config, plan, keeper
         self._changed, self._lost = changed, lost
         self._starting = self._closing = 0
+        self._owed = 0  # containers to be started for those that a released slot used up
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._open: set[Container] = set()
@@ -91,6 +92,7 @@ class Fleet:
         async def start_one() -> None:
             async with turns:
                 if not self.trouble.error and not self._closed:
+                    self._starting += 1
                     await self._start_one()
 
         await asyncio.gather(*(self._spawn(start_one()) for _ in range(self._config.min_containers)))
@@ -110,6 +112,8 @@ class Fleet:
                 self._close_member(member)
         if now >= self.trouble.not_before:
             for _ in range(self._to_start(waiting)):
+                self._owed = max(0, self._owed - 1)
+                self._starting += 1
                 self._spawn(self._start_one())
 
     def _to_start(self, waiting: int) -> int:
@@ -117,7 +121,8 @@ class Fleet:
         coming = self._starting * self._plan.slots
         supply = coming + sum(m.count(CellState.FREE) + m.count(CellState.CLEANING) for m in serving)
         wanted = max(0, -(-(waiting - supply) // self._plan.slots))
-        wanted = max(wanted, self._config.min_containers - len(serving) - self._starting)
+        self._owed = max(0, min(self._owed, self._config.max_containers - len(serving) - self._starting))
+        wanted = max(wanted, self._owed, self._config.min_containers - len(serving) - self._starting)
         if busy := self.roster.busy():
             unused = sum(not member.is_busy for member in serving) + self._starting
             spares = self._plan.spares if busy <= self._config.max_containers else 0
@@ -166,6 +171,7 @@ class Fleet:
             return
         if self._plan.reset == "replace":
             cell.state = CellState.QUARANTINED
+            self._owed += 1
             self.drain(member, "its slot was released")
         else:
             await self._clean(cell)
@@ -203,7 +209,6 @@ class Fleet:
         self._threads.shutdown(wait=False)
 
     async def _start_one(self) -> None:
-        self._starting += 1
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

@@ -1,11 +1,15 @@
-"""A leased slot with hands: what environments and embedding programs use. Imports the values and, for types, the pool."""
+"""A leased slot with hands: what environments and embedding programs use. Imports the values, place and transfer."""
 
 from __future__ import annotations
 
+import functools
 import os
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from hyperruntime import transfer
+from hyperruntime.pool.place import Place
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
@@ -43,14 +47,16 @@ class Lease:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: its container ended.
         """
-        return await self.pool.exec(
+        return await self.pool.run(
             self.slot,
-            args,
-            timeout_s=timeout_s,
-            env=env,
-            workdir=workdir,
-            input=input,
-            output_limit_bytes=output_limit_bytes,
+            lambda place: place.aexec(
+                args,
+                timeout_s=timeout_s,
+                env=env,
+                workdir=workdir,
+                input=input,
+                output_limit_bytes=output_limit_bytes,
+            ),
         )
 
     async def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
@@ -59,10 +65,25 @@ class Lease:
 
     async def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file or directory of the host to ``target`` (absolute, or relative to the workspace)."""
-        await self.pool.put(self.slot, source, target)
+
+        async def copy(place: Place) -> None:
+            path = posixpath.join(place.workspace, target)
+            await self.pool.in_thread(lambda: transfer.put(_runner(place), source, path))
+
+        await self.pool.run(self.slot, copy)
 
     async def get(
         self, source: str, target: str | os.PathLike[str], *, limits: ExtractLimits | None = None
     ) -> ExtractReport:
         """Copy a path of the slot to the host; what it holds is not trusted."""
-        return await self.pool.get(self.slot, source, target, limits=limits)
+
+        async def copy(place: Place) -> ExtractReport:
+            path = posixpath.join(place.workspace, source)
+            return await self.pool.in_thread(lambda: transfer.get(_runner(place), path, target, limits))
+
+        return await self.pool.run(self.slot, copy)
+
+
+def _runner(place: Place) -> transfer.Exec:
+    """Return the container's blocking exec as a slot's user."""
+    return functools.partial(place.container.exec, env=place.env, **place.options)

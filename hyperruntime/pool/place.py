@@ -24,6 +24,7 @@ class Place:
         workspace: absolute path of its directory inside.
         user: that its commands run as; None is the container's own.
         env: what its commands get on top of the container's (HOME, TMPDIR).
+        options: what tells the container whose commands they are.
         network: of the container.
         isolation: what keeps its siblings out: a container of its own, a user of its own, or only a directory.
     """
@@ -48,7 +49,9 @@ class Place:
         self.container, self.slot_id, self.workspace = container, slot_id, workspace
         self.user, self.env, self.isolation = user, dict(env or {}), isolation
         self.network = container.spec.network if network is None else network
-        self._options = {} if group is None else {"group": group}
+        self.options: dict[str, Any] = {} if user is None else {"user": user}
+        if group is not None:
+            self.options["group"] = group
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
@@ -80,11 +83,10 @@ class Place:
             timeout_s=timeout_s,
             env={**self.env, **(env or {})},
             workdir=posixpath.join(self.workspace, workdir or "").rstrip("/") or "/",
-            user=self.user,
             input=input,
             on_output=on_output,
             output_limit_bytes=output_limit_bytes,
-            **self._options,
+            **self.options,
         )
 
     async def close(self) -> None:

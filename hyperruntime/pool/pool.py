@@ -1,4 +1,4 @@
-"""A pool of slots: leases of private workspaces in containers that come and go behind it. See docs/decisions/0023-pool.md.
+"""A pool of slots: leases of private workspaces in containers that come and go. See docs/decisions/0023-pool.md.
 
 All methods are for one event loop: the one that :meth:`SlotPool.start` ran on.
 """
@@ -6,18 +6,14 @@ All methods are for one event loop: the one that :meth:`SlotPool.start` ran on.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-import posixpath
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
-from hyperruntime import transfer
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -29,7 +25,6 @@ from hyperruntime.errors import (
     SpecError,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.batch import run_batch
 from hyperruntime.pool.config import Plan, PoolConfig, make_plan
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.grants import Grant, Grants, stale
@@ -43,8 +38,6 @@ from hyperruntime.pool.slot import Slot
 from hyperruntime.pool.status import PoolStatus
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.runtime import Runtime
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
-from hyperruntime.tarball import ExtractLimits, ExtractReport
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -140,7 +133,7 @@ class SlotPool:
             PoolClosedError: the pool is not open.
         """
         fleet = self._fleet
-        task_id = task_id or uuid.uuid4().hex
+        task_id = task_id or os.urandom(8).hex()
         if not isinstance(task_id, str):
             raise SpecError("task_id", task_id, "text")
         cell = fleet.roster.kept_for(task_id)
@@ -205,7 +198,7 @@ class SlotPool:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: its container ended.
         """
-        return await self._run(slot, lambda place: call_tool(place, tool, args, timeout_s, self.config.tools))
+        return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, self.config.tools))
 
     async def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
@@ -216,6 +209,7 @@ class SlotPool:
             requests: slot, tool and its arguments.
             timeout_s: of each call; None is what the call or the policy says.
         """
+        from hyperruntime.pool.batch import run_batch
 
         async def execute(
             slot: Slot, tool: str, args: Mapping[str, Any], call_timeout_s: float | None
@@ -224,45 +218,24 @@ class SlotPool:
 
         return await run_batch(requests, execute, timeout_s=timeout_s)
 
-    async def exec(
-        self,
-        slot: Slot,
-        args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = 300.0,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
-    ) -> ExecResult:
-        """Run a command in a slot; see :meth:`Lease.exec`."""
-        return await self._run(
-            slot,
-            lambda place: place.aexec(
-                args,
-                timeout_s=timeout_s,
-                env=env,
-                workdir=workdir,
-                input=input,
-                output_limit_bytes=output_limit_bytes,
-            ),
-        )
+    async def run(self, slot: Slot, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
+        """Carry out any work in a slot's place; it is cancelled when the lease ends.
 
-    async def put(self, slot: Slot, source: str | os.PathLike[str], target: str) -> None:
-        """Copy a file or directory of the host into a slot; see :meth:`Lease.put`."""
-        await self._run(
-            slot,
-            lambda place: self._in_thread(lambda: transfer.put(_runner(place), source, _inside(place, target))),
-        )
+        Raises:
+            StaleLeaseError: the slot was released, or its lease expired.
+            SandboxLostError: its container ended.
+        """
+        fleet, grant = self._fleet, self._grants.good(slot)
+        try:
+            return await grant.run(work(grant.cell.place))
+        except (ContainerLostError, ContainerStateError) as error:
+            fleet.lose(grant.cell.member, str(error))
+            verdict = grant.verdict or self._closed_error
+            raise verdict() from error
 
-    async def get(
-        self, slot: Slot, source: str, target: str | os.PathLike[str], *, limits: ExtractLimits | None = None
-    ) -> ExtractReport:
-        """Copy a path of a slot to the host; see :meth:`Lease.get`."""
-        return await self._run(
-            slot,
-            lambda place: self._in_thread(lambda: transfer.get(_runner(place), _inside(place, source), target, limits)),
-        )
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do what blocks in a thread of the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def status(self) -> PoolStatus:
         """Return what it holds at this moment."""
@@ -387,22 +360,11 @@ class SlotPool:
         self._resets.add(task)
         task.add_done_callback(self._resets.discard)
 
-    async def _run(self, slot: Slot, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
-        fleet, grant = self._fleet, self._grants.good(slot)
-        try:
-            return await grant.run(work(grant.cell.place))
-        except (ContainerLostError, ContainerStateError) as error:
-            fleet.lose(grant.cell.member, str(error))
-            raise (grant.verdict or self._closed_error)() from error
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
     def _on_lost(self, member: Member, why: str) -> None:
         self._lost += 1
         for grant in self._grants.of(member):
             slot = grant.slot
-            grant.verdict = lambda slot=slot: SandboxLostError(  # type: ignore[misc]
+            grant.verdict = lambda slot=slot: SandboxLostError(
                 f"the container of slot {slot.slot_id} is gone ({why}), and what {slot.task_id!r} had in it; "
                 "release the slot and acquire another one"
             )
@@ -439,13 +401,3 @@ class SlotPool:
         await self.settle()
         self._threads.shutdown(wait=False)
         log.info("pool stopped", pool=self.config.name)
-
-
-def _inside(place: Place, path: str) -> str:
-    return posixpath.join(place.workspace, path)
-
-
-def _runner(place: Place) -> transfer.Exec:
-    """Return the container's blocking exec as a slot's user."""
-    user = {} if place.user is None else {"user": place.user}
-    return functools.partial(place.container.exec, env=place.env, **user)
