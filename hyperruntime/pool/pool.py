@@ -28,12 +28,12 @@ from hyperruntime.logs import get_logger
 from hyperruntime.pool.config import Plan, PoolConfig, make_plan
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.grants import Grant, Grants, stale
-from hyperruntime.pool.keeper import make_keeper
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.line import WaitingLine
 from hyperruntime.pool.members import Cell, CellState, Member
 from hyperruntime.pool.place import Place
 from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.sharing import make_keeper
 from hyperruntime.pool.slot import Slot
 from hyperruntime.pool.status import PoolStatus
 from hyperruntime.pool.tools import call_tool
