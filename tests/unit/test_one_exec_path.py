@@ -59,9 +59,11 @@ def starts_processes(tree: ast.Module) -> list[str]:
     """Return what in a module could start a process of the host."""
     found = sorted(name for name in imports(tree) if name.partition(".")[0] in PROCESS_MODULES)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ("os", "posix") and node.attr in PROCESS_CALLS:
-                found.append(f"os.{node.attr}")
+        of_os = (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("os", "posix")
+        )
+        if isinstance(node, ast.Attribute) and of_os and node.attr in PROCESS_CALLS:
+            found.append(f"os.{node.attr}")
         if isinstance(node, ast.Attribute) and node.attr in PROCESS_NAMES:
             found.append(node.attr)
         if isinstance(node, ast.ImportFrom) and node.module in ("os", "posix", "asyncio", "concurrent.futures"):
