@@ -75,11 +75,11 @@ class SlotToolBackend:
             default_profile: see above.
             default_timeout_s: see above.
         """
-        self._open, self._pools = open_pools, None
+        self._open = open_pools
+        self._pools: Pools | None = None
         self.default_profile = default_profile
         self._default_timeout_s = default_timeout_s
         self._held: dict[Slot, BackendSlot] = {}
-        self._pools: Pools | None
 
     @property
     def default_timeout_s(self) -> float | None:

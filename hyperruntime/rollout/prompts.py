@@ -27,7 +27,7 @@ class Row:
         digest: of the row's content.
         messages: the opening, in OpenAI's form.
         image: where its commands run, or None for the batch's own.
-        cwd: where they start, absolute or relative to the workspace; "" is the workspace.
+        cwd: where they start, an absolute path in the image; "" is a workspace of its own.
         data: the row as it was written, unknown keys included.
     """
 
@@ -84,7 +84,7 @@ def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> Row:
         digest=digest,
         messages=_messages(value, where),
         image=_image(value, where),
-        cwd=_text(value, "cwd", where) or "",
+        cwd=_cwd(value, where),
         data=value,
     )
 
@@ -111,6 +111,13 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str | None:
     if found is not None and (not isinstance(found, str) or not found or "\0" in found):
         raise SpecError(f"{where}: {key}", found, "text that is not empty, without NUL")
     return found
+
+
+def _cwd(value: Mapping[str, Any], where: str) -> str:
+    cwd = _text(value, "cwd", where) or ""
+    if cwd and not cwd.startswith("/"):
+        raise SpecError(f"{where}: cwd", cwd, "an absolute path inside the image")
+    return cwd
 
 
 def _image(value: Mapping[str, Any], where: str) -> str | None:

@@ -74,6 +74,7 @@ def test_rows_without_an_id_keep_theirs_when_the_file_grows(tmp_path: Path) -> N
         ('{"prompt": "a", "id": true}', "printable"),
         ('{"prompt": "a", "image": "x", "docker_image": "y"}', "docker_image"),
         ('{"prompt": "a", "cwd": 5}', "cwd"),
+        ('{"prompt": "a", "cwd": "src"}', "absolute"),
         ("[" * 100_000, "line 2"),
     ],
 )
