@@ -94,7 +94,7 @@ def export_run(run_dir: str | Path, output: str | Path, options: ExportOptions) 
     The output is there whole or not at all.
 
     Raises:
-        RunError: this is no run, it is damaged, the output exists, or ``datasets`` could not read what there is: nothing.
+        RunError: this is no run, it is damaged, the output exists, or there is nothing that ``datasets`` could read.
     """
     target = Path(output)
     if target.exists():
