@@ -285,6 +285,27 @@ class Images(Protocol):
         ...
 
 
+@runtime_checkable
+class BuildsDefinitions(Protocol):
+    """Images of an engine that builds definition files itself; for others core makes Containerfiles of them."""
+
+    def build_definition(
+        self,
+        context: Path,
+        reference: str,
+        *,
+        definition: Path,
+        build_args: Mapping[str, str],
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Build a definition file; return the image's identifier.
+
+        Raises:
+            ImageBuildError: a step failed; the message holds its last lines.
+        """
+        ...
+
+
 class Driver(Protocol):
     """An engine's adapter."""
 

@@ -362,3 +362,7 @@ class SandboxLostError(PoolError):
 
 class ModelError(HyperRuntimeError):
     """A model's server is gone, refuses, or answers with what no turn can be made of."""
+
+
+class TrainerError(HyperRuntimeError):
+    """A trainer cannot be reached, refuses, or cannot go on."""

@@ -13,7 +13,8 @@ from filelock import FileLock, Timeout
 from hyperruntime.bootstrap import build_base_rootfs
 from hyperruntime.buildlog import BuildLog
 from hyperruntime.cache import cache_directory
-from hyperruntime.driver import Image, Images
+from hyperruntime.containerfiles import SUFFIX, containerfile_of
+from hyperruntime.driver import BuildsDefinitions, Image, Images
 from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import owned_directory
@@ -156,6 +157,8 @@ class ImageStore:
     ) -> str:
         """Build a recipe by its name, or any Containerfile under a name of the user's; return the reference.
 
+        A ``containerfile`` whose name ends in ``.def`` is an Apptainer definition file, which every engine builds.
+
         An image that exists is not built again unless ``force``. Proxy variables of the environment are
         passed on. The whole output is kept in a file that ``on_output`` hears of first.
 
@@ -199,15 +202,21 @@ class ImageStore:
         force: bool,
     ) -> None:
         proxies = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
+        arguments = {**proxies, **build_args}
         try:
-            self._images.build(
-                context,
-                reference,
-                containerfile=containerfile,
-                build_args={**proxies, **build_args},
-                force=force,
-                on_output=lines,
-            )
+            if containerfile.suffix != SUFFIX:
+                self._images.build(
+                    context, reference, containerfile=containerfile, build_args=arguments, force=force, on_output=lines
+                )
+            elif isinstance(self._images, BuildsDefinitions):
+                self._images.build_definition(
+                    context, reference, definition=containerfile, build_args=arguments, on_output=lines
+                )
+            else:
+                with containerfile_of(containerfile, context, arguments) as made:
+                    self._images.build(
+                        made.parent, reference, containerfile=made, build_args=proxies, force=force, on_output=lines
+                    )
         except ImageBuildError as error:
             raise lines.failure(reference, error) from error
         log.info("image built", image=reference, log=str(lines.path))

@@ -30,7 +30,12 @@ def image() -> None:
     )
 )
 @click.argument("name")
-@click.option("--file", "containerfile", metavar="FILE", help="A Containerfile of yours; NAME is then the reference.")
+@click.option(
+    "--file",
+    "containerfile",
+    metavar="FILE",
+    help="A Containerfile or definition file (.def) of yours; NAME is then the reference.",
+)
 @click.option("--context", metavar="DIR", help="What COPY sees; default is the Containerfile's directory.")
 @click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="For ARG; may be repeated.")
 @click.option(
@@ -45,7 +50,7 @@ def build(
     build_args: tuple[tuple[str, str], ...],
     force: bool,
 ) -> None:
-    """Build the recipe NAME that ships with hyperruntime, or any Containerfile; print the image's reference."""
+    """Build the recipe NAME that ships with hyperruntime, or a file of yours; print the image's reference."""
     if context is not None and containerfile is None:
         raise click.UsageError("--context needs --file")
     started = time.monotonic()

@@ -40,3 +40,13 @@ class ExecutionResult:
     truncated: bool = False
     duration_s: float = 0.0
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def to_tool_result(self) -> dict[str, Any]:
+        """Return it as JSON values, in the words of programs that know only a tool's result."""
+        return {
+            "success": self.success,
+            "output": self.output,
+            "error": self.error,
+            "metadata": dict(self.metadata),
+            "uniq_id": self.execution_id,
+        }

@@ -161,11 +161,11 @@ class ApptainerImages:
             ImageBuildError: a step failed, or nothing here can build a Containerfile.
         """
         definition = definition_beside(containerfile)
+        if definition is not None:
+            return self.build_definition(
+                context, reference, definition=definition, build_args=build_args, on_output=on_output
+            )
         with self._store.scratch() as directory:
-            if definition is not None:
-                sif = directory / "image.sif"
-                build_definition(definition, sif, context, build_args, self._path_of_base, on_output)
-                return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
             archive = directory / "image.tar"
             build_archive(
                 context,
@@ -179,6 +179,25 @@ class ApptainerImages:
             )
             image = read_archive(archive)[0]
             return self._store.make(image.id, reference, partial(_fill, image), workdir=image.workdir)
+
+    def build_definition(
+        self,
+        context: Path,
+        reference: str,
+        *,
+        definition: Path,
+        build_args: Mapping[str, str],
+        on_output: Callable[[str], None],
+    ) -> str:
+        """Build a definition file, whose base may be a reference of the store.
+
+        Raises:
+            ImageBuildError: a step failed.
+        """
+        with self._store.scratch() as directory:
+            sif = directory / "image.sif"
+            build_definition(definition, sif, context, build_args, self._path_of_base, on_output)
+            return self._store.make(_digest(sif), reference, lambda into: os.rename(sif, into / "image.sif"))
 
     def _path_of_base(self, reference: str) -> str | None:
         entry = self._store.find(reference)

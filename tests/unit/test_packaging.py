@@ -30,7 +30,7 @@ SOURCES = (
     "README.md",
     "LICENSE",
 )
-GROUPS = ("hyperruntime.runtimes", "hyperruntime.domains", "hyperruntime.executors")
+GROUPS = ("hyperruntime.runtimes", "hyperruntime.domains", "hyperruntime.executors", "hyperruntime.trainers")
 # Which files may import what has one home; whatever else imports it breaks STYLE 4.2.
 HOMES = {
     "subprocess": ("hyperruntime/process.py",),
@@ -39,8 +39,8 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/",),
     "openai": ("hyperruntime/loop/model.py",),
-    "aiohttp": ("hyperruntime/gateway/", "hyperruntime/testing/upstream.py"),
-    "torch": ("domains/",),
+    "aiohttp": ("hyperruntime/gateway/", "hyperruntime/testing/upstream.py", "hyperruntime/trainers/"),
+    "torch": ("domains/", "hyperruntime/training/"),
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
     "minigrid": ("domains/hyperdomain_babyai/",),
     "hyperdomain_babyai": ("domains/hyperdomain_babyai/",),

@@ -1,0 +1,215 @@
+"""Apptainer definition files as values: what one says, with no engine and no file of the host read.
+
+Source: the Apptainer user guide, "Definition Files"; what it leaves open is as Apptainer 1.4 does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NoReturn
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.spec import frozen_mapping
+
+# What runs on the machine that builds, as whoever builds.
+HOST_SECTIONS = ("pre", "setup")
+_KNOWN = (
+    *HOST_SECTIONS,
+    "arguments",
+    "environment",
+    "files",
+    "help",
+    "labels",
+    "post",
+    "runscript",
+    "startscript",
+    "test",
+)
+_HEADERS = ("bootstrap", "from", "registry", "namespace", "stage")
+_STAGE = re.compile(r"^bootstrap:", re.IGNORECASE | re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_WORD = re.compile(r"""((?:[^\s"']|"[^"]*"|'[^']*')+)""")
+_QUOTED = re.compile(r'"([^"]*)"')
+
+
+@attrs.frozen(kw_only=True)
+class Copied:
+    """A line of ``%files``.
+
+    Attributes:
+        source: of the host, relative to where the build runs; may hold wildcards.
+        target: in the image; "" for the source's own path.
+    """
+
+    source: str
+    target: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Script:
+    """A section that is run.
+
+    Attributes:
+        text: the script.
+        arguments: what stands behind the section's name, such as ``-c /bin/bash``.
+    """
+
+    text: str = ""
+    arguments: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The arguments' words without a comment."""
+        return tuple(self.arguments.split("#")[0].split())
+
+
+@attrs.frozen(kw_only=True)
+class Definition:
+    """What one stage of a definition file says.
+
+    Attributes:
+        bootstrap: where its base comes from: ``docker``, ``localimage``, ``scratch``, ...
+        base: the base as written, registry and namespace put before it.
+        files: what is copied in before ``post`` is run.
+        post: run in the new image.
+        environment: a shell script that every command of a container is to see the effect of.
+        labels: of the image.
+        runscript: what the image does by itself.
+        test: run when everything is made; its failure is the build's.
+        host_sections: names of sections that are there and run on the host.
+        text: the file with build arguments filled in.
+    """
+
+    bootstrap: str
+    base: str
+    files: tuple[Copied, ...] = ()
+    post: Script = Script()
+    environment: str = ""
+    labels: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
+    runscript: Script = Script()
+    test: Script = Script()
+    host_sections: tuple[str, ...] = ()
+    text: str = ""
+
+
+def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> Definition:
+    """Return what a definition file says, its build arguments filled in.
+
+    Raises:
+        SpecError: it is malformed, has more than one stage, or sections for applications.
+    """
+    filled = _fill(text, build_args or {})
+    if len(_STAGE.findall(filled)) > 1:
+        _refuse("a second Bootstrap line", "one stage; build the first as an image of its own and start from it")
+    header, sections = _split(filled)
+    fields = _header(header)
+    scripts = {name: Script(text=body, arguments=args) for name, args, body in _merged(sections)}
+    files = tuple(line for name, args, body in sections if name == "files" for line in _files(args, body))
+    blank = Script()
+    return Definition(
+        bootstrap=fields.get("bootstrap", "").lower(),
+        base="/".join(filter(None, (fields.get("registry"), fields.get("namespace"), fields.get("from")))),
+        files=files,
+        post=scripts.get("post", blank),
+        environment=scripts.get("environment", blank).text,
+        labels=_labels(scripts.get("labels", blank).text),
+        runscript=scripts.get("runscript", blank),
+        test=scripts.get("test", blank),
+        host_sections=tuple(name for name in HOST_SECTIONS if scripts.get(name, blank).text.strip()),
+        text=filled,
+    )
+
+
+def with_base(text: str, bootstrap: str, base: str) -> str:
+    """Return a definition file that starts from another base."""
+    header, percent, rest = _cut(text)
+    kept = [line for line in header.splitlines() if line.partition(":")[0].strip().lower() not in _HEADERS]
+    return "\n".join([f"Bootstrap: {bootstrap}", f"From: {base}", *kept, ""]) + percent + rest
+
+
+def _fill(text: str, given: Mapping[str, str]) -> str:
+    """Put build arguments, or the defaults of ``%arguments``, where they are named."""
+    if not _PLACEHOLDER.search(text):
+        return text
+    body = "".join(body for name, _, body in _split(text)[1] if name == "arguments")
+    lines = (line.strip() for line in body.splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    values = {**{name.strip(): value.strip() for name, _, value in pairs}, **given}
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            _refuse(match[0], "a build argument that is given, or has a default in %arguments")
+        return values[match[1]]
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def _cut(text: str) -> tuple[str, str, str]:
+    """Return the header, and the sections with their first ``%`` apart."""
+    found = re.search(r"^[ \t]*%", text, re.MULTILINE)
+    return (text, "", "") if found is None else (text[: found.start()], "%", text[found.end() :])
+
+
+def _split(text: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """Return the header and ``(name, arguments, body)`` of each section: any line whose first letter is ``%``."""
+    header, percent, rest = _cut(text.replace("\r\n", "\n"))
+    sections = []
+    for part in re.split(r"^[ \t]*%", rest, flags=re.MULTILINE) if percent else ():
+        line, _, body = part.partition("\n")
+        name, _, arguments = line.strip().lstrip("%").partition(" ")
+        if name.lower() not in _KNOWN:
+            _refuse(f"%{name}", f"a line that begins with % begins a section: one of {', '.join(_KNOWN)}")
+        sections.append((name.lower(), arguments.strip(), body))
+    return header, sections
+
+
+def _merged(sections: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return each section once: the texts of those of one name after one another, the last arguments."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, arguments, body in sections:
+        before = found.get(name, ("", ""))
+        found[name] = (arguments or before[0], before[1] + body)
+    return [(name, arguments, body) for name, (arguments, body) in found.items()]
+
+
+def _header(text: str) -> dict[str, str]:
+    fields = {}
+    for line in text.splitlines():
+        if not (line := line.strip()) or line.startswith("#"):
+            continue
+        name, colon, value = line.split("#")[0].partition(":")
+        if not colon:
+            _refuse(line, "a header line of the form `Name: value`")
+        fields[name.strip().lower()] = value.strip()
+    if not fields.get("bootstrap"):
+        _refuse("no Bootstrap line", "`Bootstrap: docker` or `Bootstrap: localimage`, and a `From:` line")
+    if not fields.get("from") and fields["bootstrap"].lower() != "scratch":
+        _refuse("no From line", "`From:` and the image that it starts from")
+    return fields
+
+
+def _files(arguments: str, body: str) -> list[Copied]:
+    if arguments.partition("#")[0].strip():
+        _refuse(f"%files {arguments}", "%files without a stage")
+    copies = []
+    for line in body.splitlines():
+        if not (line := line.strip()) or line.startswith("#"):
+            continue
+        words = [_QUOTED.sub(r"\1", word) for word in _WORD.findall(line)]
+        if not words or len(words) > 2:
+            _refuse(line, 'a source and a target in a line of %files; write "a b" for a name with spaces')
+        copies.append(Copied(source=words[0], target=words[1] if len(words) > 1 else ""))
+    return copies
+
+
+def _labels(body: str) -> dict[str, str]:
+    lines = (line.strip() for line in body.splitlines())
+    pairs = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _refuse(value: str, allowed: str) -> NoReturn:
+    raise SpecError("definition file", value, allowed)

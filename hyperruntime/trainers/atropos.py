@@ -1,0 +1,120 @@
+"""The trainer seam's `atropos`: groups for whatever trainer an atroposlib API server feeds.
+
+Endpoints and the rules of batches: atroposlib 0.4.0, ``atroposlib/api``. One of them is worth knowing: a group with
+more sequences than the environment has registered is never handed out again, so it is refused here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from hyperruntime.errors import SpecError, TrainerError
+from hyperruntime.rollout.samples import ScoredGroup
+from hyperruntime.rollout.scoreddata import to_scored_data
+from hyperruntime.trainers import Receipt, Trainer
+from hyperruntime.trainers.atropos_api import AtroposApi
+
+_POLL_S = 0.2
+
+
+class Atropos:
+    """Sends groups to an API server as one of its environments."""
+
+    name = "atropos"
+
+    def __init__(
+        self,
+        *,
+        url: str = "http://127.0.0.1:8000",
+        environment: str = "hyperruntime",
+        group_size: int | str = 8,
+        max_token_length: int | str = 32768,
+        weight: float | str = 1.0,
+        wait_s: float | str = 60.0,
+    ) -> None:
+        """Note what to register as; nothing is sent before ``start``.
+
+        Args:
+            url: of the API server.
+            environment: the name that the server lists us by.
+            group_size: sequences of a group.
+            max_token_length: longest sequence that is sent.
+            weight: of this environment among others.
+            wait_s: how long to wait for a trainer that has not begun.
+        """
+        try:
+            self._group_size, self._max_tokens = int(group_size), int(max_token_length)
+            self._weight, self._wait_s = float(weight), float(wait_s)
+        except ValueError as error:
+            raise SpecError("trainer options", str(error), "numbers") from None
+        self._environment = environment
+        self._api = AtroposApi(url)
+        self._env_id: int | None = None
+
+    async def start(self) -> int:
+        """Register as an environment, once a trainer has asked for its first batch; return the trainer's step."""
+        try:
+            return await self._register()
+        except BaseException:
+            await self._api.close()
+            raise
+
+    async def _register(self) -> int:
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            answer = await self._api.register_env(
+                name=self._environment,
+                group_size=self._group_size,
+                max_token_length=self._max_tokens,
+                weight=self._weight,
+            )
+            if answer.get("status") == "success":
+                self._env_id = int(answer["env_id"])
+                return int(answer.get("starting_step", 0))
+            if time.monotonic() > deadline:
+                raise TrainerError(
+                    f"no trainer has begun at {self._api.url} within {self._wait_s:g} s: the server says"
+                    f" {answer.get('status')!r}; start one that asks for batches, or wait longer (wait_s)"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def submit(self, group: ScoredGroup) -> Receipt:
+        """Send a group; decline one that the server would keep for ever, or that its trainer cannot use."""
+        if self._env_id is None:
+            raise TrainerError("groups can be submitted after start() only; call it first")
+        reason = self._unusable(group)
+        if reason:
+            return Receipt(accepted=False, detail=reason)
+        answer = await self._api.scored_data(to_scored_data(group), env_id=self._env_id)
+        status = await self._api.status()
+        held = "held by the server until it has a full group" if answer.get("status") == "buffered" else ""
+        return Receipt(accepted=True, step=int(status.get("current_step", 0)), detail=held)
+
+    async def close(self) -> None:
+        """Tell the server that this environment is gone."""
+        try:
+            if self._env_id is not None:
+                await self._api.disconnect_env(self._env_id)
+        except TrainerError:
+            pass  # a server that is gone lists nobody
+        finally:
+            self._env_id = None
+            await self._api.close()
+
+    def _unusable(self, group: ScoredGroup) -> str:
+        sequences = len(group.samples)
+        longest = max((len(sample.segment.ids) for sample in group.samples), default=0)
+        if not sequences:
+            return "no trajectory has a token record"
+        if sequences > self._group_size:
+            return (
+                f"{sequences} sequences are more than the group_size {self._group_size} that was registered;"
+                " export one sequence for each trajectory (segments=last)"
+            )
+        if longest > self._max_tokens:
+            return f"a sequence of {longest} tokens is longer than max_token_length {self._max_tokens}"
+        return ""
+
+
+_: type[Trainer] = Atropos

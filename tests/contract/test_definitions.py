@@ -1,0 +1,86 @@
+"""Definition files are built the same on every engine (T4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ImageBuildError, UnsupportedOptionError
+
+REFERENCE = "localhost/hyperruntime-test/definition:latest"
+TEXT = """\
+Bootstrap: localimage
+From: {base}
+
+%arguments
+    WORD=default
+
+%files
+    "a 'dir/odd ;name.txt" "/srv/odd name.txt"
+    one.* /opt/new/
+    "a 'dir" /srv/tree
+    "a 'dir" /opt
+
+%post -c /bin/bash
+    set -e
+    if [[ {{{{ WORD }}}} == given ]]; then mkdir -p /home/user; echo post > /home/user/post.txt; fi
+    printf '#!/bin/sh\\necho "a $1"\\n' > /home/user/run.sh
+    chmod 750 /home/user/run.sh
+
+%environment
+    export GREETING="hello \\"world\\" \\$5 it's"
+    export PATH=/opt/new:$PATH
+    export TAIL='back\\slash\\'
+    HIDDEN=1
+
+%labels
+    Author someone "quoted" $x
+
+%test
+    test "$TAIL" = 'back\\slash\\'
+"""
+
+
+def test_a_definition_file_is_built_whole(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:
+    """Files with odd names, directories, %post in its own shell, %environment in every exec."""
+    tree = odd_path / "a 'dir"
+    tree.mkdir()
+    (tree / "odd ;name.txt").write_text("odd")
+    (odd_path / "one.txt").write_text("one")
+    (odd_path / "container.def").write_text(TEXT.format(base=base_image))
+
+    def build() -> str:
+        return runtime.images.build(
+            REFERENCE, containerfile=odd_path / "container.def", build_args={"WORD": "given"}, force=True
+        )
+
+    if runtime.name == "bubblewrap":
+        with pytest.raises(UnsupportedOptionError):
+            build()
+        return
+    show = (
+        'cat "/srv/odd name.txt" "/srv/tree/odd ;name.txt" "/opt/a \'dir/odd ;name.txt" /opt/new/one.txt; echo; '
+        'cat /home/user/post.txt; /home/user/run.sh b; printf "%s\\n" "$GREETING" "$TAIL" "[$HIDDEN]"; '
+        'echo "${PATH%%:*}"; pwd; id -u; ls -d /.hyperruntime-build 2>&1 | grep -c cannot'
+    )
+    build()
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
+            result = container.exec(["sh", "-c", show])
+    finally:
+        runtime.images.remove(REFERENCE)
+    lines = ["oddoddoddone", "post", "a b", 'hello "world" $5 it\'s', "back\\slash\\", "[]"]
+    assert result.stdout.decode().splitlines() == [*lines, "/opt/new", "/", "0", "1"], result.stderr
+
+
+def test_a_step_that_fails_is_told(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """The last lines of %post are in the message; no image is left."""
+    (tmp_path / "c.def").write_text(
+        f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo wrong-thing >&2\n false\n"
+    )
+    with pytest.raises((ImageBuildError, UnsupportedOptionError)) as caught:
+        runtime.images.build(REFERENCE, containerfile=tmp_path / "c.def", force=True)
+    assert runtime.name == "bubblewrap" or "wrong-thing" in str(caught.value)
+    assert not runtime.images.exists(REFERENCE)

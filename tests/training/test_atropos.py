@@ -1,0 +1,205 @@
+"""Groups go through the real API server of atroposlib and come out unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import SpecError, TrainerError
+from hyperruntime.rollout.record import Segment, Trajectory
+from hyperruntime.rollout.samples import LAST, ScoredGroup, scored_group
+from hyperruntime.rollout.scoreddata import from_scored_data, to_scored_data
+from hyperruntime.trainers.atropos import Atropos
+from hyperruntime.trainers.atropos_api import AtroposApi
+from tests.training.atropos_server import atropos_server, reset
+
+CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The server, one for all tests; each registers its trainer anew."""
+    with atropos_server() as address:
+        yield address
+
+
+def group(item: str, size: int = 2, *, segments: int = 1, length: int = 4) -> ScoredGroup:
+    """Return a group whose numbers differ in every place."""
+    start = len(item)
+    return scored_group(
+        [
+            Trajectory(
+                id=f"{item}/{index}",
+                item_id=item,
+                index=index,
+                environment="toy",
+                model="tiny",
+                status="scored",
+                reward=index / 7,
+                messages=[
+                    {"role": "user", "content": "é"},
+                    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                ],
+                segments=[
+                    Segment(
+                        ids=[start + part + index + n for n in range(length)],
+                        mask=[int(n > 1) for n in range(length)],
+                        logprobs=[-1 / (3 + n + index) if n > 1 else None for n in range(length)],
+                    )
+                    for part in range(segments)
+                ],
+            )
+            for index in range(size)
+        ],
+        temperature=0.9,
+    )
+
+
+@asynccontextmanager
+async def registered(url: str, batch_size: int, **options: Any) -> AsyncIterator[tuple[AtroposApi, Atropos]]:
+    """A trainer that has begun, and our side of it."""
+    trainer = AtroposApi(url)
+    ours = Atropos(url=url, environment="toy", wait_s=10, **options)
+    try:
+        reset(url)
+        await trainer.register(batch_size=batch_size, max_token_len=64, num_steps=10)
+        assert await trainer.batch() is None
+        await ours.start()
+        yield trainer, ours
+    finally:
+        await ours.close()
+        await trainer.close()
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine, no longer than a minute."""
+    asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def test_a_batch_returns_our_groups_unchanged(url: str) -> None:
+    """T3: registered, submitted, and /batch gives the same tokens, masks, scores and inference log-probabilities."""
+
+    async def scenario() -> None:
+        groups = [group("a"), group("bb")]
+        async with registered(url, batch_size=4, group_size=2) as (trainer, ours):
+            for each in groups:
+                receipt = await ours.submit(each)
+                assert receipt.accepted
+                assert receipt.detail == ""
+            assert (await trainer.status())["queue_size"] == 2
+            batch = await trainer.batch()
+            assert batch is not None
+            assert (await trainer.status()) == {"current_step": 1, "queue_size": 0}
+        for sent, got in zip(groups, batch, strict=True):
+            want = to_scored_data(sent)
+            assert {key: got[key] for key in want} == want
+            assert [s.segment.logprobs for s in from_scored_data(got).samples] == [
+                s.segment.logprobs for s in sent.samples
+            ]
+
+    run(scenario())
+
+
+def test_a_large_group_is_sent_compressed_and_returns_unchanged(url: str) -> None:
+    """Groups are megabytes; what the server unpacks is what we packed."""
+
+    async def scenario() -> None:
+        sent = group("long", length=20_000)
+        async with registered(url, batch_size=2, group_size=2, max_token_length=20_000) as (trainer, ours):
+            assert (await ours.submit(sent)).accepted
+            batch = await trainer.batch()
+        assert batch is not None
+        assert {key: batch[0][key] for key in to_scored_data(sent)} == to_scored_data(sent)
+
+    run(scenario())
+
+
+def test_groups_that_the_server_would_keep_for_ever_are_declined(url: str) -> None:
+    """More sequences than registered, too long a one, none at all: said in the receipt, and not sent."""
+
+    async def scenario() -> None:
+        async with registered(url, batch_size=2, group_size=2, max_token_length=4) as (trainer, ours):
+            two = await ours.submit(group("a", segments=2))
+            assert (two.accepted, "segments=last" in two.detail) == (False, True)
+            long = await ours.submit(group("a", length=5))
+            assert (long.accepted, "longer than" in long.detail) == (False, True)
+            none = await ours.submit(group("a", segments=0))
+            assert (none.accepted, "has a token record" in none.detail) == (False, True)
+            assert (await trainer.status())["queue_size"] == 0
+            half = await ours.submit(group("a", size=1))
+            assert (half.accepted, "held by the server" in half.detail) == (True, True)
+
+    run(scenario())
+
+
+def test_one_sequence_of_each_trajectory_fits_its_group() -> None:
+    """What the receipt advises is what makes a group of the registered size."""
+    trajectories = [
+        Trajectory(
+            id="a/0",
+            item_id="a",
+            index=0,
+            environment="e",
+            model="m",
+            status="scored",
+            reward=1.0,
+            segments=[Segment(ids=[n], mask=[1], logprobs=[-1.0]) for n in range(3)],
+        )
+    ]
+    assert [s.segment.ids for s in scored_group(trajectories, segments=LAST).samples] == [[2]]
+
+
+def test_who_starts_before_the_trainer_waits_for_it(url: str) -> None:
+    """The server takes environments only after a trainer's first batch; we wait for that, and not for ever."""
+
+    async def scenario() -> None:
+        trainer, early = AtroposApi(url), Atropos(url=url, wait_s=60)
+        try:
+            reset(url)
+            await trainer.register(batch_size=2, max_token_len=64, num_steps=1, starting_step=3)
+            with pytest.raises(TrainerError, match="no trainer has begun"):
+                await Atropos(url=url, wait_s=0).start()
+            starting = asyncio.ensure_future(early.start())
+            await asyncio.sleep(0.3)
+            assert not starting.done()
+            assert await trainer.batch() is None
+            assert await starting == 3
+        finally:
+            await early.close()
+            await trainer.close()
+
+    run(scenario())
+
+
+def test_a_server_that_is_not_there_is_one_sentence() -> None:
+    """No traceback of a socket: what does not answer, and what to start."""
+
+    async def scenario() -> None:
+        ours = Atropos(url="http://127.0.0.1:9/")
+        with pytest.raises(TrainerError, match=r"no atroposlib API server answers at http://127.0.0.1:9: .*run-api"):
+            await ours.start()
+        with pytest.raises(TrainerError, match="after start"):
+            await ours.submit(group("a"))
+        await ours.close()
+
+    run(scenario())
+    with pytest.raises(SpecError, match="numbers"):
+        Atropos(group_size="many")
+
+
+def test_what_the_server_refuses_is_said_in_its_words(url: str) -> None:
+    """A message without content is HTTP 422 there."""
+
+    async def scenario() -> None:
+        api = AtroposApi(url)
+        try:
+            with pytest.raises(TrainerError, match=r"HTTP 422.*role"):
+                await api.scored_data(to_scored_data(group("a")) | {"messages": [[{"role": "user"}]]})
+        finally:
+            await api.close()
+
+    run(scenario())

@@ -1,0 +1,251 @@
+"""T1: a batch of prompts: what a row is, and that a batch killed at any instant loses no row and settles none twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hyperruntime.errors import ModelError, RunLockedError, SpecError
+from hyperruntime.rollout.batch import RESULTS, BatchOptions, BatchSummary, read_results, run_batch
+from hyperruntime.rollout.prompts import Row, parse_row, read_rows, unknown_keys
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_rows(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def rows_of(tmp_path: Path, *rows: Any) -> tuple[Row, ...]:
+    return read_rows(write_rows(tmp_path / "prompts.jsonl", *rows))
+
+
+async def echo(row: Row) -> Mapping[str, Any]:
+    return {"messages": [*row.messages, {"role": "assistant", "content": f"done {row.id}"}]}
+
+
+def run(rows: tuple[Row, ...], output: Path, attend: Any = echo, **options: Any) -> BatchSummary:
+    return asyncio.run(run_batch(rows, attend, output, BatchOptions(**options)))
+
+
+def test_a_prompt_becomes_a_user_message_and_unknown_keys_are_kept(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, {"prompt": "hello", "id": 7, "docker_image": "a:1", "cwd": "/x", "difficulty": [1]})
+    assert (row.id, row.image, row.cwd) == ("7", "a:1", "/x")
+    assert row.messages == ({"role": "user", "content": "hello"},)
+    assert row.data["difficulty"] == [1]
+    assert list(unknown_keys([row])) == ["difficulty"]
+
+
+def test_rows_without_an_id_keep_theirs_when_the_file_grows(tmp_path: Path) -> None:
+    before = {row.id for row in rows_of(tmp_path, {"prompt": "a"}, {"prompt": "b"}, {"prompt": "a"})}
+    after = {row.id for row in rows_of(tmp_path, {"prompt": "new"}, {"prompt": "a"}, {"prompt": "a"}, {"prompt": "b"})}
+    assert len(before) == 3
+    assert before < after
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[1]", "JSON object"),
+        ("{", "line 2"),
+        ("{}", "one of 'prompt' and 'messages'"),
+        ('{"prompt": "a", "messages": []}', "one of 'prompt' and 'messages'"),
+        ('{"prompt": ""}', "prompt"),
+        ('{"prompt": 3}', "prompt"),
+        ('{"messages": []}', "messages"),
+        ('{"messages": [{"role": "robot", "content": ""}]}', "role"),
+        ('{"messages": [{"role": "user"}]}', "content"),
+        ('{"prompt": "a", "id": "first"}', "line 1 has it"),
+        ('{"prompt": "a", "id": " "}', "printable"),
+        ('{"prompt": "a", "id": true}', "printable"),
+        ('{"prompt": "a", "image": "x", "docker_image": "y"}', "docker_image"),
+        ('{"prompt": "a", "cwd": 5}', "cwd"),
+        ('{"prompt": "a", "cwd": "src"}', "absolute"),
+        ("[" * 100_000, "line 2"),
+    ],
+)
+def test_what_is_no_row_is_refused_with_its_line(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "a", "id": "first"}}\n{line}\n')
+    with pytest.raises(SpecError, match=words):
+        read_rows(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.dictionaries(st.sampled_from(["prompt", "messages", "id", "image", "docker_image", "cwd", "x"]), JSON))
+def test_any_json_is_a_row_or_a_refusal(value: dict[str, Any]) -> None:
+    try:
+        row = parse_row(value, "line 1")
+    except SpecError:
+        return
+    assert row.id
+    assert row.messages
+    assert row.data == value
+
+
+def test_every_row_gets_one_line_with_the_row_itself(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, *({"prompt": f"p{n}", "id": f"r{n}", "extra": {"n": n}} for n in range(20)))
+    summary = run(rows, tmp_path / "out", parallel=4)
+    assert (summary.rows, summary.done, summary.failed, summary.skipped) == (20, 20, 0, 0)
+    lines = [json.loads(line) for line in (tmp_path / "out" / RESULTS).read_text().splitlines()]
+    assert sorted(line["id"] for line in lines) == sorted(row.id for row in rows)
+    assert all(line["row"]["extra"] == {"n": int(line["id"][1:])} for line in lines)
+    assert all(line["messages"][-1]["content"] == f"done {line['id']}" for line in lines)
+
+
+def test_a_second_call_settles_only_what_is_new(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, {"prompt": "a"}, {"prompt": "b"})
+    run(rows[:1], tmp_path / "out")
+    seen: list[str] = []
+
+    async def attend(row: Row) -> Mapping[str, Any]:
+        seen.append(row.id)
+        return {}
+
+    summary = run(rows, tmp_path / "out", attend)
+    assert seen == [rows[1].id]
+    assert (summary.skipped, summary.done) == (1, 2)
+
+
+def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(6)))
+    begun: Counter[str] = Counter()
+
+    async def attend(row: Row) -> Mapping[str, Any]:
+        begun[row.id] += 1
+        if row.id == "r1":
+            raise ModelError("the model's server is gone")
+        if row.id == "r2":
+            raise ZeroDivisionError("not ours")
+        if row.id == "r3":
+            return {"messages": object()}
+        return {}
+
+    summary = run(rows, tmp_path / "out", attend, parallel=2, attempts=3)
+    lines = read_results(tmp_path / "out" / RESULTS)
+    assert (summary.done, summary.failed) == (3, 3)
+    assert begun == {"r0": 1, "r1": 3, "r2": 1, "r3": 1, "r4": 1, "r5": 1}
+    assert lines["r1"]["error"] == {"kind": "ModelError", "message": "the model's server is gone"}
+    assert lines["r1"]["attempts"] == 3
+    assert lines["r2"]["error"]["kind"] == "ZeroDivisionError"
+    assert lines["r3"]["error"]["kind"] == "TypeError"
+
+
+def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, {"prompt": "a", "id": "bad"}, {"prompt": "b", "id": "good"})
+
+    async def fail(row: Row) -> Mapping[str, Any]:
+        if row.id == "bad":
+            raise ModelError("gone")
+        return {}
+
+    run(rows, tmp_path / "out", fail)
+    assert run(rows, tmp_path / "out").failed == 1
+    summary = run(rows, tmp_path / "out", retry_failed=True)
+    assert (summary.done, summary.failed, summary.skipped) == (2, 0, 1)
+    lines = (tmp_path / "out" / RESULTS).read_text().splitlines()
+    assert sorted(json.loads(line)["id"] for line in lines) == ["bad", "good"]
+
+
+def test_no_more_rows_than_asked_are_worked_on_at_once(tmp_path: Path) -> None:
+    now = most = 0
+
+    async def attend(row: Row) -> Mapping[str, Any]:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        await asyncio.sleep(0.001)
+        now -= 1
+        return {}
+
+    run(rows_of(tmp_path, *({"prompt": "p"} for _ in range(30))), tmp_path / "out", attend, parallel=5)
+    assert most == 5
+
+
+def test_a_row_that_changed_under_its_id_is_refused(tmp_path: Path) -> None:
+    run(rows_of(tmp_path, {"prompt": "a", "id": "x"}), tmp_path / "out")
+    with pytest.raises(SpecError, match="use another directory or id"):
+        run(rows_of(tmp_path, {"prompt": "other", "id": "x"}), tmp_path / "out")
+
+
+def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, {"prompt": "a"})
+
+    async def attend(row: Row) -> Mapping[str, Any]:
+        with pytest.raises(RunLockedError, match="another process works on"):
+            await run_batch(rows, echo, tmp_path / "out")
+        return {"tried": True}
+
+    assert run(rows, tmp_path / "out", attend).done == 1
+
+
+def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, {"prompt": "a", "id": "1"}, {"prompt": "b", "id": "2"})
+    run(rows, tmp_path / "out")
+    path = tmp_path / "out" / RESULTS
+    whole = path.read_bytes()
+    for cut in range(whole.index(b"\n") + 1, len(whole)):
+        path.write_bytes(whole[:cut])
+        summary = run(rows, tmp_path / "out")
+        assert (summary.done, summary.rows) == (2, 2)
+        assert sorted(read_results(path)) == ["1", "2"]
+
+
+BATCH = """
+import asyncio, os, sys
+from pathlib import Path
+from hyperruntime.rollout.batch import BatchOptions, run_batch
+from hyperruntime.rollout.prompts import read_rows
+
+async def attend(row):
+    await asyncio.sleep(0.002)
+    return {"answer": row.id * 200}
+
+asyncio.run(run_batch(read_rows(Path(sys.argv[1])), attend, Path(sys.argv[2]), BatchOptions(parallel=3)))
+"""
+
+
+def test_a_batch_that_is_killed_again_and_again_loses_no_row_and_settles_none_twice(tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", *({"prompt": f"p{n}", "id": f"r{n}"} for n in range(300)))
+    out, killed = tmp_path / "out", 0
+    args = [sys.executable, "-c", BATCH, str(prompts), str(out)]
+    while True:
+        process = subprocess.Popen(args, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+        wanted = len(read_results(out / RESULTS)) + 60
+        while process.poll() is None and len(read_results(out / RESULTS)) < wanted:
+            time.sleep(0.01)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed += 1
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+    assert killed >= 2
+    settled: Counter[str] = Counter()
+    for line in (out / RESULTS).read_text().splitlines():
+        try:
+            settled[json.loads(line)["id"]] += 1
+        except ValueError:
+            continue  # torn by a kill, and closed off by the next batch
+    assert settled == Counter(f"r{n}" for n in range(300))

@@ -1,0 +1,178 @@
+"""Definition files: what they say, and the Containerfiles that are made of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hyperruntime.containerfiles import check_contained, containerfile_of, render
+from hyperruntime.definitions import Copied, parse_definition, with_base
+from hyperruntime.environmentscript import Reference, parse_assignments
+from hyperruntime.errors import SpecError
+from hyperruntime.process import run_process
+
+HEAD = "Bootstrap: localimage\nFrom: localhost/x:1\n"
+
+
+def test_every_part_of_a_definition_file_is_read() -> None:
+    """Sections in any order, comments, quotes, a second section of one name, arguments with a default."""
+    text = """
+# what it is
+bootstrap: docker   # kind
+From: debian:{{ TAG }}
+
+%post -c /bin/bash
+    echo one
+%files
+    # none
+    "a b" "/c d"
+    plain
+    %labels
+    Who  me and you
+%arguments
+    TAG=12
+%post
+    echo two
+"""
+    found = parse_definition(text, {"UNUSED": "x"})
+    assert (found.bootstrap, found.base) == ("docker", "debian:12")
+    assert found.files == (Copied(source="a b", target="/c d"), Copied(source="plain"))
+    assert found.post.words == ("-c", "/bin/bash")
+    assert [line.strip() for line in found.post.text.split("\n") if line.strip()] == ["echo one", "echo two"]
+    assert found.labels == {"Who": "me and you"}
+    assert parse_definition(text, {"TAG": "13"}).base == "debian:13"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("From: x\n", "Bootstrap"),
+        ("Bootstrap: docker\n", "From"),
+        (f"{HEAD}%appinstall x\n", "appinstall"),
+        (f"{HEAD}%post\n{HEAD}", "one stage"),
+        (f"{HEAD}%files from build\n a b\n", "without a stage"),
+        (f"{HEAD}%files\n a b c\n", "source and a target"),
+        (f"{HEAD}%post\n echo {{{{ NO }}}}\n", "NO"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_the_line(text: str, says: str) -> None:
+    """The message names what is wrong."""
+    with pytest.raises(SpecError, match=says):
+        parse_definition(text)
+
+
+@given(st.text())
+@example("%")
+@example('Bootstrap: a\nFrom: b\n%files\n"')
+def test_no_text_makes_anything_but_a_definition_or_a_named_error(text: str) -> None:
+    """Whatever a file holds."""
+    for candidate in (text, f"{HEAD}%files\n{text}", f"{HEAD}%environment\n{text}"):
+        with suppress(SpecError):
+            render(parse_definition(candidate))
+
+
+_NAMES = st.sampled_from(["A", "B", "PATH"])
+_REFERRED = st.sampled_from(["A", "B", "C", "PATH"])
+_LITERAL = st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r"), max_size=8)
+
+
+_PARTS = st.one_of(
+    _LITERAL.map(shlex.quote),
+    st.from_regex(r"[\w/.:=+,@%-]{1,5}", fullmatch=True).filter(str.isascii),
+    _REFERRED.map(lambda name: f"${name}"),
+    _REFERRED.map(lambda name: f'"<${{{name}}}>"'),
+    _REFERRED.map(lambda name: f"${{{name}:-none}}"),
+    st.text('ab \\"$`', max_size=6).map(lambda text: '"' + re.sub(r'(["\\$`])', r"\\\1", text) + '"'),
+    st.sampled_from(["\\ ", "\\$", '"a\\b"', "''", '""']),
+)
+_LINES = st.tuples(st.booleans(), _NAMES, st.lists(_PARTS, max_size=4)).map(
+    lambda line: f"{'export ' if line[0] else ''}{line[1]}={''.join(line[2])}"
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_LINES, min_size=1, max_size=5))
+@example(["export A=1", "B=$A", "export A=2", "export B"])
+@example(["export A=/x:$A", "export B=$A"])
+def test_the_environment_is_what_a_shell_makes_of_it(lines: list[str]) -> None:
+    """The witness is /bin/sh: the same script, the same variables before it."""
+    before = {"C": "old", "PATH": "/usr/bin:/bin"}
+    script = "\n".join(lines)
+    shown = run_process(["/bin/sh", "-c", f"{script}\nexec /usr/bin/env -0"], env=before).stdout.decode()
+    expected = dict(line.split("=", 1) for line in shown.split("\0") if line)
+    try:
+        assigned = parse_assignments(script)
+    except SpecError as error:
+        assert "may be empty" in str(error) and ":-none" in script  # noqa: PT017, PT018 - the one refusal there may be
+        return
+    values = {
+        name: "".join(part if isinstance(part, str) else (before.get(part.name, "") or part.default) for part in value)
+        for name, value in assigned.items()
+    }
+    assert {**before, **values} == {name: value for name, value in expected.items() if name in ("A", "B", *before)}
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["export A=$(date)", "if true; then export A=1; fi", "export A=$HOME/x", "A=1 run", "export A=`x`", "export A=*"],
+)
+def test_an_environment_that_must_be_computed_is_refused(script: str) -> None:
+    """It would not be what Apptainer makes of it."""
+    with pytest.raises(SpecError, match="environment"):
+        parse_assignments(script)
+
+
+def test_values_of_the_base_are_referred_to() -> None:
+    """``PATH`` is the image's own."""
+    assert parse_assignments("export PATH=/a:$PATH") == {"PATH": ("/a:", Reference("PATH"))}
+
+
+@pytest.mark.parametrize(
+    ("base", "line"),
+    [
+        ("Bootstrap: docker\nFrom: debian:12", "FROM docker.io/library/debian:12"),
+        ("Bootstrap: docker\nFrom: me/it:1", "FROM docker.io/me/it:1"),
+        ("Bootstrap: docker\nFrom: ghcr.io/me/it", "FROM ghcr.io/me/it"),
+        ("Bootstrap: docker\nFrom: localhost/it", "FROM localhost/it"),
+        ("Bootstrap: docker\nRegistry: host:5000\nFrom: it", "FROM host:5000/it"),
+        ("Bootstrap: localimage\nFrom: it:1", "FROM it:1"),
+    ],
+)
+def test_bases_are_named_as_other_engines_name_them(base: str, line: str) -> None:
+    """Docker Hub is what a name without a registry means."""
+    assert render(parse_definition(base)).splitlines()[0] == line
+
+
+def test_steps_of_the_host_are_never_run() -> None:
+    """``%setup`` and ``%pre`` would run as whoever builds."""
+    with pytest.raises(SpecError, match="%setup"):
+        render(parse_definition(f"{HEAD}%setup\n touch /tmp/x\n"))
+
+
+def test_another_base_keeps_the_rest() -> None:
+    """The header is written anew."""
+    text = with_base(f"# c\n{HEAD}%post\n echo From: y\n", "localimage", "localhost/z")
+    found = parse_definition(text)
+    assert (found.base, found.post.text.strip()) == ("localhost/z", "echo From: y")
+
+
+@pytest.mark.parametrize("source", ["../secret", "link", "tree"])
+def test_nothing_outside_the_context_is_copied(tmp_path: Path, source: str) -> None:
+    """Neither by its path nor by a link, at the top or deeper."""
+    context = tmp_path / "context"
+    (context / "tree").mkdir(parents=True)
+    (tmp_path / "secret").write_text("key")
+    (context / "link").symlink_to(tmp_path / "secret")
+    (context / "tree" / "link").symlink_to("../../secret")
+    path = context / "c.def"
+    path.write_text(f"{HEAD}%files\n {source} /x\n")
+    with pytest.raises(SpecError, match="lie in"):
+        check_contained(parse_definition(path.read_text()), context)
+    with pytest.raises(SpecError, match="lie in"), containerfile_of(path, context):
+        pass

@@ -1,0 +1,180 @@
+"""T2: commands run in containers by one way only, and processes of the host start in one module only.
+
+Looked for in the syntax tree of every module that we ship, so that a second way is seen when it is written.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "containers")
+# What is copied into containers and runs there is no part of the host's program.
+INSIDE = (
+    "hyperruntime/agents/",
+    "hyperruntime/loop/harness.py",
+    "domains/hyperdomain_polyglot/exercises/",
+    "domains/hyperdomain_polyglot/runner.py",
+)
+STARTS_PROCESSES = ("hyperruntime/process.py",)
+FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)  # an owner that ends in all the ways in which one may
+RUNS_COMMANDS = "hyperruntime/execution.py"
+MAKES_EXECUTIONS = ("hyperruntime/container.py", "hyperruntime/stateful.py", "hyperruntime/shells.py")
+DRIVERS = "runtimes/"
+ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/")
+
+PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}
+PROCESS_CALLS = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "vfork"}
+PROCESS_CALLS |= {f"{verb}{ending}" for verb in ("exec", "spawn") for ending in ("l", "le", "lp", "lpe", "v", "ve")}
+PROCESS_CALLS |= {"execvp", "execvpe", "spawnvp", "spawnvpe"}
+PROCESS_NAMES = {"create_subprocess_exec", "create_subprocess_shell", "subprocess_exec", "subprocess_shell"}
+PROCESS_NAMES |= {"ProcessPoolExecutor", "Popen"}
+ENGINE_EXECS = {"exec_run", "exec_create", "exec_start", "exec_inspect"}
+ENGINE_MODULES = {"docker", "podman"}
+HOST_MODULES = {"hyperruntime.process"}
+
+
+def shipped() -> dict[str, ast.Module]:
+    """Return the tree of every module of ours that runs on the host, by path."""
+    paths = [path for name in SHIPPED for path in sorted((ROOT / name).rglob("*.py"))]
+    named = {str(path.relative_to(ROOT)): path for path in paths}
+    return {name: ast.parse(path.read_text()) for name, path in named.items() if not name.startswith(INSIDE)}
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """Return the full names of the modules, and of what is taken from them, that a module imports anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def starts_processes(tree: ast.Module) -> list[str]:
+    """Return what in a module could start a process of the host."""
+    found = sorted(name for name in imports(tree) if name.partition(".")[0] in PROCESS_MODULES)
+    for node in ast.walk(tree):
+        of_os = (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("os", "posix")
+        )
+        if isinstance(node, ast.Attribute) and of_os and node.attr in PROCESS_CALLS:
+            found.append(f"os.{node.attr}")
+        if isinstance(node, ast.Attribute) and node.attr in PROCESS_NAMES:
+            found.append(node.attr)
+        if isinstance(node, ast.ImportFrom) and node.module in ("os", "posix", "asyncio", "concurrent.futures"):
+            found += [alias.name for alias in node.names if alias.name in PROCESS_CALLS | PROCESS_NAMES]
+    return found
+
+
+def runs_commands(tree: ast.Module) -> list[str]:
+    """Return what in a module could run a command in a container past :class:`Container`."""
+    found = [name for name in imports(tree) if name == "hyperruntime.execution.Execution"]
+    found += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS]
+    return found
+
+
+def reaches_below(tree: ast.Module) -> list[str]:
+    """Return what in a module above the runtime reaches past it: engines, processes, privates of others."""
+    found = []
+    for name in sorted(imports(tree)):
+        parts = name.split(".")
+        engine = parts[0] in ENGINE_MODULES or parts[0].startswith(("hyperruntime_podman", "hyperruntime_docker"))
+        private = parts[0].startswith("hyper") and any(_is_private(part) for part in parts)
+        if engine or private or any(name == module or name.startswith(f"{module}.") for module in HOST_MODULES):
+            found.append(name)
+    for node in ast.walk(tree):
+        own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        if isinstance(node, ast.Attribute) and _is_private(node.attr) and not own:
+            found.append(node.attr)
+    return found
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_only_one_module_starts_processes_of_the_host() -> None:
+    guilty = {
+        name: found
+        for name, tree in shipped().items()
+        if name not in STARTS_PROCESSES + FORKS_ITSELF and (found := starts_processes(tree))
+    }
+    assert guilty == {}
+
+
+def test_only_containers_run_commands() -> None:
+    guilty = {
+        name: found
+        for name, tree in shipped().items()
+        if name not in MAKES_EXECUTIONS and not name.startswith(DRIVERS) and (found := runs_commands(tree))
+    }
+    assert guilty == {}
+
+
+def test_what_is_above_the_runtime_reaches_for_no_engine_no_process_and_no_private_name() -> None:
+    guilty = {
+        name: found for name, tree in shipped().items() if name.startswith(ABOVE) and (found := reaches_below(tree))
+    }
+    assert guilty == {}
+
+
+def test_everything_is_looked_at() -> None:
+    names = set(shipped())
+    assert {RUNS_COMMANDS, *STARTS_PROCESSES, *FORKS_ITSELF, MAKES_EXECUTIONS[0]} <= names
+    assert all(any(name.startswith(top) for name in names) for top in ABOVE[:3])
+    assert starts_processes(shipped()[STARTS_PROCESSES[0]]) != []
+    assert runs_commands(shipped()[MAKES_EXECUTIONS[0]]) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import subprocess",
+        "def f():\n    from subprocess import run",
+        "import os\nos.system('true')",
+        "import os\nos.execvp('true', ['true'])",
+        "from os import fork",
+        "import asyncio\nasyncio.create_subprocess_exec('true')",
+        "from asyncio import create_subprocess_shell",
+        "loop.subprocess_exec(None, 'true')",
+        "from multiprocessing import Process",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "import concurrent.futures\nconcurrent.futures.ProcessPoolExecutor()",
+        "import pty",
+    ],
+)
+def test_a_second_way_to_start_processes_is_seen(source: str) -> None:
+    assert starts_processes(ast.parse(source)) != []
+
+
+@pytest.mark.parametrize(
+    "source", ["from hyperruntime.execution import Execution", "container.exec_run(['true'])", "api.exec_create(1, [])"]
+)
+def test_a_second_way_to_run_commands_is_seen(source: str) -> None:
+    assert runs_commands(ast.parse(source)) != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import docker",
+        "from hyperruntime_podman.driver import PodmanDriver",
+        "from hyperruntime.process import run_process",
+        "from hyperruntime import process\nimport hyperruntime.process",
+        "from hyperruntime.container import _make_exchange",
+        "def f(pool):\n    return pool._containers",
+    ],
+)
+def test_reaching_past_the_runtime_is_seen(source: str) -> None:
+    assert reaches_below(ast.parse(source)) != []
+
+
+def test_what_is_ones_own_is_not_held_against_one() -> None:
+    source = "import os\nclass A:\n    def f(self):\n        self._x = os.getpid()\n        return self._x\n"
+    assert starts_processes(ast.parse(source)) == []
+    assert reaches_below(ast.parse(source)) == []
