@@ -17,8 +17,7 @@ RACE_OPTION = "find / -maxdepth 0 -ignore_readdir_race >/dev/null 2>&1 && echo -
 # $@ are roots. Prints, each ended by NUL, what else any user may write to; devices are left as they are.
 FIND_FILES = 'exec find "$@" -xdev \\( -type f -o -type p -o -type s \\) -perm -0002 -print0'
 
-# Standard input: paths ended by NUL, which other users may no longer write to, then for $1=+t those that keep one user's
-# files from another.
+# Standard input: paths ended by NUL, $1 the change of their modes.
 CHMOD = 'exec xargs -0 chmod -- "$1"'
 
 # $1 the directory of all slots. It can be passed through, not listed.
@@ -35,7 +34,7 @@ mkdir -- "$area" "$area/workspace" "$area/home" "$area/tmp" || exit 4
 """
 MAKE_AREA = f"area=$1 user=$2{_MAKE_AREA}"
 
-# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", then the places where others may write.
+# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", then places where others may write.
 # Removes the directory and looks for what else the user left, where others could come across it. Exits 5 when there are
 # files elsewhere, 3 with something that cannot be removed, else makes the directory anew.
 # SysV objects are told from /proc/sysvipc: an owner can be changed by the owner, so the creator counts as well.

@@ -56,9 +56,8 @@ class UserKeeper:
         try:
             result = self._clean(place, following, survey)
             if result.exit_code == _ELSEWHERE:
-                places = survey.places
-                command = ["/bin/sh", "-c", inside.REMOVE_OWN, "remove", str(user.uid), *places]
-                place.container.exec(command, user=user, workdir="/", timeout_s=_TIMEOUT_S)
+                remove = ("/bin/sh", "-c", inside.REMOVE_OWN, "remove", str(user.uid))
+                place.container.exec([*remove, *survey.places], user=user, workdir="/", timeout_s=_TIMEOUT_S)
                 if not place.container.end_user(user):
                     raise PoolError(f"processes of slot {place.slot_id} could not be ended")
                 result = self._clean(place, following, survey)
@@ -77,7 +76,16 @@ class UserKeeper:
     def _clean(self, place: Place, following: RunAs, survey: Survey) -> ExecResult:
         area = posixpath.dirname(place.workspace)
         users = (str(place.user.uid), str(following.uid))
-        command = ["/bin/sh", "-c", inside.RENEW_USER, "renew", area, *users, survey.race_option, *survey.places]
+        command: list[str | bytes] = [
+            "/bin/sh",
+            "-c",
+            inside.RENEW_USER,
+            "renew",
+            area,
+            *users,
+            survey.race_option,
+            *survey.places,
+        ]
         return place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
 
     def _make(self, container: Container, area: str) -> Place:
@@ -146,7 +154,7 @@ def make_base(container: Container, wanted: str) -> str:
 
 def _place(container: Container, area: str, user: RunAs | None) -> Place:
     slot_id = f"{container.name}-{posixpath.basename(area)}"
-    env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}
+    env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}  # noqa: S108 - inside
     if user is None:
         return Place(
             container, slot_id=slot_id, workspace=f"{area}/workspace", env=env, isolation="directory", group=slot_id
