@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hyperruntime.pool.pool import SlotPool
     from hyperruntime.pool.result import ExecutionResult
     from hyperruntime.pool.slot import Slot
+    from hyperruntime.runas import RunAs
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
 
@@ -40,6 +41,7 @@ _HOMES = {
     "Mount": "spec",
     "PoolConfig": "pool.config",
     "PostMortem": "driver",
+    "RunAs": "runas",
     "Runtime": "runtime",
     "Score": "domain",
     "Slot": "pool.slot",
@@ -67,6 +69,7 @@ __all__ = [
     "Mount",
     "PoolConfig",
     "PostMortem",
+    "RunAs",
     "Runtime",
     "Score",
     "Slot",
