@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperruntime.errors import RunError
+from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent import Agent, AgentLimits, AgentResult, AgentTask, run_agent
 from hyperruntime.rollout.environment import Environment, Item, Outcome, Verdict
 from hyperruntime.rollout.model import Model, Sampling
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
     from hyperruntime.spec import ContainerSpec
 
+log = get_logger(__name__)
 _ERROR_CHARACTERS = 2000
 
 
@@ -84,6 +86,7 @@ class _Episode:
         self._model = RecordedModel(setting.model, self._watch, require_tokens=setting.require_tokens)
         self._phase = "acquire"
         self._result: AgentResult | None = None
+        self._verdict: Verdict | None = None
         self._trajectory = Trajectory(
             id=self._id,
             item_id=item.id,
@@ -96,14 +99,18 @@ class _Episode:
 
     async def run(self) -> Trajectory:
         try:
-            verdict = await self._work()
+            await self._work()
         except Exception as error:  # noqa: BLE001 - the boundary of one trajectory: recorded, and tried again
-            return self._record(error=failure(error, self._phase))
+            if self._verdict is None:
+                return self._record(error=failure(error, self._phase))
+            log.warning("slot not given back", trajectory=self._id, error=str(error))
+        verdict = self._verdict
+        assert verdict is not None, "set by the work"
         return self._record(
             status=SCORED, reward=float(verdict.reward), parts=dict(verdict.parts), verdict=_told(verdict)
         )
 
-    async def _work(self) -> Verdict:
+    async def _work(self) -> None:
         setting, item = self._setting, self._item
         async with self._leased(setting.slots.lease(self._spec, self._id)) as lease:
             with self._in("setup"):
@@ -116,8 +123,8 @@ class _Episode:
                     await setting.slots.end_processes(lease)
                     verdict = await setting.environment.verify(item, self._outcome(), lease, self._fresh, meta)
                 check_verdict(verdict)
+            self._verdict = verdict
             self._phase = "release"
-        return verdict
 
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
         setting = self._setting
@@ -188,7 +195,7 @@ def check_verdict(verdict: Verdict) -> None:
     Raises:
         RunError: it is none; the environment has a fault.
     """
-    numbers = [verdict.reward, *verdict.parts.values()]
+    numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
         raise RunError(f"the environment gave the reward {numbers!r}, which is no number; mend the environment")
 

@@ -28,7 +28,7 @@ def make_group(item_id: str, size: int, trajectories: Sequence[Trajectory]) -> G
 
 
 def advantages(rewards: Sequence[float | None]) -> list[float | None]:
-    """Return how much better each reward is than the group's mean, in standard deviations; None for one that is none."""
+    """Return how many standard deviations each reward is above the group's mean; None for one that is none."""
     scored = [reward for reward in rewards if reward is not None]
     if not scored:
         return [None] * len(rewards)

@@ -1,4 +1,4 @@
-"""Write down what an agent does while it does it: tokens, usage, time. The agent sees a model and its tools, as ever."""
+"""Write down what an agent does while it does it: tokens, usage, time. The agent sees a model and tools, as ever."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -87,19 +86,20 @@ async def run_jobs(
         async with asyncio.TaskGroup() as group:
             for _ in range(pace.parallel):
                 group.create_task(work())
-    except* RunError as errors:
+    except BaseExceptionGroup as errors:
         raise _first(errors) from None
 
 
 async def _settle(setting: Setting, job: Job, specs: _Specs, attempts: int) -> Trajectory:
     """Return a trajectory, tried again while infrastructure fails and attempts are left."""
-    for attempt in itertools.count(1):
+    attempt = 1
+    while True:
         trajectory = attrs.evolve(await _attempt(setting, job, specs), attempts=attempt)
         if trajectory.status == SCORED or attempt >= attempts:
             return trajectory
         log.warning("trajectory failed", trajectory=job.id, attempt=attempt, error=trajectory.error)
         await asyncio.sleep(_RETRY_S * attempt)
-    raise AssertionError("endless")
+        attempt += 1
 
 
 async def _attempt(setting: Setting, job: Job, specs: _Specs) -> Trajectory:
@@ -147,7 +147,8 @@ class _Row:
             )
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    while isinstance(errors, BaseExceptionGroup):
-        errors = errors.exceptions[0]  # type: ignore[assignment]
-    return errors
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of a group: the others are of workers that ended with it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

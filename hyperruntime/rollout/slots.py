@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Slots(Protocol):
-    """Hands out leases; whoever leaves the ``async with`` has given the slot back, and it is reset before its next use."""
+    """Hands out leases; who leaves the ``async with`` has given the slot back, and it is reset before its next use."""
 
     def lease(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
         """Return a slot to work in."""
