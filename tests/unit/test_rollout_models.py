@@ -149,7 +149,8 @@ def test_r3_every_turn_is_recorded_as_emitted_whatever_the_template_makes_of_it(
     assert [lp for s in found for lp in s.logprobs if lp is not None] == [lp for t in server.turns for lp in t.logprobs]
     assert len(server.turns) == 3
     assert recorded.usage["completion_tokens"] == sum(len(turn.ids) for turn in server.turns)
-    assert len(found) == segments
+    # A server that renders the conversation itself writes the call anew, and not as it was emitted.
+    assert len(found) == segments + (wire == "chat")
 
 
 @pytest.mark.parametrize("wire", ["sglang", "vllm", "completions"])
@@ -165,10 +166,11 @@ def test_r3_what_was_emitted_is_never_tokenised_again(wire: str) -> None:
 
 def test_a_server_without_tokens_is_refused_where_they_are_wanted() -> None:
     with scripted_upstream(lambda _: chat("hi")) as server:
-        model = RecordedModel(chat_model(server.url), Stopwatch(), require_tokens=True)
+        inner = chat_model(server.url)
+        model = RecordedModel(inner, Stopwatch(), require_tokens=True)
+        model.close = inner.close  # type: ignore[method-assign]
         with pytest.raises(ModelError, match="which tokens"):
-            asyncio.run(model.complete(HELLO, [], Sampling()))
-        asyncio.run(model._model.close())
+            ask(model)
 
 
 def test_a_directory_with_a_template_and_a_tokenizer_is_enough(tmp_path: Path) -> None:
