@@ -13,7 +13,7 @@ from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.execution import Execution
 from hyperruntime.script import make_request
-from hyperruntime.session import TagNumbers, Session
+from hyperruntime.session import Session, TagNumbers
 
 
 class SilentShell:
