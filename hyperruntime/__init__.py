@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hyperruntime.pool.result import ExecutionResult
     from hyperruntime.pool.slot import Slot
     from hyperruntime.pool.sync import SyncPool, open_pool
+    from hyperruntime.runas import RunAs
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
 
@@ -47,6 +48,7 @@ _HOMES = {
     "PoolManager": "pool.manager",
     "PostMortem": "driver",
     "Profiles": "pool.profiles",
+    "RunAs": "runas",
     "Runtime": "runtime",
     "Score": "domain",
     "Slot": "pool.slot",
@@ -80,6 +82,7 @@ __all__ = [
     "PoolManager",
     "PostMortem",
     "Profiles",
+    "RunAs",
     "Runtime",
     "Score",
     "Slot",

@@ -10,8 +10,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
@@ -26,22 +24,23 @@ from hyperruntime.errors import (
     ExecLostError,
     HyperRuntimeError,
     SpecError,
-    StorageError,
+    UnsupportedOptionError,
 )
+from hyperruntime.exchange import EXCHANGE_TARGET, make_exchange
 from hyperruntime.execution import KILLED_EXIT_CODE, Execution, OutputCallback
 from hyperruntime.feed import CallerError, Feed
 from hyperruntime.gpus import GpuGrant
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner, release_on_fork
+from hyperruntime.runas import RunAs
 from hyperruntime.script import export_script, make_request, shell_keeps
-from hyperruntime.session import LaneNumbers, Session
+from hyperruntime.session import Session, TagNumbers
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 from hyperruntime.watchdog import Watch, split_limits, unwatch, watch_container
 
 log = get_logger(__name__)
 
-EXCHANGE_TARGET = "/run/hyperruntime"
 _START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
@@ -64,11 +63,11 @@ class Container:
         Raises:
             HyperRuntimeError: it cannot be started; which error says why.
         """
-        self.spec = spec
+        self.spec, self._engine = spec, driver.name
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._numbers = LaneNumbers()
+        self._numbers = TagNumbers()
         self._sessions: dict[str | None, Session] = {}
         self._closed = False
         self._lost: ContainerLostError | None = None
@@ -79,7 +78,7 @@ class Container:
         self._dir = os.path.join(owner.private_dir, self.name)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
-        self._exchange = _make_exchange(self._dir, export_script(early_env))
+        self._exchange = make_exchange(self._dir, export_script(early_env))
         started = time.monotonic()
         try:
             limits, watched = split_limits(spec, driver.probe())
@@ -112,7 +111,7 @@ class Container:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
-        user: str | None = None,
+        user: str | RunAs | None = None,
         input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -128,7 +127,7 @@ class Container:
             env: for this command, on top of the spec's.
             workdir: absolute; default is the spec's.
             user: ``name`` or ``uid``, with an optional ``:group``; default is the spec's. The first exec as another
-                user costs one exec of the engine.
+                user costs one exec of the engine; as a :class:`~hyperruntime.runas.RunAs` it costs a fork.
             input: bytes, or a binary file that is read as the command takes it; None is an empty input.
             on_output: called as ``on_output("stdout" | "stderr", chunk)`` while it runs, in this thread.
             output_limit_bytes: of each stream; past it head and tail are kept.
@@ -142,6 +141,8 @@ class Container:
             WorkdirNotFoundError: the working directory does not exist.
             ExecStartError: no process could be made for it.
             SpecError: an argument is malformed.
+            UnsupportedOptionError: ``user`` is a RunAs, and the engine has no other users or the container's is not
+                root.
         """
         execution = self._execution(
             args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes, cancel_fd=None
@@ -155,7 +156,7 @@ class Container:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
-        user: str | None = None,
+        user: str | RunAs | None = None,
         input: bytes | BinaryIO | None = None,  # noqa: A002 - as in exec
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
@@ -169,6 +170,19 @@ class Container:
         return await run_cancellable(
             self._pool(), lambda cancel_fd: self._run(self._execution(*execution_args, cancel_fd=cancel_fd))
         )
+
+    def end_user(self, user: RunAs) -> bool:
+        """Kill every process of a user's uid, whatever it did to hide, and forget its lanes; tell whether none is left.
+
+        Takes a few milliseconds; a fork loop is stopped with everything else in the container for a moment.
+        """
+        main = self._session(None)
+        ended = main.end_user(user)
+        with self._lock:
+            own = self._sessions.get(str(user))
+        if own is not None:
+            self._drop_session(str(user), own)
+        return ended
 
     def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file, link or directory of the host to exactly the path ``target`` inside.
@@ -253,7 +267,7 @@ class Container:
         timeout_s: float | None,
         env: Mapping[str, str] | None,
         workdir: str | None,
-        user: str | None,
+        user: str | RunAs | None,
         source: bytes | BinaryIO | None,
         on_output: OutputCallback | None,
         output_limit_bytes: int,
@@ -266,8 +280,9 @@ class Container:
         extra = {**self._late_env, **self._live.exec_env, **(env or {})}
         request = make_request(args, env=extra, workdir=workdir, has_input=source is not None)
         return Execution(
-            self._session(user),
+            self._session_for(user),
             request,
+            user=user if isinstance(user, RunAs) else None,
             timeout_s=timeout_s,
             feed=None if source is None else Feed(source),
             on_output=on_output,
@@ -285,6 +300,17 @@ class Container:
             raise error.cause from None
         except ContainerLostError as error:
             raise self._lose(error, execution.session) from None
+
+    def _session_for(self, user: str | RunAs | None) -> Session:
+        """Return the session whose lanes run as a user: the main one where it can switch to a RunAs."""
+        if not isinstance(user, RunAs):
+            return self._session(user)
+        main = self._session(None)
+        switches = main.switches_users()
+        if switches is None:
+            why = "only root starts other users, and the container's user is not root; leave ContainerSpec.user at None"
+            raise UnsupportedOptionError(self._engine, "user", why)
+        return main if switches else self._session(str(user))
 
     def _session(self, user: str | None) -> Session:
         key = None if user == self.spec.user else user
@@ -366,22 +392,3 @@ class Container:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
             return self._threads
-
-
-def _make_exchange(private_dir: str, exports: bytes) -> str:
-    """Make the directory that is mounted into the container, with the two shell programs in it.
-
-    The environment comes with the first of them: a command line is read by all users of the machine.
-    """
-    exchange = os.path.join(private_dir, "x")
-    try:
-        os.makedirs(exchange, mode=0o755)
-        os.chmod(exchange, 0o755)
-        for name in ("supervisor.sh", "lane.sh"):
-            path = Path(exchange, name)
-            program = resources.files("hyperruntime").joinpath("shell", name).read_bytes()
-            path.write_bytes(exports + program if name == "supervisor.sh" else program)
-            path.chmod(0o644)
-    except OSError as error:
-        raise StorageError(f"the exchange directory cannot be made: {error}; free space or set TMPDIR") from error
-    return exchange

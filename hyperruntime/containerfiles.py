@@ -27,6 +27,7 @@ _WORK = "/.hyperruntime-build"
 _PAYLOAD = "payload"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _LATE_ENVIRONMENT = re.compile(r"(APPTAINER|SINGULARITY)_ENVIRONMENT")
+_OF_THE_SHELL = set("$`{}\\'\"();<>|&")  # Apptainer hands sources to a shell of its own
 _PUT = """\
 put() {
     case $2 in
@@ -160,7 +161,7 @@ def _quoted(value: Value) -> str:
 
 
 def _sources(line: Copied, context: Path) -> list[Path]:
-    if set(line.source) & set("$`{}\\"):
+    if set(line.source) & _OF_THE_SHELL:
         raise SpecError("definition file", line.source, "a path in %files, with *, ? and [] at most")
     found = sorted(glob.glob(line.source, root_dir=context))
     if not found:

@@ -366,3 +366,7 @@ class ModelError(HyperRuntimeError):
 
 class TrainerError(HyperRuntimeError):
     """A trainer cannot be reached, refuses, or cannot go on."""
+
+
+class ContextLengthError(ModelError):
+    """A conversation has become longer than what the model was served with."""

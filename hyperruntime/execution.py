@@ -20,6 +20,7 @@ from hyperruntime.feed import CallerError, Feed
 from hyperruntime.lane import Lane
 from hyperruntime.logs import get_logger
 from hyperruntime.output import OutputBuffer
+from hyperruntime.runas import RunAs
 from hyperruntime.script import ExecRequest, lane_script
 from hyperruntime.session import Session
 from hyperruntime.spec import ExecResult
@@ -52,6 +53,7 @@ class _End(enum.Enum):
     TIMEOUT = enum.auto()
     GONE = enum.auto()  # its lane died, and the command with it
     NOT_STARTED = enum.auto()  # no process could be made
+    NO_USER = enum.auto()  # its user's numbers are none of this container's
 
 
 class Execution:
@@ -67,6 +69,7 @@ class Execution:
         on_output: OutputCallback | None,
         output_limit_bytes: int,
         cancel_fd: int | None = None,
+        user: RunAs | None = None,
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -78,10 +81,11 @@ class Execution:
             on_output: called with each chunk while it runs.
             output_limit_bytes: how much of each stream is kept.
             cancel_fd: becomes readable when the caller gives up.
+            user: as whom it runs; None is the session's own user.
         """
         self.session = session
         self._request, self._feed, self._on_output = request, feed, on_output
-        self._timeout_s, self._cancel_fd = timeout_s, cancel_fd
+        self._timeout_s, self._cancel_fd, self._user = timeout_s, cancel_fd, user
         self._buffers: dict[Stream, OutputBuffer] = {
             "stdout": OutputBuffer(output_limit_bytes),
             "stderr": OutputBuffer(output_limit_bytes),
@@ -125,7 +129,7 @@ class Execution:
         self._exit_code = 0
         self._made = self._no_workdir = reusable = False
         try:
-            lane = self.session.acquire_lane()
+            lane = self.session.acquire_lane(self._user)
         except OSError as error:
             raise _storage_error(error) from error
         try:
@@ -239,9 +243,11 @@ class Execution:
         for line in data.decode(errors="replace").splitlines():
             match line.split(" "):
                 case ["0", "up", group] if _is_number(group, 10):
-                    self._lane.group = int(group)
+                    self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
                 case ["0", "fork"]:
                     self._end = self._end or _End.NOT_STARTED
+                case ["0", "user"] if self._lane.sequence == 1:
+                    self._end = self._end or _End.NO_USER
                 case [number, word] if number == str(self._lane.sequence):
                     self._on_status(word)
                 case _:
@@ -282,6 +288,11 @@ class Execution:
         """Return the result, or None when no process was made and it may be tried again."""
         if self._end is _End.NOT_STARTED:
             return None
+        if self._end is _End.NO_USER:
+            raise ExecStartError(
+                f"no process can run as {self._user} in this container: the engine maps no such ids; "
+                "take a uid and a gid below 65536"
+            )
         codes = {_End.TIMEOUT: TIMEOUT_EXIT_CODE, _End.GONE: KILLED_EXIT_CODE}
         return ExecResult(
             args=tuple(os.fsdecode(a) for a in self._request.args),

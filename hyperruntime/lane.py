@@ -1,15 +1,20 @@
 """One lane of a container: a shell inside, and the FIFOs through which the host hands it one exec at a time.
 
 The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but create,
-replace or rename nothing. Imports nothing of the project.
+replace or rename nothing. A lane's directory has a name that nobody can guess in a directory that only the
+container's main user can list, so the lanes of its other users are out of each other's reach. Imports runas.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import shutil
 import stat
+import time
+
+from hyperruntime.runas import RunAs
 
 _TO_HOST, _TO_CONTAINER = 0o622, 0o644
 
@@ -18,7 +23,8 @@ class Lane:
     """The host's end of one lane.
 
     Attributes:
-        number: its directory's name in the exchange directory.
+        name: its directory's, in the exchange directory; a secret between the host and its user inside.
+        user: whose commands it runs; None is the user of its session.
         sequence: number of the exec it runs or ran last.
         group: process group (and session) of its shell inside, 0 while unknown or shared.
         input: descriptor that feeds the command which runs, or None.
@@ -26,15 +32,17 @@ class Lane:
         status: descriptor where the lane reports.
     """
 
-    def __init__(self, exchange: str, number: int) -> None:
+    def __init__(self, exchange: str, user: RunAs | None = None) -> None:
         """Make the directory and its FIFOs; nothing runs yet.
 
         Raises:
             OSError: no space, or too many open files.
         """
-        self.number, self.sequence, self.group = number, 0, 0
+        self.name, self.user = secrets.token_hex(16), user
+        self.sequence = self.group = 0
         self.input: int | None = None
-        self._dir = os.path.join(exchange, str(number))
+        self._dir = os.path.join(exchange, self.name)
+        self._prologue = b"" if user is None else user.prologue()
         self._open: list[int] = []
         self._script_bytes = 0
         os.mkdir(self._dir)
@@ -69,6 +77,7 @@ class Lane:
         Raises:
             OSError: the script could not be written (no space).
         """
+        script, self._prologue = self._prologue + script, b""
         written = 0
         while written < len(script):
             written += os.pwrite(self._script, script[written:], written)
@@ -76,6 +85,18 @@ class Lane:
             os.ftruncate(self._script, len(script))
         self._script_bytes = len(script)
         os.write(self.go, b"\n")
+
+    def wait_end(self, timeout_s: float) -> bool:
+        """Wait until its shell has ended, or could not begin; return whether that came in time."""
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self.status, select.POLLIN)
+        while (remaining := deadline - time.monotonic()) > 0:
+            if poll.poll(int(remaining * 1000) + 1):
+                said = os.read(self.status, 4096)
+                if not said or b"0 fork\n" in said or b"0 user\n" in said:
+                    return True
+        return False
 
     def open_stream(self, name: str) -> int:
         """Return a new non-blocking read end of stream ``o`` or ``e``; the caller closes it."""
@@ -108,6 +129,10 @@ class Lane:
         """Give the next exec a FIFO of its own, because a process of this one still holds ``name``."""
         os.unlink(self._path(name))
         self._make_fifo(name, _TO_CONTAINER if name == "i" else _TO_HOST)
+
+    def is_open(self) -> bool:
+        """Tell whether it was not closed yet."""
+        return bool(self._open)
 
     def hang_up(self) -> None:
         """Let whoever waits for its status see an end: its container is gone, and no shell may ever have come."""

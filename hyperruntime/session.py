@@ -22,7 +22,9 @@ import attrs
 from hyperruntime.ending import Tree, TreeEnder
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.lane import Lane
+from hyperruntime.lanes import LanePool
 from hyperruntime.logs import get_logger
+from hyperruntime.runas import RunAs
 from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
 
 log = get_logger(__name__)
@@ -33,6 +35,9 @@ _MAX_DRAINS = 256
 _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
 _TAG_SPACE = 2**44
+_END_USER_S = 10.0
+_DYING_S = 0.3
+_FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
 
 
 class AttachedShell(Protocol):
@@ -74,18 +79,11 @@ class AttachedShell(Protocol):
 
 
 @attrs.define
-class LaneNumbers:
-    """Numbers for lanes and tags, shared by a container's sessions; its tags are no other container's either."""
+class TagNumbers:
+    """Numbers for tags, shared by a container's sessions; its tags are no other container's either."""
 
-    _lane: int = 0
     _tag: int = attrs.field(factory=lambda: secrets.randbelow(_TAG_SPACE))
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
-
-    def next_lane(self) -> int:
-        """Return a lane number."""
-        with self._lock:
-            self._lane += 1
-            return self._lane
 
     def next_tag(self) -> int:
         """Return a tag number."""
@@ -108,7 +106,7 @@ class Session:
         shell: AttachedShell,
         exchange: str,
         inside: str,
-        numbers: LaneNumbers,
+        numbers: TagNumbers,
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
         """Take over a shell that was just attached.
@@ -123,10 +121,10 @@ class Session:
         self.lost = threading.Event()
         self.on_death = on_death
         self.announces = False
-        self._shell, self._exchange, self._inside, self._numbers = shell, exchange, inside, numbers
+        self._shell, self._inside, self._numbers = shell, inside, numbers
+        self._lanes = LanePool(exchange, self._request_lane)
+        self._switch: int | None = None
         self._lock = threading.Lock()
-        self._idle: list[Lane] = []
-        self._lanes: set[Lane] = set()
         self._answers: dict[str, int | None] = {}  # only what somebody waits for: the container is not trusted
         self._answered = threading.Condition()
         self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -148,46 +146,42 @@ class Session:
                 return self._ready.is_set()
         return True
 
-    def acquire_lane(self) -> Lane:
+    def switches_users(self) -> bool | None:
+        """Tell whether its lanes can run as other users; None where this session's own user is not root.
+
+        Raises:
+            ContainerLostError: it did not say.
+        """
+        if self._switch is None:
+            answer = self._ask("switch", "", self.patience_s)
+            if answer is None:
+                raise ContainerLostError("the container stopped answering")
+            self._switch = answer
+        return None if self._switch == 0 else self._switch >= _FIRST_SWITCH
+
+    def acquire_lane(self, user: RunAs | None = None) -> Lane:
         """Return a lane for one exec: an idle one, else a new one.
+
+        Args:
+            user: whose; None is this session's own. Where the session cannot switch it is this user's already.
 
         Raises:
             ContainerLostError: the container is gone.
             OSError: no space or no descriptors for a new lane.
         """
-        while (idle := self._pop_idle()) is not None:
-            if idle.is_usable():
-                return idle
-            self.retire_lane(idle)
-        lane = Lane(self._exchange, self._numbers.next_lane())
-        with self._lock:
-            self._lanes.add(lane)
-        try:
-            self._send(f"lane {lane.number}\n")
-        except BaseException:
-            self.retire_lane(lane)
-            raise
-        return lane
-
-    def _pop_idle(self) -> Lane | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
+        return self._lanes.acquire(user)
 
     def release_lane(self, lane: Lane) -> None:
         """Keep a lane that is clean for the next exec."""
-        with self._lock:
-            if not self._closing:
-                self._idle.append(lane)
-                return
-        self.retire_lane(lane)
+        self._lanes.release(lane)
 
     def retire_lane(self, lane: Lane) -> None:
         """Give up a lane that may not serve again."""
-        with self._lock:
-            known = lane in self._lanes
-            self._lanes.discard(lane)
-        if known:
-            lane.close()
+        self._lanes.retire(lane)
+
+    def _request_lane(self, lane: Lane) -> None:
+        as_user = f" {lane.user.uid} {lane.user.gid}" if lane.user is not None and self._switch else ""
+        self._send(f"lane {lane.name}{as_user}\n")
 
     def next_tag_kib(self) -> int:
         """Return the mark of the next exec (KiB of its hard RSS limit)."""
@@ -207,6 +201,44 @@ class Session:
     def end_tree(self, lane: Lane, tag_kib: int) -> bool:
         """End every process that an exec started; return whether none is left."""
         return self._ender.end(Tree(lane.group, tag_bytes(tag_kib)))
+
+    def end_user(self, user: RunAs) -> bool:
+        """Kill every process of a uid and forget its lanes; return whether none is left.
+
+        It is told to kill itself, which takes all of it at one stroke. What prevents that is looked for while
+        everything in the container is stopped.
+        """
+        self._lanes.forget(user.uid)
+        words, deadline = f"{user.uid} {user.gid}", time.monotonic() + _END_USER_S
+        gone = self._is_alone(words)
+        while not gone and not self.lost.is_set() and time.monotonic() < deadline:
+            gone = self._end_themselves(user) and self._is_alone(words)
+            gone = gone or self._ask("reap", words, _END_USER_S) == 0
+        self._lanes.forget(user.uid)
+        return gone
+
+    def _is_alone(self, words: str) -> bool:
+        """Tell whether no process has a uid; what has just been ended takes a moment to be gone."""
+        if not self._switch or self._switch < _FIRST_SWITCH:
+            return False
+        pause_s = 0.0005
+        while self._ask("alone", words, _DYING_S) != 0:
+            if pause_s > _DYING_S:
+                return False
+            time.sleep(pause_s)
+            pause_s *= 2
+        return True
+
+    def _end_themselves(self, user: RunAs) -> bool:
+        """Let a new lane of a user kill all processes that it may; return whether the lane has ended soon."""
+        if not self._switch or self._switch < _FIRST_SWITCH:
+            return False
+        lane = self._lanes.make(user)
+        try:
+            lane.start(b"command kill -KILL -1\nexit\n")
+            return lane.wait_end(_DYING_S)
+        finally:
+            self._lanes.retire(lane)
 
     @property
     def patience_s(self) -> float:
@@ -235,11 +267,7 @@ class Session:
         self._wake()
         if self._thread.is_alive() and ended:
             self._thread.join(timeout_s)
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._lanes.difference_update(idle)
-        for lane in idle:
-            lane.close()  # a lane in use is closed by the thread that uses it
+        self._lanes.close()
         return ended
 
     def abandon(self) -> None:
@@ -254,7 +282,7 @@ class Session:
 
         Called in a forked child, where whoever held the lock is not: takes none.
         """
-        held = [descriptor for lane in tuple(self._lanes) for descriptor in lane.descriptors()]
+        held = [descriptor for lane in self._lanes.all() for descriptor in lane.descriptors()]
         return tuple(held) if self._closing else (self._shell.input, *held)
 
     def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
@@ -308,8 +336,7 @@ class Session:
                 for descriptor in (*drains, self._wake_read, self._wake_write):
                     os.close(descriptor)
                 self._wake_write = -1
-                waiting = tuple(self._lanes)
-            for lane in waiting:
+            for lane in self._lanes.all():
                 lane.hang_up()
             self._shell.close_output()
 

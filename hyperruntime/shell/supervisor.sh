@@ -10,12 +10,54 @@ trap _hr_signalled=1 HUP INT QUIT USR1 USR2 ALRM TERM
 _hr_setsid=
 command -v setsid >/dev/null && _hr_setsid=setsid
 
+# Set $_hr_as to what runs a program as uid $1 and gid $2, nothing where no uid is given.
+_hr_set_switch() {
+    _hr_as=
+    case ${1:+$_hr_switch} in
+    2) _hr_as="setpriv --reuid $1 --regid $2 --clear-groups --inh-caps=-all --no-new-privs" ;;
+    3) _hr_as="chroot --userspec=$1:$2 --groups= --skip-chdir /" ;;
+    esac
+}
+
 # A lane is a shell that runs one exec at a time. The pipeline's right side kills the shell that waits for it, so the
 # lane becomes a child of init: unlike `lane &`, which would make every command of it ignore SIGINT for ever.
+# $1 is its name, kept out of every command line; $2 and $3 are uid and gid where it shall run as another user. That
+# one's process group is told before the user owns a process that could tell another.
+_hr_begin='. "$1/lane.sh" | kill -KILL $$'
+_hr_enter='exec 4>"$1/$_hr_name/s"; echo "0 up $$" >&4; exec $2 /bin/sh -c "$3" hyperruntime "$1"'
 _hr_start_lane() {
-    command eval '$_hr_setsid /bin/sh -c ". \"\$1/lane.sh\" | kill -KILL \$\$" hyperruntime "$_hr_dir" "$1" </dev/null >/dev/null'
-    [ $? -gt 128 ] || echo "0 fork" >"$_hr_dir/$1/s"
+    _hr_set_switch "$2" "$3"
+    if [ "$_hr_as" ]; then
+        set -- "$1" /bin/sh -c "$_hr_enter" hyperruntime "$_hr_dir" "$_hr_as" "$_hr_begin"
+    else
+        set -- "$1" /bin/sh -c "$_hr_begin" hyperruntime "$_hr_dir"
+    fi
+    _hr_new=$1
+    shift
+    command eval '_hr_name=$_hr_new $_hr_setsid "$@" </dev/null >/dev/null'
+    _hr_ended=$?
+    [ $_hr_ended -gt 128 ] && return
+    _hr_why=fork
+    case $_hr_as$_hr_ended in *?125 | *?127) _hr_why=user ;; esac # source: chroot(1), setpriv.c: ids that cannot be set
+    echo "0 $_hr_why" >"$_hr_dir/$_hr_new/s"
 }
+
+# Set $_hr_switch to how a lane becomes another user's: 0 not at all, for this is not root; 1 not by anything that the
+# image has; 2 by setpriv; 3 by chroot.
+_hr_find_switch() {
+    _hr_uid=
+    while read -r _hr_key _hr_uid _hr_rest; do
+        case $_hr_key in Uid:) break ;; esac
+    done </proc/self/status
+    _hr_switch=0
+    [ "$_hr_uid" = 0 ] || return
+    _hr_switch=2
+    _hr_set_switch 65534 65534
+    $_hr_as /bin/sh -c : && return
+    _hr_switch=3
+    _hr_set_switch 65534 65534
+    $_hr_as /bin/sh -c : || _hr_switch=1
+} </dev/null >/dev/null
 
 # Set $_hr_hard to the hard RSS limit of process $1 (a directory of /proc), in bytes. The kernel's table is itself a
 # list of shell commands: `Max resident set 1 2 bytes`. Sourcing it costs one read; `read` costs a system call a byte.
@@ -39,10 +81,9 @@ _hr_own_hard=$_hr_hard
 # Set $_hr_newest to the pid that was given out last in this container: unchanged means that nothing was born.
 _hr_read_newest() { read -r _hr_a _hr_b _hr_c _hr_d _hr_newest </proc/loadavg; }
 
-# Kill every living process among $@ that carries one of $_hr_tags (bytes of its hard RSS limit, which Linux does not
-# act on and nothing can raise again), and count them in $_hr_found. All at one stroke, so that the dying do not slow
-# the search; no fork, for it must work when no process is left to make.
-_hr_kill_tagged() {
+# Set $_hr_doomed to the living processes among $@ that carry one of $_hr_tags (bytes of its hard RSS limit, which Linux
+# does not act on and nothing can raise again), and $_hr_found to their number.
+_hr_find_tagged() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
         _hr_read_hard "$_hr_process"
@@ -52,18 +93,39 @@ _hr_kill_tagged() {
         while read -r _hr_key _hr_state _hr_rest; do
             case $_hr_key in State:) break ;; esac
         done <"$_hr_process/status"
-        case $_hr_state in Z | X | '') continue ;; esac
-        _hr_doomed="$_hr_doomed ${_hr_process#/proc/}"
-        _hr_found=$((_hr_found + 1))
+        _hr_doom
     done
-    [ "$_hr_doomed" ] && kill -KILL $_hr_doomed
 }
 
-# Sweep once, and leave in $_hr_left a sign that another round is needed: something was found, or was born meanwhile.
+# The same for those that have $_hr_user among their four uids.
+_hr_find_owned() {
+    _hr_found=0 _hr_doomed=
+    for _hr_process; do
+        _hr_state= _hr_uids=
+        while read -r _hr_key _hr_a _hr_b _hr_c _hr_d _hr_rest; do
+            case $_hr_key in
+            State:) _hr_state=$_hr_a ;;
+            Uid:) _hr_uids=" $_hr_a $_hr_b $_hr_c $_hr_d " && break ;;
+            esac
+        done <"$_hr_process/status"
+        case $_hr_uids in *" $_hr_user "*) _hr_doom ;; esac
+    done
+}
+
+_hr_doom() {
+    case $_hr_state in Z | X | '') return ;; esac
+    _hr_doomed="$_hr_doomed ${_hr_process#/proc/}"
+    _hr_found=$((_hr_found + 1))
+}
+
+# Sweep once with $_hr_find, and leave in $_hr_left a sign that another round is needed: something was found, or was born
+# meanwhile. All are killed at one stroke, so that the dying do not slow the search; no fork, for it must work when no
+# process is left to make.
 _hr_sweep_once() {
     _hr_read_newest
     _hr_first=$_hr_newest
-    _hr_kill_tagged /proc/[0-9]*
+    $_hr_find /proc/[0-9]*
+    [ "$_hr_doomed" ] && kill -KILL $_hr_doomed
     _hr_read_newest
     _hr_left=$_hr_found
     [ "$_hr_newest" = "$_hr_first" ] || _hr_left=$((_hr_left + 1))
@@ -84,7 +146,7 @@ _hr_sweep_frozen() {
 # End the trees $@, each GROUP:TAG (group 0: none of its own). With many processes about there is no keeping up with
 # them, so they are stopped for the moment.
 _hr_end_trees() {
-    _hr_tags=' '
+    _hr_find=_hr_find_tagged _hr_tags=' '
     for _hr_tree; do
         _hr_group=${_hr_tree%%:*}
         [ "$_hr_setsid" ] && [ "$_hr_group" -gt 1 ] && kill -KILL -- "-$_hr_group"
@@ -94,7 +156,17 @@ _hr_end_trees() {
     if [ "$_hr_freeze" ] || [ $# -gt 150 ]; then _hr_sweep_frozen; else _hr_sweep_once; fi
 }
 
-# bash goes on after a fork that failed, as if the command had ended; the host must know whom it talks to.
+# Leave 0 in $_hr_left if no process has uid $1, by asking the kernel to start one where no other is allowed: what flees
+# from pid to pid is counted all the same, and so are processes of the same uid in other containers. dash calls -p what
+# the others call -u.
+_hr_ask_alone() {
+    _hr_left=1 _hr_user=$1
+    _hr_set_switch "$1" "$2"
+    command eval '({ ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c :) </dev/null >/dev/null'
+    [ $? -eq 0 ] && [ "$_hr_as" ] && _hr_left=0
+}
+
+# bash goes on after a fork# bash goes on after a fork that failed, as if the command had ended; the host must know whom it talks to.
 echo "ready ${_hr_setsid:-shared} $_hr_own_hard ${BASH_VERSION:+bash}"
 while :; do
     if ! read -r _hr_verb _hr_one _hr_trees; then
@@ -102,10 +174,23 @@ while :; do
         _hr_signalled= _hr_verb=
     fi
     case $_hr_verb in
-    lane) _hr_start_lane "$_hr_one" ;;
+    lane) _hr_start_lane "$_hr_one" $_hr_trees ;;
+    switch)
+        _hr_find_switch
+        echo "done $_hr_one $_hr_switch"
+        ;;
     kill | freeze)
         _hr_freeze=${_hr_verb#kill}
         _hr_end_trees $_hr_trees
+        echo "done $_hr_one $_hr_left"
+        ;;
+    alone)
+        _hr_ask_alone $_hr_trees
+        echo "done $_hr_one $_hr_left"
+        ;;
+    reap)
+        _hr_user=${_hr_trees%% *} _hr_find=_hr_find_owned
+        _hr_sweep_frozen
         echo "done $_hr_one $_hr_left"
         ;;
     ping) echo "done $_hr_one 0" ;;

@@ -15,7 +15,7 @@ wants_training() { [ "$(id -un)" != "$TEST_USER" ]; }
 prepare_training() {
     local venv=$1
     if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then install_torch "$venv"; fi
-    pip_install "$venv" '.[train]' || die "pip could not install what training needs; check the network."
+    pip_install "$venv" --editable '.[train]' || die "pip could not install what training needs; check the network."
     if [ ! -x "$venv/atroposlib/bin/run-api" ]; then install_atroposlib "$venv/atroposlib"; fi
     say "for the tests of training: $("$venv/bin/python" -c 'import torch; print("torch", torch.__version__)')," \
         "atroposlib $ATROPOSLIB's server in $venv/atroposlib"

@@ -18,10 +18,10 @@ From: {base}
     WORD=default
 
 %files
-    "a 'dir/odd ;name.txt" "/srv/odd name.txt"
+    "a dir/odd ü+name.txt" "/srv/odd name.txt"
     one.* /opt/new/
-    "a 'dir" /srv/tree
-    "a 'dir" /opt
+    "a dir" /srv/tree
+    "a dir" /opt
 
 %post -c /bin/bash
     set -e
@@ -45,9 +45,9 @@ From: {base}
 
 def test_a_definition_file_is_built_whole(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:
     """Files with odd names, directories, %post in its own shell, %environment in every exec."""
-    tree = odd_path / "a 'dir"
+    tree = odd_path / "a dir"
     tree.mkdir()
-    (tree / "odd ;name.txt").write_text("odd")
+    (tree / "odd ü+name.txt").write_text("odd")
     (odd_path / "one.txt").write_text("one")
     (odd_path / "container.def").write_text(TEXT.format(base=base_image))
 
@@ -61,7 +61,7 @@ def test_a_definition_file_is_built_whole(runtime: hr.Runtime, base_image: str, 
             build()
         return
     show = (
-        'cat "/srv/odd name.txt" "/srv/tree/odd ;name.txt" "/opt/a \'dir/odd ;name.txt" /opt/new/one.txt; echo; '
+        'cat "/srv/odd name.txt" "/srv/tree/odd ü+name.txt" "/opt/a dir/odd ü+name.txt" /opt/new/one.txt; echo; '
         'cat /home/user/post.txt; /home/user/run.sh b; printf "%s\\n" "$GREETING" "$TAIL" "[$HIDDEN]"; '
         'echo "${PATH%%:*}"; pwd; id -u; ls -d /.hyperruntime-build 2>&1 | grep -c cannot'
     )

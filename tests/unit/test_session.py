@@ -13,7 +13,7 @@ from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.execution import Execution
 from hyperruntime.script import make_request
-from hyperruntime.session import LaneNumbers, Session
+from hyperruntime.session import Session, TagNumbers
 
 
 class SilentShell:
@@ -51,7 +51,7 @@ def shell() -> SilentShell:
 
 @pytest.fixture
 def session(shell: SilentShell, tmp_path: Path) -> Iterator[Session]:
-    made = Session(shell, str(tmp_path), "/x", LaneNumbers())
+    made = Session(shell, str(tmp_path), "/x", TagNumbers())
     assert made.start(5)
     yield made
     made.abandon()

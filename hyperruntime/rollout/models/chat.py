@@ -1,0 +1,147 @@
+"""A model behind OpenAI's chat completions: OpenAI itself, vLLM, SGLang, LiteLLM, the gateway. Imports server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hyperruntime.errors import ModelError
+from hyperruntime.rollout.calls import Message, sendable
+from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.models.server import RefusedError, Server
+
+# What a server may refuse to know, each with what to do then: leave it out, or say it by another name.
+_OPTIONAL: Mapping[str, str | None] = {
+    "return_token_ids": None,
+    "logprobs": None,
+    "seed": None,
+    "max_tokens": "max_completion_tokens",
+}
+
+
+class ChatModel:
+    """A model whose server renders the conversation, and may say which tokens it saw and emitted.
+
+    vLLM (0.10.2 and newer) is asked for token ids by ``return_token_ids`` and sends ``prompt_token_ids`` and, for each
+    choice, ``token_ids``. A server that refuses a field that not all know is asked without it from then on.
+
+    Attributes:
+        name: of the model.
+    """
+
+    def __init__(self, name: str, server: Server, *, extra: Mapping[str, Any] | None = None) -> None:
+        """Ask a server for a model.
+
+        Args:
+            name: as the server knows it. server: which. extra: fields of every request, which win over ours.
+        """
+        self.name = name
+        self._server = server
+        self._extra = dict(extra or {})
+        self._unknown: set[str] = set()
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+        """Return the next turn.
+
+        Raises:
+            ContextLengthError: the conversation is too long for the model.
+            ModelError: as in the seam.
+        """
+        while True:
+            body = self._body(messages, tools, sampling)
+            try:
+                answer = await self._server.post(f"{self._server.url}/chat/completions", body)
+            except RefusedError as error:
+                if not self._learn(error, body):
+                    raise
+                continue
+            return read_chat(answer)
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._server.close()
+
+    def _body(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.name,
+            "messages": sendable(messages),
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        if tools:
+            body["tools"] = list(tools)
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        for name in self._unknown & body.keys():
+            value, other = body.pop(name), _OPTIONAL[name]
+            if other is not None:
+                body[other] = value
+        return {**body, **self._extra}
+
+    def _learn(self, error: RefusedError, body: Mapping[str, Any]) -> bool:
+        """Tell whether the server refuses fields that it can do without, and remember them."""
+        if error.status not in (400, 403, 422):
+            return False
+        refused = {name for name in _OPTIONAL if name in body and name not in self._extra and name in error.text}
+        self._unknown |= refused
+        return bool(refused)
+
+
+def read_chat(answer: Mapping[str, Any]) -> Completion:
+    """Return the turn that a chat completion is.
+
+    Raises:
+        ModelError: it is none.
+    """
+    choice = first_choice(answer)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise ModelError(f"the model's server sent a choice without a message: {str(choice)[:300]}")
+    ids, logprobs = as_ids(choice.get("token_ids")), _logprobs(choice.get("logprobs"))
+    prompt_ids = as_ids(answer.get("prompt_token_ids", choice.get("prompt_token_ids")))
+    return Completion(
+        message=message,
+        finish_reason=str(choice.get("finish_reason") or "stop"),
+        usage=usage(answer, prompt_ids, ids),
+        prompt_ids=prompt_ids,
+        ids=ids,
+        logprobs=logprobs,
+    )
+
+
+def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the one choice of an answer.
+
+    Raises:
+        ModelError: there is none.
+    """
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ModelError(f"the model's server sent no choices: {str(answer)[:300]}")
+    return choices[0]
+
+
+def usage(answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequence[int] | None) -> dict[str, int]:
+    """Return the tokens that were used, counted where the server does not say."""
+    said = answer.get("usage")
+    said = said if isinstance(said, dict) else {}
+    counted = {"prompt_tokens": len(prompt_ids or ()), "completion_tokens": len(ids or ())}
+    return {name: value if isinstance(value := said.get(name), int) else count for name, count in counted.items()}
+
+
+def as_ids(value: object) -> tuple[int, ...] | None:
+    """Return token ids, or None for what is none."""
+    if not isinstance(value, list) or not all(isinstance(token, int) for token in value):
+        return None
+    return tuple(value)
+
+
+def _logprobs(value: object) -> tuple[float, ...] | None:
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(content, list):
+        return None
+    found = [entry.get("logprob") for entry in content if isinstance(entry, dict)]
+    numbers = tuple(float(one) for one in found if isinstance(one, (int, float)))
+    return numbers if numbers and len(numbers) == len(found) else None

@@ -1,0 +1,186 @@
+"""A chat template and a tokenizer from a local directory; nothing is downloaded. Imports errors; the extra ``tokens``.
+
+The template is the model's own program: it is rendered in jinja2's sandbox.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from hyperruntime.errors import ExtraMissingError, ModelError
+
+Message = Mapping[str, Any]
+
+
+class ChatTokenizer(Protocol):
+    """Text to tokens and back, and a conversation to text.
+
+    Attributes:
+        eos: text of the token that ends an assistant's turn.
+        eos_id: its id.
+    """
+
+    eos: str
+    eos_id: int
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool) -> str:
+        """Return a conversation as text; ``prompt`` adds what an assistant's turn begins with."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return a text's tokens, with none added; special tokens may stand in the text."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included."""
+        ...
+
+
+class DirectoryTokenizer:
+    """The ``tokenizer.json`` and chat template that a model's directory holds.
+
+    Attributes:
+        eos: text of the token that ends an assistant's turn.
+        eos_id: its id.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Load both.
+
+        Raises:
+            ExtraMissingError: the extra ``tokens`` is not installed.
+            ModelError: the directory lacks a part.
+        """
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise ExtraMissingError("token-level model servers", "tokenizers", "tokens") from error
+        folder = Path(directory)
+        config = _config(folder)
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the package raises Exception itself
+            raise ModelError(f"{folder}/tokenizer.json cannot be read: {error}; name a model's directory") from error
+        self.eos = _text(config.get("eos_token"))
+        found = self._tokenizer.token_to_id(self.eos)
+        if found is None:
+            raise ModelError(f"{folder}/tokenizer_config.json names no eos_token that tokenizer.json has")
+        self.eos_id: int = found
+        self._variables = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
+        self._template = compile_template(_template(folder, config))
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool) -> str:
+        """Return a conversation as text."""
+        return render_template(self._template, messages, tools, prompt=prompt, variables=self._variables)
+
+    def encode(self, text: str) -> list[int]:
+        """Return a text's tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def compile_template(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
+    """Return a chat template, compiled as the models' own libraries do it.
+
+    Raises:
+        ExtraMissingError: the extra ``tokens`` is not installed.
+        ModelError: it is no template.
+    """
+    try:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise ExtraMissingError("chat templates", "jinja2", "tokens") from error
+    extensions = ["jinja2.ext.loopcontrols"]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: dt.datetime.now(tz=dt.UTC).strftime(form)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ModelError(f"the chat template cannot be compiled: {error}") from error
+
+
+def render_template(
+    template: Any,  # noqa: ANN401 - jinja2's Template
+    messages: Sequence[Message],
+    tools: Sequence[Message],
+    *,
+    prompt: bool,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """Return a conversation as text; arguments of calls are given to the template as objects, as templates expect.
+
+    Raises:
+        ModelError: the template refuses the conversation.
+    """
+    try:
+        text: str = template.render(
+            messages=[_with_objects(message) for message in messages],
+            tools=list(tools) or None,
+            add_generation_prompt=prompt,
+            **(variables or {}),
+        )
+    except Exception as error:  # a template is a program of the model's authors: it may raise anything
+        raise ModelError(f"the chat template refuses the conversation: {type(error).__name__}: {error}") from error
+    return text
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}/tokenizer_config.json cannot be read: {error}; name a model's directory") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _template(folder: Path, config: Mapping[str, Any]) -> str:
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several by name
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("tool_use") or named.get("default")
+    if not isinstance(template, str):
+        raise ModelError(f"{folder} has no chat template; name the directory of a model that is made for chats")
+    return template
+
+
+def _text(token: object) -> str:
+    """Return a special token, which may be written as an object with its content."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else ""
+
+
+def _with_objects(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        arguments = json.loads(call["function"]["arguments"], strict=False)
+    except (ValueError, RecursionError):
+        arguments = call["function"]["arguments"]
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _tojson(value: Any, indent: int | None = None, **_: Any) -> str:  # noqa: ANN401 - any JSON value
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> NoReturn:
+    raise ValueError(message)

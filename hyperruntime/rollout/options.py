@@ -1,0 +1,109 @@
+"""What a run of rollouts is told. Values only; imports agent, models and spec."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.rollout.agent import AgentLimits
+from hyperruntime.rollout.models import ModelOptions
+from hyperruntime.rollout.toolset import DEFAULT_TOOLS
+from hyperruntime.spec import ContainerSpec
+
+DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
+
+
+def _at_least_one(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(attribute.name, value, "a whole number, one or more")
+
+
+def _above_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise SpecError(attribute.name, value, "a number above zero")
+
+
+def _names(value: Iterable[str]) -> tuple[str, ...]:
+    return tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class PoolOptions:
+    """Where agents work.
+
+    Attributes:
+        slots_per_container: None is what the engine can keep apart: 10, or 1 where it has no other users.
+        min_containers: of one kind, kept ready.
+        max_containers: of one kind; None is what ``parallel`` needs.
+        acquire_timeout_s: how long a trajectory waits for a slot.
+    """
+
+    slots_per_container: int | None = 1
+    min_containers: int = 0
+    max_containers: int | None = None
+    acquire_timeout_s: float = attrs.field(default=600.0, validator=_above_zero)
+
+
+@attrs.frozen(kw_only=True)
+class RolloutOptions:
+    """What a run is told.
+
+    Attributes:
+        environment: name of an installed environment, or ``module:Class``.
+        environment_options: its own, as text.
+        model: who is asked.
+        group_size: trajectories of each item.
+        parallel: trajectories at once.
+        attempts: of a trajectory while infrastructure fails.
+        give_up_after: so many trajectories in a row that infrastructure kept from being scored end the run.
+        items: ids of the items to take; all if empty.
+        max_items: at most so many, from the first.
+        seed: of the sampling; each trajectory and turn has one of its own, made of it. Drawn if not given.
+        temperature: of the sampling.
+        max_tokens: of one turn.
+        limits: of one conversation.
+        tools: of the slot, by name.
+        agent: ``module:function`` of another agent than ours.
+        require_tokens: whether a turn without token ids and log probabilities is a failure.
+        container: what an environment begins from when it says which container an item needs.
+        pool: where agents work.
+        setup_s: how long a set-up may take.
+        verify_s: how long a verification may take.
+        retry_failed: whether a resumed run tries those again that infrastructure kept from being scored.
+    """
+
+    environment: str
+    environment_options: Mapping[str, str] = attrs.field(factory=dict)
+    model: ModelOptions
+    group_size: int = attrs.field(default=1, validator=_at_least_one)
+    parallel: int = attrs.field(default=8, validator=_at_least_one)
+    attempts: int = attrs.field(default=3, validator=_at_least_one)
+    give_up_after: int = attrs.field(default=20, validator=_at_least_one)
+    items: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    max_items: int | None = None
+    seed: int | None = None
+    temperature: float = 1.0
+    max_tokens: int = attrs.field(default=4096, validator=_at_least_one)
+    limits: AgentLimits = attrs.field(factory=AgentLimits)
+    tools: tuple[str, ...] = attrs.field(default=DEFAULT_TOOLS, converter=_names)
+    agent: str | None = None
+    require_tokens: bool = False
+    container: ContainerSpec = attrs.field(factory=lambda: ContainerSpec(image=DEFAULT_IMAGE))
+    pool: PoolOptions = attrs.field(factory=PoolOptions)
+    setup_s: float = attrs.field(default=1800.0, validator=_above_zero)
+    verify_s: float = attrs.field(default=3600.0, validator=_above_zero)
+    retry_failed: bool = False
+
+    def settled(self) -> RolloutOptions:
+        """Return the options with a seed."""
+        return self if self.seed is not None else attrs.evolve(self, seed=secrets.randbelow(2**31))
+
+
+def new_run_id() -> str:
+    """Return the id of a run that was given none: the time."""
+    return time.strftime("%Y%m%d_%H%M%S")

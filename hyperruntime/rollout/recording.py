@@ -1,0 +1,89 @@
+"""Write down what an agent does while it does it: tokens, usage, time. The agent sees a model and tools, as ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hyperruntime.errors import ModelError
+from hyperruntime.rollout.agent import ToolHandler
+from hyperruntime.rollout.calls import Message
+from hyperruntime.rollout.model import Completion, Model, Sampling
+from hyperruntime.rollout.tokens import TokenRecord
+
+
+class Stopwatch:
+    """Seconds by phase.
+
+    Attributes:
+        seconds: so far.
+    """
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.seconds: dict[str, float] = {}
+        self._started = time.monotonic()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of a block to a phase, also where it fails."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+    def total(self) -> dict[str, float]:
+        """Return all phases, and ``total_s`` since the beginning."""
+        seconds = {**self.seconds, "total_s": time.monotonic() - self._started}
+        return {name: round(value, 6) for name, value in seconds.items()}
+
+
+class RecordedModel:
+    """A model whose turns are written down.
+
+    Attributes:
+        name: of the model.
+        usage: tokens of all turns.
+        tokens: their record.
+    """
+
+    def __init__(self, model: Model, watch: Stopwatch, *, require_tokens: bool = False) -> None:
+        """Ask a model, and write down what it answers; ``require_tokens`` refuses a turn without its tokens."""
+        self.name = model.name
+        self.usage = {"prompt_tokens": 0, "completion_tokens": 0}
+        self.tokens = TokenRecord()
+        self._model, self._watch, self._require_tokens = model, watch, require_tokens
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+        """Return the next turn.
+
+        Raises:
+            ModelError: as the model does; or the turn's tokens do not go together, or are wanted and not there.
+        """
+        with self._watch.phase("model_s"):
+            completion = await self._model.complete(messages, tools, sampling)
+        if self._require_tokens and None in (completion.prompt_ids, completion.ids, completion.logprobs):
+            raise ModelError(
+                f"the server of {self.name!r} does not say which tokens it saw and emitted, with log probabilities; "
+                "serve it with vLLM 0.10.2 or newer, or use --wire sglang"
+            )
+        self.tokens.add(completion.prompt_ids, completion.ids, completion.logprobs)
+        for name in self.usage:
+            self.usage[name] += completion.usage.get(name, 0)
+        return completion
+
+    async def close(self) -> None:
+        """Do nothing: the model is not ours."""
+
+
+def timed(handler: ToolHandler, watch: Stopwatch) -> ToolHandler:
+    """Return a handler whose time is counted."""
+
+    async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        with watch.phase("tools_s"):
+            return await handler(name, arguments, task_id)
+
+    return handle

@@ -1,0 +1,142 @@
+"""A model server for tests that says which tokens it saw and emitted, in the shapes of SGLang and vLLM. Needs aiohttp.
+
+``/generate`` of both, ``/v1/completions`` and ``/v1/chat/completions`` with ``return_token_ids``. What it says is a
+function's of the prompt's text; every token's log probability is a function of its place, so that a test knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from hyperruntime.rollout.calls import settled_message
+from hyperruntime.rollout.models.tokenizer import ChatTokenizer
+from hyperruntime.testing.tokens import ByteTokenizer
+from hyperruntime.testing.upstream import Received, Reply, json_reply, scripted_upstream
+
+Speak = Callable[[str], str]
+
+
+@attrs.frozen(kw_only=True)
+class Emitted:
+    """One turn as the server knows it.
+
+    Attributes:
+        prompt_ids: that it saw.
+        ids: that it emitted.
+        logprobs: of these.
+        text: that they are, without the mark of their end.
+        finish_reason: ``stop`` or ``length``.
+    """
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish_reason: str
+
+
+class TokenServer:
+    """The server, while it runs.
+
+    Attributes:
+        url: OpenAI's form of its base URL.
+        turns: all that it emitted, in its order.
+        received: the bodies that it was sent.
+    """
+
+    def __init__(self, speak: Speak, *, tokenizer: ChatTokenizer | None = None, parses_tools: bool = True) -> None:
+        """Say what a function makes of the prompt's text; :func:`token_server` starts it.
+
+        Args:
+            speak: takes the prompt's text. tokenizer: of the model. parses_tools: whether chat completions have
+                ``tool_calls`` of their own, or leave calls in the text.
+        """
+        self.url = ""
+        self.turns: list[Emitted] = []
+        self.received: list[Mapping[str, Any]] = []
+        self.tokenizer: ChatTokenizer = tokenizer or ByteTokenizer()
+        self._speak, self._parses_tools = speak, parses_tools
+
+    def answer(self, request: Received) -> Reply:
+        """Return what is answered."""
+        body = request.body
+        self.received.append(body)
+        if request.path == "/generate":
+            return json_reply(self._sglang(body) if "input_ids" in body else self._vllm(body))
+        if request.path == "/v1/completions":
+            return json_reply(self._completion(body))
+        if request.path == "/v1/chat/completions":
+            return json_reply(self._chat(body))
+        return json_reply({"error": {"message": f"no {request.path} here"}}, status=404)
+
+    def _emit(self, prompt: Sequence[int], limit: int) -> Emitted:
+        said = self.tokenizer.encode(self._speak(self.tokenizer.decode(prompt)))
+        ids = [*said, self.tokenizer.eos_id][:limit]
+        turn = Emitted(
+            prompt_ids=tuple(prompt),
+            ids=tuple(ids),
+            logprobs=tuple(-(1 + len(self.turns)) / (1 + place) for place in range(len(ids))),
+            text=self.tokenizer.decode(ids[: len(said)]),
+            finish_reason="stop" if len(ids) > len(said) else "length",
+        )
+        self.turns.append(turn)
+        return turn
+
+    def _sglang(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        turn = self._emit(body["input_ids"], body["sampling_params"]["max_new_tokens"])
+        entries = [[lp, token, None] for token, lp in zip(turn.ids, turn.logprobs, strict=True)]
+        reason = {"type": turn.finish_reason}
+        return {"text": turn.text, "meta_info": {"finish_reason": reason, "output_token_logprobs": entries}}
+
+    def _vllm(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        turn = self._emit(body["prompt"]["prompt_token_ids"], body["max_tokens"])
+        entries = [{str(token): lp} for token, lp in zip(turn.ids, turn.logprobs, strict=True)]
+        return {"text": [turn.text], "logprobs": [entries], "finish_reasons": [turn.finish_reason]}
+
+    def _completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        turn = self._emit(body["prompt"], body["max_tokens"])
+        choice = {"index": 0, "text": turn.text, "finish_reason": turn.finish_reason, "token_ids": list(turn.ids)}
+        logprobs = {"token_logprobs": list(turn.logprobs), "tokens": [str(token) for token in turn.ids]}
+        return {"object": "text_completion", "choices": [{**choice, "logprobs": logprobs}], "usage": _usage(turn)}
+
+    def _chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = self.tokenizer.encode(self.tokenizer.render(body["messages"], body.get("tools", ()), prompt=True))
+        turn = self._emit(prompt, body.get("max_tokens", 1 << 30))
+        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        if self._parses_tools:
+            message = settled_message(message, len(self.turns))
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
+        if message.get("tool_calls"):
+            choice["finish_reason"] = "tool_calls"
+        if body.get("logprobs"):
+            choice["logprobs"] = {"content": [{"token": "", "logprob": lp} for lp in turn.logprobs]}
+        answer = {"object": "chat.completion", "choices": [choice], "usage": _usage(turn)}
+        if body.get("return_token_ids"):
+            choice["token_ids"] = list(turn.ids)
+            answer["prompt_token_ids"] = list(turn.prompt_ids)
+        return answer
+
+
+@contextmanager
+def token_server(
+    speak: Speak, *, tokenizer: ChatTokenizer | None = None, parses_tools: bool = True
+) -> Iterator[TokenServer]:
+    """Run such a server on the loopback, in a thread of its own."""
+    server = TokenServer(speak, tokenizer=tokenizer, parses_tools=parses_tools)
+    with scripted_upstream(server.answer) as upstream:
+        server.url = upstream.url
+        yield server
+
+
+def in_turn(*texts: str) -> Speak:
+    """Return what says one text after the other, and then ``done``."""
+    left = iter(texts)
+    return lambda _: next(left, "done")
+
+
+def _usage(turn: Emitted) -> dict[str, int]:
+    return {"prompt_tokens": len(turn.prompt_ids), "completion_tokens": len(turn.ids)}

@@ -1,0 +1,235 @@
+"""Commands as other users of one container: quickly, out of each other's reach, and ended to the last process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ExecStartError, SpecError, UnsupportedOptionError
+
+pytestmark = pytest.mark.engine
+HANG_S = 20.0
+
+ONE, TWO = hr.RunAs(uid=20_001), hr.RunAs(uid=20_002)
+FORK_LOOP = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+FLEEING_CHAIN = """
+import os
+while True:
+    try:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    except OSError:
+        pass
+"""
+HUNTER = """
+import os, stat, sys, time
+exchange, found = "/run/hyperruntime", set()
+try:
+    found.add("listed " + str(os.listdir(exchange)))
+except PermissionError:
+    pass
+names = [str(n) for n in range(300)]
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == os.getuid():
+                continue
+            text = open(f"/proc/{pid}/cmdline").read()
+            names += [word for word in text.replace(chr(0), " ").replace("/", " ").split() if len(word) > 15]
+        except OSError:
+            continue
+        for what in ("environ", "maps", "mem", "syscall", "stack", "auxv"):
+            try:
+                if open(f"/proc/{pid}/{what}", "rb").read(1):
+                    found.add(f"read {pid} {what} " + text)
+            except OSError:
+                pass
+        for what in ("fd", "cwd", "root", "exe"):
+            try:
+                look = os.listdir if what == "fd" else os.readlink
+                found.add(f"saw {what} {look(f'/proc/{pid}/{what}')}")
+            except OSError:
+                pass
+        try:
+            os.kill(int(pid), 0)
+            found.add(f"could signal {pid} " + text)
+        except PermissionError:
+            pass
+        except ProcessLookupError:
+            pass
+    for name in set(names):
+        for file in "ciogse":
+            if os.path.lexists(f"{exchange}/{name}/{file}"):
+                found.add(f"found {name}/{file}")
+print(found or "nothing")
+"""
+FORGER = """
+import glob, os, time
+own = [os.readlink(link) for link in glob.glob("/proc/[0-9]*/fd/*") if os.path.islink(link)]
+status = [path for path in own if path.startswith("/run/hyperruntime/") and path.endswith("/s")]
+assert status, own
+for path in status:
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(pipe, b"".join(b"0 up %d\\n" % group for group in range(2, 4000)))
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _users(runtime: hr.Runtime, base_image: str) -> None:
+    """Leave it at the refusal where an engine has no other users."""
+    if not runtime.info.users:
+        with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+            with pytest.raises(UnsupportedOptionError, match="user"):
+                started.exec(["true"], user=ONE)
+            assert started.exec(["echo", "usable"]).stdout == b"usable\n"
+        pytest.skip("the engine has no other users, and says so")
+
+
+@pytest.fixture
+def shared(runtime: hr.Runtime, base_image: str) -> Iterator[hr.Container]:
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        yield started
+
+
+def living(container: hr.Container, uid: int) -> list[str]:
+    lines = container.exec(["ps", "-axo", "uid=,stat=,args="]).stdout.decode().splitlines()
+    rows = [line.split(None, 2) for line in lines]
+    return [args for owner, state, args in rows if owner == str(uid) and not state.startswith("Z")]
+
+
+def test_it_is_that_user_and_nobody_else(shared: hr.Container) -> None:
+    script = "id; umask; pwd; echo $HOME; grep -E '^(Cap(Inh|Prm|Eff|Amb)|NoNewPrivs|Groups)' /proc/self/status"
+    result = shared.exec(["sh", "-c", script], user=hr.RunAs(uid=20_001, gid=20_007, umask=0o027), workdir="/tmp")
+    expected = "uid=20001 gid=20007 groups=20007 0027 /tmp / Groups: " + "".join(
+        f"Cap{name}: 0000000000000000 " for name in ("Inh", "Prm", "Eff", "Amb")
+    )
+    assert " ".join(result.stdout.decode().split()) == f"{expected}NoNewPrivs: 1"
+
+
+def test_streams_input_codes_environment_and_deadline_are_those_of_any_exec(shared: hr.Container) -> None:
+    data = os.urandom(3_000_000)
+    result = shared.exec(["sh", "-c", "cat; echo bad >&2; exit 7"], user=ONE, input=data, env={"A": "1", "B.C": "2"})
+    assert (result.exit_code, result.stderr, result.stdout == data) == (7, b"bad\n", True)
+    listed = shared.exec(["env"], user=ONE, env={"A": "1", "B.C": "2", "HOME": "/tmp"}).stdout.decode().split()
+    assert {"A=1", "B.C=2", "HOME=/tmp"} <= set(listed)
+    assert not [line for line in listed if line.startswith("_hr")]
+    shared.exec(["sh", "-c", "setsid sleep 901 >/dev/null 2>&1 &"], user=TWO)
+    late = shared.exec(["sh", "-c", "echo early; env -i setsid sleep 911 & sleep 912"], user=ONE, timeout_s=0.5)
+    assert (late.timed_out, late.exit_code, late.stdout) == (True, 124, b"early\n")
+    assert not [line for line in living(shared, ONE.uid) if line.startswith("sleep")]
+    assert "sleep 901" in living(shared, TWO.uid)
+
+
+def test_a_limit_of_processes_holds_for_its_user_alone(shared: hr.Container) -> None:
+    few = hr.RunAs(uid=20_011, pids=10)
+    loop = "i=0; while [ $i -lt 30 ]; do sleep 5 & i=$((i + 1)); done; echo no limit"
+    limited = shared.exec(["sh", "-c", loop], user=few, timeout_s=10)
+    assert b"no limit" not in limited.stdout
+    assert b"fork" in limited.stderr
+    assert b"no limit" in shared.exec(["sh", "-c", loop], user=TWO, timeout_s=10).stdout
+    assert shared.end_user(few)
+    assert shared.exec(["echo", "again"], user=few).stdout == b"again\n"
+
+
+def test_ids_that_the_container_does_not_have_are_refused_at_once(shared: hr.Container) -> None:
+    far = hr.RunAs(uid=2**31 - 2)
+    began = time.monotonic()
+    try:
+        assert shared.exec(["id", "-u"], user=far).stdout == b"2147483646\n"
+    except ExecStartError as error:
+        assert "65536" in str(error)  # noqa: PT017 - an engine maps them or does not
+    assert time.monotonic() - began < HANG_S
+
+
+@pytest.mark.parametrize("field", ["uid", "gid"])
+@pytest.mark.parametrize("value", [0, -1, 2**31, True, "1"])
+def test_no_number_of_a_user_is_refused(field: str, value: object) -> None:
+    with pytest.raises(SpecError, match=f"RunAs.{field}"):
+        hr.RunAs(**{"uid": 5, field: value})  # type: ignore[arg-type]
+
+
+def test_a_sibling_finds_reads_and_signals_nothing_of_another(shared: hr.Container) -> None:
+    """W8, W14: lanes of another user can be neither listed, guessed nor found in /proc."""
+    with ThreadPoolExecutor(4) as threads:
+        busy = [
+            threads.submit(shared.exec, ["sh", "-c", f"for i in 1 2 3; do sleep 0.5; echo {n}; done"], user=TWO)
+            for n in range(3)
+        ]
+        shared.exec(["true"], user=TWO)
+        hunted = shared.exec(["python3", "-c", HUNTER], user=ONE, timeout_s=30)
+        assert hunted.stdout == b"nothing\n", hunted
+        for number, future in enumerate(busy):
+            assert future.result().stdout == b"%d\n" % number * 3
+
+
+def test_a_user_that_forges_its_own_reports_ends_nothing_of_another(shared: hr.Container) -> None:
+    """A timeout kills the process group that the lane told before its user had a process, no other."""
+    with ThreadPoolExecutor(2) as threads:
+        victim = threads.submit(shared.exec, ["sh", "-c", "sleep 3; echo alive"], user=TWO)
+        main = threads.submit(shared.exec, ["sh", "-c", "sleep 3; echo alive"])
+        shared.exec(["python3", "-c", FORGER], user=ONE, timeout_s=1)
+        assert victim.result().stdout == main.result().stdout == b"alive\n"
+
+
+@pytest.mark.parametrize("program", [FORK_LOOP, FLEEING_CHAIN], ids=["a fork loop", "a fleeing chain"])
+@pytest.mark.parametrize("pids", [None, 60])
+def test_everything_of_a_user_is_ended(shared: hr.Container, program: str, pids: int | None) -> None:
+    wild = hr.RunAs(uid=20_021, pids=pids)
+    shared.exec(["sh", "-c", "setsid env -i sleep 911 & trap '' TERM; sleep 912 & kill -STOP $!"], user=wild)
+    shared.exec(["sh", "-c", "setsid sleep 901 >/dev/null 2>&1 &"], user=TWO)
+    shared.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{program}"], user=wild)
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert shared.end_user(wild)
+    assert time.monotonic() - began < HANG_S
+    assert living(shared, wild.uid) == []
+    assert "sleep 901" in living(shared, TWO.uid)
+    assert shared.exec(["echo", "again"], user=wild).stdout == b"again\n"
+
+
+def test_a_user_that_ends_its_own_lane_harms_nobody(shared: hr.Container) -> None:
+    shared.exec(["true"], user=TWO)
+    assert shared.exec(["sh", "-c", "kill -KILL -1"], user=ONE).exit_code == 137
+    assert shared.exec(["echo", "on"], user=ONE).stdout == b"on\n"
+    assert shared.exec(["echo", "on"], user=TWO).stdout == b"on\n"
+
+
+def test_users_one_after_another_leave_nothing(shared: hr.Container) -> None:
+    """100 uids leave no descriptor, no file of the host and no process."""
+    shared.exec(["true"], user=ONE)
+    assert shared.end_user(ONE)
+    exchange = Path(shared.exchange.source)
+    before = len(os.listdir("/proc/self/fd")), len(list(exchange.iterdir()))
+    for number in range(100):
+        user = hr.RunAs(uid=30_000 + number)
+        assert shared.exec(["true"], user=user).exit_code == 0
+        assert shared.end_user(user)
+    assert (len(os.listdir("/proc/self/fd")), len(list(exchange.iterdir()))) == before
+    assert b" 300" not in shared.exec(["ps", "-axo", "uid="]).stdout
+
+
+def test_it_works_with_any_shell(shell_container: hr.Container) -> None:
+    """An image that has neither setpriv nor chroot gets an exec of the engine; the promises are the same."""
+    script = "umask; cat /proc/self/status; i=0; while [ $i -lt 30 ]; do sleep 5 & i=$((i + 1)); done; echo no limit"
+    result = shell_container.exec(["sh", "-c", script], user=hr.RunAs(uid=20_031, pids=12), timeout_s=20)
+    assert b"Uid:\t20031\t20031\t20031\t20031\n" in result.stdout
+    assert b"no limit" not in result.stdout
+    assert result.stdout.startswith(b"0077\n")
+    assert shell_container.end_user(hr.RunAs(uid=20_031))
+    listed = shell_container.exec(["sh", "-c", "cat /proc/[0-9]*/status 2>/dev/null"]).stdout
+    assert b"\t20031\t" not in listed
+
+
+def test_a_container_whose_user_is_not_root_refuses(runtime: hr.Runtime, base_image: str) -> None:
+    spec = hr.ContainerSpec(image=base_image, user="nobody")
+    with runtime.container(spec) as started, pytest.raises(UnsupportedOptionError, match="root"):
+        started.exec(["true"], user=ONE)

@@ -1,0 +1,159 @@
+"""The agent loop: limits, malformed calls, handlers, with a model in this process."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from hyperruntime.errors import ContextLengthError, SandboxLostError
+from hyperruntime.rollout.agent import AgentLimits, AgentResult, AgentTask, run_agent
+from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.testing.model import ModelReply, calls, says
+
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]
+
+
+class Scripted:
+    """Says one reply after the other."""
+
+    name = "scripted"
+
+    def __init__(self, *replies: ModelReply | Exception) -> None:
+        self.replies = list(replies)
+        self.asked: list[tuple[Sequence[Mapping[str, Any]], Sampling]] = []
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Completion:
+        self.asked.append((messages, sampling))
+        await asyncio.sleep(0)
+        reply = self.replies.pop(0) if self.replies else says("done")
+        if isinstance(reply, Exception):
+            raise reply
+        usage = {"prompt_tokens": 10 * len(self.asked), "completion_tokens": 5}
+        return Completion(message=reply.message, finish_reason=reply.finish_reason, usage=usage)
+
+    async def close(self) -> None: ...
+
+
+async def echo(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+    return json.dumps({"tool": name, "task": task_id, **arguments})
+
+
+def converse(model: Scripted, handler: Callable[..., Any] = echo, **limits: Any) -> AgentResult:
+    task = AgentTask(
+        id="t/0",
+        model=model,
+        messages=[{"role": "user", "content": "go"}],
+        tools=TOOLS,
+        tool_handler=handler,
+        limits=AgentLimits(**limits),
+        sampling=Sampling(max_tokens=100, seed=7),
+    )
+    return asyncio.run(run_agent(task))
+
+
+def test_calls_are_answered_one_after_the_other_in_their_order() -> None:
+    order: list[str] = []
+
+    async def slow_first(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        await asyncio.sleep(0.01 if not order else 0)
+        order.append(arguments["command"])
+        return arguments["command"]
+
+    model = Scripted(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})), says("done"))
+    result = converse(model, slow_first)
+    assert order == ["a", "b"]
+    assert [m["role"] for m in result.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [m["content"] for m in result.messages[2:4]] == ["a", "b"]
+    assert [m["tool_call_id"] for m in result.messages[2:4]] == ["call_0", "call_1"]
+    assert (result.stop_reason, result.turns, result.tool_calls) == ("finished", 2, 2)
+
+
+def test_malformed_calls_are_answered_with_what_was_wrong_and_the_loop_goes_on() -> None:
+    model = Scripted(
+        calls(("bash", "{not json"), ("rm", {}), ("bash", {})), calls(("bash", {"command": "ls"})), says("done")
+    )
+    result = converse(model)
+    answers = [m["content"] for m in result.messages if m["role"] == "tool"]
+    assert ["JSON" in answers[0], "no tool 'rm'" in answers[1], "'command'" in answers[2]] == [True] * 3
+    assert json.loads(answers[3]) == {"tool": "bash", "task": "t/0", "command": "ls"}
+    assert [(error["turn"], error["tool"]) for error in result.tool_errors] == [(1, "bash"), (1, "rm"), (1, "bash")]
+    assert (result.tool_calls, result.stop_reason) == (1, "finished")
+
+
+def test_calls_in_the_text_are_carried_out() -> None:
+    model = Scripted(says('I look. <tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'))
+    result = converse(model)
+    assert result.messages[1]["content"] == "I look."
+    assert result.messages[1]["tool_calls"][0]["function"]["name"] == "bash"
+    assert result.tool_calls == 1
+
+
+def test_r2_what_a_handler_raises_becomes_a_json_error_and_is_recorded() -> None:
+    async def broken(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        raise KeyError("x")
+
+    result = converse(Scripted(calls(("bash", {"command": "a"}))), broken)
+    assert json.loads(result.messages[2]["content"]) == {"error": "'bash' failed: KeyError: 'x'"}
+    assert result.tool_errors[0]["tool"] == "bash"
+    assert result.stop_reason == "finished"
+
+
+def test_w23_a_lost_container_is_no_answer_of_a_tool() -> None:
+    async def lost(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        raise SandboxLostError("the container ended")
+
+    with pytest.raises(SandboxLostError):
+        converse(Scripted(calls(("bash", {"command": "a"}))), lost)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "turns"),
+    [
+        ({"turns": 3}, "turn_limit", 3),
+        ({"tokens": 9}, "token_limit", 2),
+        ({"context_tokens": 22}, "context_limit", 2),
+        ({"time_s": 0.0}, "time_limit", 0),
+    ],
+)
+def test_limits_end_a_conversation(limits: dict[str, Any], reason: str, turns: int) -> None:
+    model = Scripted(*[calls(("bash", {"command": "a"}))] * 50)
+    result = converse(model, **limits)
+    assert (result.stop_reason, result.turns) == (reason, turns)
+
+
+def test_a_turn_is_asked_for_no_more_than_what_is_left_and_with_a_seed_of_its_own() -> None:
+    model = Scripted(*[calls(("bash", {"command": "a"}))] * 2)
+    converse(model, tokens=12)
+    assert [asked.max_tokens for _, asked in model.asked] == [12, 7, 2]
+    assert [asked.seed for _, asked in model.asked] == [7, 8, 9]
+
+
+def test_the_time_limit_ends_a_tool_and_every_call_has_its_answer() -> None:
+    ended = []
+
+    async def forever(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(name)
+        return ""
+
+    model = Scripted(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})))
+    result = converse(model, forever, time_s=0.05)
+    assert (result.stop_reason, result.tool_calls) == ("time_limit", 0)
+    assert [m["role"] for m in result.messages] == ["user", "assistant", "tool", "tool"]
+    assert ended[0] == "bash"
+
+
+def test_a_conversation_too_long_for_the_model_ends_it_and_keeps_what_there_is() -> None:
+    result = converse(Scripted(calls(("bash", {"command": "a"})), ContextLengthError("too long")))
+    assert (result.stop_reason, result.turns, len(result.messages)) == ("context_limit", 1, 3)
+
+
+def test_a_turn_that_is_cut_off_without_a_call_is_no_end_of_the_agents_own() -> None:
+    assert converse(Scripted(attrs.evolve(says("I would"), finish_reason="length"))).stop_reason == "token_limit"

@@ -1,0 +1,205 @@
+"""R3: clients of model servers, against stand-ins with real sockets."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import ContextLengthError, ModelError, SpecError
+from hyperruntime.rollout.agent import AgentTask, run_agent
+from hyperruntime.rollout.hermes import render_hermes
+from hyperruntime.rollout.model import Completion, Model, Sampling
+from hyperruntime.rollout.models import ModelOptions, open_model
+from hyperruntime.rollout.models.server import Server, ServerOptions
+from hyperruntime.rollout.models.tokens import TokenModel
+from hyperruntime.rollout.recording import RecordedModel, Stopwatch
+from hyperruntime.rollout.tokens import emitted
+from hyperruntime.testing.tokens import ByteTokenizer
+from hyperruntime.testing.tokenserver import TokenServer, in_turn, token_server
+from hyperruntime.testing.upstream import Received, Reply, chat, json_reply, scripted_upstream
+
+HELLO = [{"role": "user", "content": "hello"}]
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]
+
+
+def ask(model: Model, messages: Sequence[Mapping[str, Any]] = HELLO) -> Completion:
+    async def once() -> Completion:
+        try:
+            return await model.complete(messages, [], Sampling(seed=3))
+        finally:
+            await model.close()
+
+    return asyncio.run(once())
+
+
+def chat_model(url: str, **options: Any) -> Model:
+    return open_model(ModelOptions(name="m", base_url=url, **{"patience_s": 5.0, **options}))
+
+
+def test_failures_are_tried_again_and_the_answer_is_read() -> None:
+    replies = iter([json_reply({}, status=503), json_reply({}, status=429, Retry_After="0"), Reply(cut=True)])
+    with scripted_upstream(lambda _: next(replies, chat("hi"))) as server:
+        completion = ask(chat_model(server.url))
+    assert completion.message["content"] == "hi"
+    assert completion.usage == {"prompt_tokens": 10, "completion_tokens": 5}
+    assert completion.ids is None
+    assert len(server.received) == 4
+
+
+def test_a_server_that_fails_on_is_an_error_with_the_cause() -> None:
+    broken = scripted_upstream(lambda _: json_reply({"error": "boom"}, status=500))
+    with broken as server, pytest.raises(ModelError, match=r"status 500.*boom"):
+        ask(chat_model(server.url, patience_s=0.5))
+    with pytest.raises(ModelError, match="is it up"):
+        ask(chat_model("http://127.0.0.1:9", patience_s=0.1))
+
+
+def test_a_conversation_that_is_too_long_has_an_error_of_its_own() -> None:
+    said = {"message": "This model's maximum context length is 16 tokens", "code": 400}
+    with scripted_upstream(lambda _: json_reply(said, status=400)) as server, pytest.raises(ContextLengthError):
+        ask(chat_model(server.url))
+
+
+def test_fields_that_a_server_does_not_know_are_left_out_from_then_on() -> None:
+    def picky(request: Received) -> Reply:
+        for name in ("return_token_ids", "max_tokens"):
+            if name in request.body:
+                return json_reply({"error": {"message": f"Unknown parameter: '{name}'"}}, status=400)
+        return chat("hi")
+
+    with scripted_upstream(picky) as server:
+        assert ask(chat_model(server.url)).message["content"] == "hi"
+    assert server.received[-1].body["max_completion_tokens"] == 4096
+    assert "return_token_ids" not in server.received[-1].body
+
+
+def test_other_refusals_are_told_at_once_and_never_hold_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-very-secret")
+    telling = scripted_upstream(lambda r: json_reply({"sent": r.headers["authorization"]}, status=401))
+    with telling as server, pytest.raises(ModelError, match="401") as caught:
+        ask(chat_model(server.url, key_env="SOME_KEY"))
+    assert "sk-very-secret" not in str(caught.value)
+    assert server.received[0].headers["authorization"] == "Bearer sk-very-secret"
+    assert len(server.received) == 1
+    with pytest.raises(ModelError, match="set NO_SUCH_KEY"):
+        chat_model(server.url, key_env="NO_SUCH_KEY")
+
+
+def test_an_answer_that_is_encoded_twice_is_read_and_one_that_is_none_is_refused() -> None:
+    body = json.loads(chat("hi").pieces[0])
+    with scripted_upstream(lambda _: json_reply(json.dumps(body))) as server:
+        assert ask(chat_model(server.url)).message["content"] == "hi"
+    for odd in ({}, {"choices": []}, {"choices": [{}]}, []):
+        with scripted_upstream(lambda _, odd=odd: json_reply(odd)) as server, pytest.raises(ModelError):  # type: ignore[misc]
+            ask(chat_model(server.url))
+
+
+def test_options_are_checked() -> None:
+    for wrong in ({"base_url": "localhost:8000"}, {"base_url": "http://user:pass@host"}, {"wire": "sglang"}):
+        with pytest.raises(SpecError) as caught:
+            ModelOptions(**{"name": "m", "base_url": "http://h/v1", **wrong})  # type: ignore[arg-type]
+        assert "pass@" not in str(caught.value)
+
+
+def token_model(wire: str) -> Callable[[TokenServer], Model]:
+    def make(server: TokenServer) -> Model:
+        if wire == "chat":
+            return chat_model(server.url)
+        return TokenModel("m", Server(ServerOptions(base_url=server.url)), server.tokenizer, wire=wire)
+
+    return make
+
+
+class Forgetful(ByteTokenizer):
+    """Renders all assistant turns but the last one without their text, as templates drop earlier reasoning."""
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+        last = max((n for n, m in enumerate(messages) if m["role"] == "user"), default=0)
+        kept = [{**m, "content": ""} if m["role"] == "assistant" and n < last else m for n, m in enumerate(messages)]
+        return super().render(kept, tools, prompt=prompt)
+
+
+async def _converse(model: Model) -> RecordedModel:
+    recorded = RecordedModel(model, Stopwatch(), require_tokens=True)
+
+    async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        return f"ran {arguments['command']}"
+
+    task = AgentTask(id="t", model=recorded, messages=HELLO, tools=TOOLS, tool_handler=handle)
+    result = await run_agent(task)
+    again = [*result.messages, {"role": "user", "content": "and again"}]
+    await run_agent(AgentTask(id="t", model=recorded, messages=again, tools=TOOLS, tool_handler=handle))
+    await model.close()
+    return recorded
+
+
+@pytest.mark.parametrize("wire", ["chat", "sglang", "vllm", "completions"])
+@pytest.mark.parametrize(("tokenizer", "segments"), [(ByteTokenizer(), 1), (Forgetful(), 2)])
+def test_r3_every_turn_is_recorded_as_emitted_whatever_the_template_makes_of_it(
+    wire: str, tokenizer: ByteTokenizer, segments: int
+) -> None:
+    texts = ["I look: é " + render_hermes("bash", {"command": "ls 'é'"}), "it is\tdone", "as  before"]
+    with token_server(in_turn(*texts), tokenizer=tokenizer) as server:
+        recorded = asyncio.run(_converse(token_model(wire)(server)))
+    found = recorded.tokens.segments()
+    assert emitted(found) == tuple(token for turn in server.turns for token in turn.ids)
+    assert [lp for s in found for lp in s.logprobs if lp is not None] == [lp for t in server.turns for lp in t.logprobs]
+    assert len(server.turns) == 3
+    assert recorded.usage["completion_tokens"] == sum(len(turn.ids) for turn in server.turns)
+    # A server that renders the conversation itself writes the call anew, and not as it was emitted.
+    assert len(found) == segments + (wire == "chat")
+
+
+@pytest.mark.parametrize("wire", ["sglang", "vllm", "completions"])
+def test_r3_what_was_emitted_is_never_tokenised_again(wire: str) -> None:
+    """Spaces that a re-rendering of the call would change are in the next prompt as they were emitted."""
+    odd = '<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>'
+    with token_server(in_turn(odd, "done", "done")) as server:
+        asyncio.run(_converse(token_model(wire)(server)))
+    first, second, _ = server.turns
+    assert second.prompt_ids[: len(first.prompt_ids) + len(first.ids)] == first.prompt_ids + first.ids
+    assert server.tokenizer.decode(second.prompt_ids).count("   ") == 1
+
+
+def test_a_server_without_tokens_is_refused_where_they_are_wanted() -> None:
+    with scripted_upstream(lambda _: chat("hi")) as server:
+        inner = chat_model(server.url)
+        model = RecordedModel(inner, Stopwatch(), require_tokens=True)
+        model.close = inner.close  # type: ignore[method-assign]
+        with pytest.raises(ModelError, match="which tokens"):
+            ask(model)
+
+
+def test_a_directory_with_a_template_and_a_tokenizer_is_enough(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    built = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    built.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    built.save(str(tmp_path / "tokenizer.json"))
+    template = (
+        "{%- if tools %}# Tools {{ tools | tojson }}\n{% endif %}"
+        "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.command }}</tool_call>{% endfor %}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    config = {"eos_token": {"content": "<|im_end|>"}, "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
+
+    tokenizer = DirectoryTokenizer(str(tmp_path))
+    text = "<|im_start|>user\nhéllo  'you'<|im_end|>\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    texts = [render_hermes("bash", {"command": "ls"}), "é done", "so"]
+    with token_server(in_turn(*texts), tokenizer=tokenizer) as server:
+        options = ModelOptions(name="m", base_url=server.url, wire="sglang", tokenizer=str(tmp_path))
+        recorded = asyncio.run(_converse(open_model(options)))
+    (segment,) = recorded.tokens.segments()
+    assert emitted([segment]) == tuple(token for turn in server.turns for token in turn.ids)
+    with pytest.raises(ModelError, match="name a model's directory"):
+        DirectoryTokenizer(str(tmp_path / "nothing"))

@@ -1,0 +1,83 @@
+"""R3: what a trajectory records of its tokens. W23: earlier turns stay trainable, prompts never are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.errors import ModelError
+from hyperruntime.rollout.tokens import TokenRecord, emitted
+
+_IDS = st.lists(st.integers(0, 50), max_size=12)
+
+
+@st.composite
+def _turns(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[float]]]:
+    """Draw turns whose prompts go on from the turn before, or are rendered anew in any way."""
+    turns: list[tuple[list[int], list[int], list[float]]] = []
+    for _ in range(draw(st.integers(1, 6))):
+        before = turns[-1][0] + turns[-1][1] if turns else []
+        prompt = draw(
+            st.one_of(
+                _IDS.map(lambda more, before=before: before + more),
+                _IDS,
+                st.integers(0, len(before)).map(lambda end, before=before: before[:end]),
+            )
+        )
+        ids = draw(_IDS)
+        logprobs = draw(st.lists(st.floats(-20, 0), min_size=len(ids), max_size=len(ids)))
+        turns.append((prompt, ids, logprobs))
+    return turns
+
+
+@given(_turns())
+def test_r3_unmasked_spans_are_exactly_what_was_emitted_and_prompts_are_never_trainable(
+    turns: list[tuple[list[int], list[int], list[float]]],
+) -> None:
+    record = TokenRecord()
+    for turn in turns:
+        record.add(*turn)
+    segments = record.segments()
+    assert emitted(segments) == tuple(token for _, ids, _ in turns for token in ids)
+    kept = [lp for s in segments for lp, mask in zip(s.logprobs, s.mask, strict=True) if mask]
+    assert kept == [lp for _, _, logprobs in turns for lp in logprobs]
+    for segment in segments:
+        assert len(segment.ids) == len(segment.mask) == len(segment.logprobs)
+        assert all(lp is None for lp, mask in zip(segment.logprobs, segment.mask, strict=True) if not mask)
+
+
+@given(_turns())
+def test_w23_every_turn_is_trained_after_the_prompt_that_the_server_saw(
+    turns: list[tuple[list[int], list[int], list[float]]],
+) -> None:
+    record = TokenRecord()
+    seen = []
+    for prompt, ids, logprobs in turns:
+        record.add(prompt, ids, logprobs)
+        last = record.segments()[-1]
+        assert list(last.ids) == prompt + ids
+        seen.append(len(record.segments()))
+    assert seen == sorted(seen)
+
+
+def test_a_prompt_that_goes_on_extends_the_segment_and_another_begins_a_new_one() -> None:
+    record = TokenRecord()
+    record.add([1, 2], [3, 4], [-0.1, -0.2])
+    record.add([1, 2, 3, 4, 5], [6], [-0.3])
+    record.add([1, 2, 9], [7], None)
+    first, second = record.segments()
+    assert (list(first.ids), list(first.mask)) == ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1])
+    assert list(first.logprobs) == [None, None, -0.1, -0.2, None, -0.3]
+    assert (list(second.ids), list(second.mask), list(second.logprobs)) == ([1, 2, 9, 7], [0, 0, 0, 1], [None] * 4)
+
+
+def test_a_turn_without_its_tokens_leaves_no_record_with_a_hole() -> None:
+    record = TokenRecord()
+    record.add([1], [2], [-0.1])
+    record.add(None, None, None)
+    assert record.segments() == ()
+    assert record.missing == 1
+
+
+def test_logprobs_that_do_not_match_the_tokens_are_refused() -> None:
+    with pytest.raises(ModelError, match="2 token ids and 1 log prob"):
+        TokenRecord().add([1], [2, 3], [-0.1])
