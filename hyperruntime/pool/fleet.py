@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from hyperruntime.container import Container
-from hyperruntime.errors import HyperRuntimeError, PoolClosedError
+from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.config import Plan, PoolConfig
 from hyperruntime.pool.keeper import Keeper
@@ -87,17 +87,11 @@ class Fleet:
         Raises:
             HyperRuntimeError: one cannot be started; those that were are left to :meth:`close`.
         """
-        turns = asyncio.Semaphore(self._config.max_starting)
-
-        async def start_one() -> None:
-            async with turns:
-                if not self.trouble.error and not self._closed:
-                    self._starting += 1
-                    await self._start_one()
-
-        await asyncio.gather(*(self._spawn(start_one()) for _ in range(self._config.min_containers)))
-        if self.trouble.error is not None:
-            raise self.trouble.error
+        while len(self.roster.serving()) < self._config.min_containers and not self._closed:
+            self.balance(0)
+            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+            if self.trouble.error is not None:
+                raise self.trouble.error
 
     def balance(self, waiting: int) -> None:
         """End what is not needed, start what is: called whenever something changed."""
@@ -198,7 +192,7 @@ class Fleet:
         member = cell.member
         try:
             cell.place = await blocking(RESETS, lambda: self._keeper.renew(cell.place))
-        except HyperRuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the place is not known to be clean
             if self._closed or member.lost:
                 return
             cell.state = CellState.QUARANTINED
@@ -226,7 +220,7 @@ class Fleet:
             member = await blocking(STARTS, self._open_member)
         except PoolClosedError:
             return
-        except (HyperRuntimeError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits shall hear of it
             delay_s = self.trouble.note(error, loop.time())
             log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
         else:

@@ -88,7 +88,7 @@ def _unescape(path: bytes) -> bytes:
 
 
 def _names(text: bytes) -> tuple[bytes, ...]:
-    return tuple(name for name in text.split(b"\0") if name)
+    return tuple(dict.fromkeys(name for name in text.split(b"\0") if name))
 
 
 def _run(container: Container, script: str, *args: str, source: bytes | None = None) -> bytes:

@@ -1,0 +1,435 @@
+"""Leases: who gets a slot, when, and what an old handle is worth. The containers are only promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import (
+    EngineError,
+    ImageNotFoundError,
+    PoolClosedError,
+    PoolStartError,
+    SandboxLostError,
+    SlotTimeoutError,
+    SpecError,
+    StaleLeaseError,
+)
+from hyperruntime.testing.slots import PromisedRuntime, SkippingClock
+
+SPEC = hr.ContainerSpec(image="promised")
+
+
+def pool_of(runtime: PromisedRuntime, **numbers: Any) -> hr.SlotPool:
+    """Return a pool; two slots per container unless said otherwise."""
+    config = hr.PoolConfig(spec=SPEC, **{"slots_per_container": 2, "min_containers": 0, **numbers})
+    return hr.SlotPool(cast(hr.Runtime, runtime), config)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test's coroutine."""
+    asyncio.run(work())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so; the test's own limit is the deadline."""
+    while not true():
+        await asyncio.sleep(0.005)
+
+
+async def fails(error: type[Exception], work: Awaitable[object], match: str | None = None) -> None:
+    """Check that work raises."""
+    with pytest.raises(error, match=match):
+        await work
+
+
+def test_r6_leases_are_unique_and_slots_have_names_of_their_own() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime()) as pool:
+            slots = await asyncio.gather(*(pool.acquire(f"task-{n}") for n in range(10)))
+            assert len({slot.slot_id for slot in slots}) == 10
+            assert [slot.task_id for slot in slots] == [f"task-{n}" for n in range(10)]
+            assert len({slot.container for slot in slots}) == 5
+
+    run(work)
+
+
+def test_r6_who_waits_is_served_in_the_order_they_came_and_who_gave_up_takes_nothing() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+            held = [await pool.acquire(), await pool.acquire()]
+            served: list[str] = []
+
+            async def wait(name: str) -> hr.Slot:
+                slot = await pool.acquire(name)
+                served.append(name)
+                return slot
+
+            waiting = []
+            for name in "abcd":
+                waiting.append(asyncio.create_task(wait(name)))
+                await asyncio.sleep(0)
+            waiting[1].cancel()
+            for slot in held:
+                await pool.release(slot)
+            first, third = await waiting[0], await waiting[2]
+            assert served == ["a", "c"]
+            await pool.release(first)
+            await pool.release(third)
+            await pool.release(await waiting[3])
+            await pool.settle()
+            assert pool.status().free == 2
+            assert pool.status().waiting == 0
+
+    run(work)
+
+
+def test_r6_a_slot_that_comes_as_its_waiter_gives_up_goes_to_the_next() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1, slots_per_container=1, reset="clean") as pool:
+            held = await pool.acquire("holder")
+            first = asyncio.create_task(pool.acquire("first"))
+            second = asyncio.create_task(pool.acquire("second"))
+            await asyncio.sleep(0.01)
+            serve = pool._line.serve
+
+            def serve_who_gives_up(slot: hr.Slot) -> None:
+                serve(slot)
+                pool._line.serve = serve  # type: ignore[method-assign]
+                first.cancel()
+
+            pool._line.serve = serve_who_gives_up  # type: ignore[method-assign]
+            await pool.release(held)
+            assert (await second).task_id == "second"
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert pool.status().leased == 1
+
+    run(work)
+
+
+def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+            await pool.acquire()
+            await pool.acquire()
+            await fails(SlotTimeoutError, pool.acquire("late", timeout_s=0.05), "2 leased in 1 of at most 1 containers")
+            assert pool.status().waiting == 0
+
+    run(work)
+
+
+def test_w4_a_handle_is_good_for_one_lease_only() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, max_containers=1) as pool, pool_of(runtime) as other:
+            old = await pool.acquire("first")
+            await pool.release(old)
+            await fails(StaleLeaseError, pool.release(old))
+            await pool.settle()
+            new = await pool.acquire("second")
+            assert (new.slot_id, new.generation) == (old.slot_id, old.generation + 1)
+            await fails(StaleLeaseError, pool.execute(old, "bash", {"command": "true"}))
+            await fails(StaleLeaseError, pool.release(old))
+            await fails(StaleLeaseError, pool.release(attrs.evolve(new, task_id="thief")))
+            await fails(StaleLeaseError, other.release(new))
+            await fails(StaleLeaseError, pool.release(cast(hr.Slot, new.slot_id)))
+            assert pool.status().leased == 1
+            await pool.release(new)
+
+    run(work)
+
+
+def test_w25_a_pool_grows_outside_of_any_lock_and_not_all_at_once() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(start_s=0.2)
+        async with pool_of(runtime, max_containers=6, max_starting=3, slots_per_container=1, reset="clean") as pool:
+            first = await pool.acquire()
+            others = [asyncio.create_task(pool.acquire()) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            assert pool.status().starting == 3
+            await pool.release(first)
+            again = await asyncio.wait_for(others[0], 0.15)  # while the others' containers are starting
+            assert again.container == first.container
+            await asyncio.gather(*others[1:])
+            assert runtime.most == 3
+            assert len(runtime.containers) <= 6
+
+    run(work)
+
+
+def test_r12_an_idle_pool_shrinks_to_its_minimum_and_one_without_minimum_to_nothing() -> None:
+    async def work() -> None:
+        clock, runtime = SkippingClock(), PromisedRuntime()
+        async with pool_of(runtime, min_containers=1, idle_timeout_s=100) as pool, pool_of(runtime) as empty:
+            for slot in [await pool.acquire() for _ in range(6)]:
+                await pool.release(slot)
+            await empty.release(await empty.acquire())
+            await pool.settle()
+            await clock.skip(90)
+            await until(lambda: pool.status().free == 6)
+            assert pool.status().containers == 3
+            await clock.skip(60)
+            await until(lambda: pool.status().containers == 1 and empty.status().containers == 0)
+            await clock.skip(1000)
+            assert len(runtime.open) == 1
+            assert (await empty.acquire()).generation == 0
+
+    run(work)
+
+
+def test_r12_a_container_past_its_lifetime_ends_only_when_its_last_lease_is_released() -> None:
+    async def work() -> None:
+        clock, runtime = SkippingClock(), PromisedRuntime()
+        async with pool_of(runtime, min_containers=1, max_lifetime_s=1000, idle_timeout_s=None) as pool:
+            slot = await pool.acquire("long")
+            await clock.skip(1001)
+            await until(lambda: pool.status().draining == 1)
+            assert (await pool.execute(slot, "bash", {"command": "true"})).slot_id == slot.slot_id
+            newer = await pool.acquire("new")
+            assert newer.container != slot.container
+            await pool.release(slot)
+            await until(lambda: len(runtime.open) == 1)
+            assert runtime.open[0].name == newer.container
+
+    run(work)
+
+
+def test_r13_w3_a_container_that_ends_takes_its_leases_with_it_and_is_replaced() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, max_containers=2) as pool:
+            doomed = [await pool.acquire("a"), await pool.acquire("b")]
+            safe = await pool.acquire("c")
+            running = asyncio.create_task(pool.lease_of(doomed[0]).exec(["sleep", "20"]))
+            await asyncio.sleep(0.02)
+            runtime.containers[0].end()
+            await fails(SandboxLostError, running)
+            await fails(SandboxLostError, pool.execute(doomed[1], "bash", {"command": "true"}), "acquire another")
+            assert (await pool.lease_of(safe).exec(["true"])).exit_code == 0
+            for slot in doomed:
+                await pool.release(slot)
+                await fails(StaleLeaseError, pool.release(slot))
+            again = [await pool.acquire() for _ in range(3)]
+            assert doomed[0].container not in {slot.container for slot in again}
+            assert pool.status().lost == 1
+
+    run(work)
+
+
+def test_r13_an_idle_container_that_ends_is_noticed_and_the_minimum_kept() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, min_containers=1) as pool:
+            runtime.containers[0].end()
+            await until(lambda: len(runtime.open) == 1 and runtime.open[0].is_alive)
+            await until(lambda: pool.status().free == 2)
+            assert runtime.containers[0].is_closed
+
+    run(work)
+
+
+def test_r11_a_slot_that_cannot_be_reset_is_leased_no_more_and_its_container_replaced_after_the_last_lease() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, max_containers=2) as pool:
+            spoilt, sibling = await pool.acquire(), await pool.acquire()
+            runtime.containers[0].refuses = lambda args: "renew" in args
+            await pool.release(spoilt)
+            await pool.settle()
+            assert pool.status().quarantined == 1
+            assert (await pool.lease_of(sibling).exec(["true"])).exit_code == 0
+            assert (await pool.acquire()).container != spoilt.container
+            await pool.release(sibling)
+            await until(lambda: runtime.containers[0].is_closed)
+
+    run(work)
+
+
+def test_w25_a_start_that_fails_half_way_leaves_nothing() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        pool = pool_of(runtime, min_containers=3, max_starting=1)
+        original = runtime.container
+
+        def container(spec: hr.ContainerSpec) -> Any:
+            if len(runtime.containers) == 2:
+                raise EngineError("the engine had enough")
+            return original(spec)
+
+        runtime.container = container  # type: ignore[method-assign]
+        await fails(EngineError, pool.start(), "had enough")
+        assert len(runtime.containers) == 2
+        assert runtime.open == []
+        await fails(PoolClosedError, pool.acquire())
+
+    run(work)
+
+
+def test_w18_what_keeps_containers_from_starting_is_told_to_who_waits_at_once() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(failures=[ImageNotFoundError("promised", "build it")])
+        async with pool_of(runtime) as pool:
+            await fails(PoolStartError, pool.acquire(timeout_s=20), "image 'promised' is not on this machine; build it")
+            assert (await pool.acquire(timeout_s=20)).generation == 0  # tried again, and it was there
+
+    run(work)
+
+
+def test_a_passing_failure_to_start_is_tried_again_with_pauses_and_nobody_told() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(failures=[EngineError("busy"), EngineError("busy")])
+        async with pool_of(runtime) as pool:
+            assert (await pool.acquire()).generation == 0
+            assert pool.status().error == ""
+
+    run(work)
+
+
+def test_a_failure_to_start_that_does_not_pass_is_told_after_some_tries() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(failures=[EngineError("broken")] * 3)
+        async with pool_of(runtime) as pool:
+            await fails(PoolStartError, pool.acquire(), "broken")
+
+    run(work)
+
+
+def test_a_failing_start_does_not_trouble_who_can_still_be_served() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, max_containers=2, slots_per_container=1, reset="clean") as pool:
+            held = await pool.acquire()
+            runtime.fail(*[ImageNotFoundError("promised", "build it")] * 100)
+            waiting = asyncio.create_task(pool.acquire())
+            await until(lambda: bool(pool.status().error))
+            await asyncio.sleep(0.05)
+            await pool.release(held)
+            assert (await waiting).container == held.container
+            await fails(SlotTimeoutError, pool.acquire(timeout_s=0.1), "containers do not start: image 'promised'")
+
+    run(work)
+
+
+def test_a_lease_that_is_held_too_long_expires_and_its_holder_is_refused() -> None:
+    async def work() -> None:
+        clock = SkippingClock()
+        async with pool_of(PromisedRuntime(), lease_timeout_s=50) as pool:
+            slot = await pool.acquire("slow")
+            running = asyncio.create_task(pool.lease_of(slot).exec(["sleep", "1000"]))
+            await clock.skip(49)
+            assert not running.done()
+            await clock.skip(2)
+            await fails(StaleLeaseError, running, "expired after 50 s")
+            await fails(StaleLeaseError, pool.release(slot))
+            await pool.settle()
+            assert pool.status().free == 2
+
+    run(work)
+
+
+def test_r11_stop_ends_waiting_acquires_and_running_calls_and_every_container() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(start_s=0.05)
+        async with pool_of(runtime, max_containers=1) as pool:
+            slot = await pool.acquire()
+            await pool.acquire()
+            waiting = asyncio.create_task(pool.acquire())
+            running = asyncio.create_task(pool.lease_of(slot).exec(["sleep", "20"]))
+            await asyncio.sleep(0.02)
+            await asyncio.gather(pool.stop(), pool.stop())
+            await fails(PoolClosedError, waiting)
+            await fails(PoolClosedError, running)
+            await fails(PoolClosedError, pool.acquire())
+        assert runtime.containers
+        assert runtime.open == []
+
+    run(work)
+
+
+def test_r11_stop_takes_along_containers_that_are_starting() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(start_s=0.2)
+        async with pool_of(runtime) as pool:
+            waiting = asyncio.create_task(pool.acquire())
+            await asyncio.sleep(0.05)
+            await pool.stop()
+            await fails(PoolClosedError, waiting)
+        assert runtime.open == []
+
+    run(work)
+
+
+def test_r11_a_lease_block_gives_its_slot_back_whatever_happens_in_it() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+
+            async def failing() -> None:
+                async with pool.lease("unlucky"):
+                    raise RuntimeError("on purpose")
+
+            async def endless() -> None:
+                async with pool.lease("cancelled") as lease:
+                    await lease.exec(["sleep", "100"])
+
+            await fails(RuntimeError, failing())
+            task = asyncio.create_task(endless())
+            await asyncio.sleep(0.02)
+            task.cancel()
+            await fails(asyncio.CancelledError, task)  # type: ignore[arg-type]
+            await pool.settle()
+            assert pool.status().free == 2
+
+    run(work)
+
+
+def test_a_slot_released_as_it_was_waits_for_its_task_unless_others_need_it() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+            kept = await pool.acquire("mine")
+            await pool.release(kept, reset_workspace=False)
+            await fails(StaleLeaseError, pool.release(kept))
+            other = await pool.acquire("other")
+            assert other.slot_id != kept.slot_id
+            again = await pool.acquire("mine")
+            assert (again.slot_id, again.generation) == (kept.slot_id, 1)
+            await pool.release(again, reset_workspace=False)
+            third = await pool.acquire("third")
+            assert (third.slot_id, third.generation) == (kept.slot_id, 2)
+
+    run(work)
+
+
+def test_where_slots_cannot_be_kept_apart_that_is_refused_unless_it_is_accepted() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(users=False)
+        await fails(SpecError, pool_of(runtime, slots_per_container=4).start(), "has no users to keep slots apart")
+        async with pool_of(runtime, slots_per_container=None) as pool:
+            assert (pool.status().slots_per_container, pool.status().isolation) == (1, "container")
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"min_containers": 6}, "min_containers"),
+        ({"max_containers": 0}, "max_containers"),
+        ({"idle_timeout_s": float("nan")}, "idle_timeout_s"),
+        ({"isolation": "none"}, "isolation"),
+        ({"slots_per_container": 2, "reset": "replace"}, "reset"),
+        ({"slots_per_container": 2, "isolation": "container"}, "slots_per_container"),
+        ({"isolation": "container", "reset": "clean"}, "reset"),
+        ({"name": "../x"}, "name"),
+        ({"workspace_base": "slots"}, "workspace_base"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_by_field(wrong: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        hr.PoolConfig(spec=SPEC, **wrong)
+    assert refusal.value.field == field
