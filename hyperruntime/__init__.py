@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from hyperruntime.errors import HyperRuntimeError
     from hyperruntime.gateway import Access, Budget, Gateway, GatewayConfig, ModelRule, Upstream
     from hyperruntime.pool.config import PoolConfig
+    from hyperruntime.pool.lease import Lease
+    from hyperruntime.pool.manager import PoolManager
     from hyperruntime.pool.pool import SlotPool
+    from hyperruntime.pool.profiles import Profiles, load_profiles
     from hyperruntime.pool.result import ExecutionResult
     from hyperruntime.pool.slot import Slot
+    from hyperruntime.pool.sync import SyncPool, open_pool
     from hyperruntime.runas import RunAs
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
@@ -36,19 +40,25 @@ _HOMES = {
     "Gateway": "gateway",
     "GatewayConfig": "gateway",
     "HyperRuntimeError": "errors",
+    "Lease": "pool.lease",
     "Limits": "spec",
     "ModelRule": "gateway",
     "Mount": "spec",
     "PoolConfig": "pool.config",
+    "PoolManager": "pool.manager",
     "PostMortem": "driver",
+    "Profiles": "pool.profiles",
     "RunAs": "runas",
     "Runtime": "runtime",
     "Score": "domain",
     "Slot": "pool.slot",
     "SlotPool": "pool.pool",
+    "SyncPool": "pool.sync",
     "Split": "domain",
     "Task": "domain",
     "Upstream": "gateway",
+    "load_profiles": "pool.profiles",
+    "open_pool": "pool.sync",
     "open_runtime": "runtime",
 }
 
@@ -64,19 +74,25 @@ __all__ = [
     "Gateway",
     "GatewayConfig",
     "HyperRuntimeError",
+    "Lease",
     "Limits",
     "ModelRule",
     "Mount",
     "PoolConfig",
+    "PoolManager",
     "PostMortem",
+    "Profiles",
     "RunAs",
     "Runtime",
     "Score",
     "Slot",
     "SlotPool",
     "Split",
+    "SyncPool",
     "Task",
     "Upstream",
+    "load_profiles",
+    "open_pool",
     "open_runtime",
 ]
 

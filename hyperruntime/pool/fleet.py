@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from hyperruntime.container import Container
 from hyperruntime.errors import HyperRuntimeError, PoolClosedError
@@ -18,14 +17,13 @@ from hyperruntime.logs import get_logger
 from hyperruntime.pool.config import Plan, PoolConfig
 from hyperruntime.pool.keeper import Keeper
 from hyperruntime.pool.members import Cell, CellState, Member, Roster
+from hyperruntime.pool.threads import RESETS, STARTS, blocking
 from hyperruntime.pool.trouble import Trouble
 from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
-T = TypeVar("T")
 
 _TICK_S = 0.2
-_CLOSE_THREADS = 16
 
 
 class OpensContainers(Protocol):
@@ -69,12 +67,14 @@ class Fleet:
         self._runtime, self._config, self._plan, self._keeper = runtime, config, plan, keeper
         self._changed, self._lost = changed, lost
         self._starting = self._closing = 0
+        self._waiting = 0
+        self._asleep = False
         self._owed = 0  # containers to be started for those that a released slot used up
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._open: set[Container] = set()
+        self._open: set[Member] = set()
         self._lock = threading.Lock()  # of the two above; never held while anything blocks
-        self._threads = ThreadPoolExecutor(config.max_starting + _CLOSE_THREADS, thread_name_prefix="hyperruntime-pool")
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def starting(self) -> int:
@@ -98,12 +98,12 @@ class Fleet:
         await asyncio.gather(*(self._spawn(start_one()) for _ in range(self._config.min_containers)))
         if self.trouble.error is not None:
             raise self.trouble.error
-        self._spawn(self._watch())
 
     def balance(self, waiting: int) -> None:
         """End what is not needed, start what is: called whenever something changed."""
         if self._closed:
             return
+        self._waiting = waiting
         now = asyncio.get_running_loop().time()
         self._retire_old(now)
         self._retire_idle(now)
@@ -115,14 +115,31 @@ class Fleet:
                 self._owed = max(0, self._owed - 1)
                 self._starting += 1
                 self._spawn(self._start_one())
+        if self._is_in_use and self._watching is None:
+            self._watching = self._spawn(self._watch())
+
+    def shrink(self) -> None:
+        """End every container that nobody uses, below the minimum too, until a slot is asked for again."""
+        self._asleep = True
+        for member in self.roster.serving():
+            if not member.is_busy:
+                self.drain(member, "its pool is not used")
+        self.balance(self._waiting)
+
+    @property
+    def _is_in_use(self) -> bool:
+        return bool(len(self.roster) or self._starting or self._closing or self._waiting)
 
     def _to_start(self, waiting: int) -> int:
         serving = self.roster.serving()
         coming = self._starting * self._plan.slots
         supply = coming + sum(m.count(CellState.FREE) + m.count(CellState.CLEANING) for m in serving)
         wanted = max(0, -(-(waiting - supply) // self._plan.slots))
+        if waiting or self.roster.busy():
+            self._asleep = False
+        least = 0 if self._asleep else self._config.min_containers
         self._owed = max(0, min(self._owed, self._config.max_containers - len(serving) - self._starting))
-        wanted = max(wanted, self._owed, self._config.min_containers - len(serving) - self._starting)
+        wanted = max(wanted, self._owed, least - len(serving) - self._starting)
         if busy := self.roster.busy():
             unused = sum(not member.is_busy for member in serving) + self._starting
             spares = self._plan.spares if busy <= self._config.max_containers else 0
@@ -138,7 +155,7 @@ class Fleet:
 
     def _retire_idle(self, now: float) -> None:
         timeout, busy = self._config.idle_timeout_s, self.roster.busy()
-        kept = max(self._config.min_containers, busy + (self._plan.spares if busy else 0))
+        kept = max(0 if self._asleep else self._config.min_containers, busy + (self._plan.spares if busy else 0))
         surplus = len(self.roster.serving()) - kept
         for member in self.roster.serving():
             if member.is_busy:
@@ -160,7 +177,7 @@ class Fleet:
         member.lost = True
         self.roster.discard(member)
         log.warning("container lost", pool=self._config.name, container=member.container.name, why=why)
-        self._spawn(self._close_container(member.container))
+        self._spawn(self._end(member))
         self._lost(member, why)
         self._changed()
 
@@ -180,7 +197,7 @@ class Fleet:
     async def _clean(self, cell: Cell) -> None:
         member = cell.member
         try:
-            cell.place = await self.run(lambda: self._keeper.renew(cell.place))
+            cell.place = await blocking(RESETS, lambda: self._keeper.renew(cell.place))
         except HyperRuntimeError as error:
             if self._closed or member.lost:
                 return
@@ -190,29 +207,23 @@ class Fleet:
         else:
             cell.state = CellState.FREE
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do what blocks in one of the pool's threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
     async def close(self) -> None:
         """End all of them, also those that are starting."""
         with self._lock:
             self._closed = True
-            containers = tuple(self._open)
-        await asyncio.gather(*(self._close_container(container) for container in containers))
-        for task in self._tasks:
-            if task.get_name() == "watch":
-                task.cancel()
+            members = tuple(self._open)
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.gather(*(self._end(member) for member in members))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for member in self.roster:
             self.roster.discard(member)
-        self._threads.shutdown(wait=False)
 
     async def _start_one(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            member = await self.run(self._open_member)
+            member = await blocking(STARTS, self._open_member)
         except PoolClosedError:
             return
         except (HyperRuntimeError, OSError) as error:
@@ -230,16 +241,15 @@ class Fleet:
 
     def _open_member(self) -> Member:
         """Start a container and make its places; what fails half-way leaves nothing. Blocks."""
-        container = self._runtime.container(self._plan.spec)
+        member = Member(container=self._runtime.container(self._plan.spec), born=0.0, idle_since=0.0)
         try:
             with self._lock:
                 if self._closed:
                     raise PoolClosedError("the pool was stopped while a container was starting")
-                self._open.add(container)
-            member = Member(container=container, born=0.0, idle_since=0.0)
-            member.cells = [Cell(member=member, place=place) for place in self._keeper.prepare(container)]
+                self._open.add(member)
+            member.cells = [Cell(member=member, place=place) for place in self._keeper.prepare(member.container)]
         except BaseException as error:
-            self._end(container)
+            self._end_now(member)
             if self._closed:
                 raise PoolClosedError("the pool was stopped while a container was starting") from error
             raise
@@ -251,7 +261,7 @@ class Fleet:
 
         async def close() -> None:
             try:
-                await self._close_container(member.container)
+                await self._end(member)
             finally:
                 self._closing -= 1
                 log.info(
@@ -264,26 +274,28 @@ class Fleet:
 
         self._spawn(close())
 
-    async def _close_container(self, container: Container) -> None:
-        await self.run(lambda: self._end(container))
+    async def _end(self, member: Member) -> None:
+        await blocking(RESETS, lambda: self._end_now(member))
 
-    def _end(self, container: Container) -> None:
+    def _end_now(self, member: Member) -> None:
         try:
-            container.close()
+            member.container.close()
         finally:
+            for cell in member.cells:
+                self._keeper.forget(cell.place)
             with self._lock:
-                self._open.discard(container)
+                self._open.discard(member)
 
     async def _watch(self) -> None:
-        current = asyncio.current_task()
-        assert current is not None
-        current.set_name("watch")
-        while not self._closed:
-            await asyncio.sleep(_TICK_S)
-            for member in self.roster:
-                if not is_alive(member.container):
-                    self.lose(member, "it ended")
-            self._changed()
+        try:
+            while not self._closed and self._is_in_use:
+                await asyncio.sleep(_TICK_S)
+                for member in self.roster:
+                    if not is_alive(member.container):
+                        self.lose(member, "it ended")
+                self._changed()
+        finally:
+            self._watching = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,4 +1,4 @@
-"""Making places in a container and making them new again: one keeper for each way slots are kept apart.
+"""Making places in a container and making them new again: the seam, and the keeper of slots that share nothing.
 
 All of it blocks, and is called in the pool's threads. Imports containers, place and config.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.pool.config import Plan, PoolConfig
+from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.place import Place
 
 _TIMEOUT_S = 120.0
@@ -43,6 +43,10 @@ class Keeper(Protocol):
         """
         ...
 
+    def forget(self, place: Place) -> None:
+        """Give up what is kept for a place whose container is gone."""
+        ...
+
 
 class ContainerKeeper:
     """One slot with a container of its own, as the spec's own user; it is never made new but replaced."""
@@ -66,7 +70,5 @@ class ContainerKeeper:
         """Refuse: its user may have changed anything."""
         raise PoolError(f"slot {place.slot_id} is not cleaned; its container is replaced")
 
-
-def make_keeper(config: PoolConfig, plan: Plan) -> Keeper:
-    """Return the keeper of a plan."""
-    return ContainerKeeper(config)
+    def forget(self, place: Place) -> None:
+        """Do nothing."""

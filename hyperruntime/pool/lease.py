@@ -12,6 +12,7 @@ from hyperruntime import transfer
 from hyperruntime.pool.place import Place
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.threads import TRANSFERS, blocking
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 
@@ -68,7 +69,7 @@ class Lease:
 
         async def copy(place: Place) -> None:
             path = posixpath.join(place.workspace, target)
-            await self.pool.in_thread(lambda: transfer.put(_runner(place), source, path))
+            await blocking(TRANSFERS, lambda: transfer.put(_runner(place), source, path))
 
         await self.pool.run(self.slot, copy)
 
@@ -79,7 +80,7 @@ class Lease:
 
         async def copy(place: Place) -> ExtractReport:
             path = posixpath.join(place.workspace, source)
-            return await self.pool.in_thread(lambda: transfer.get(_runner(place), path, target, limits))
+            return await blocking(TRANSFERS, lambda: transfer.get(_runner(place), path, target, limits))
 
         return await self.pool.run(self.slot, copy)
 

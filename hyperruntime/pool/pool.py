@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,21 +27,20 @@ from hyperruntime.logs import get_logger
 from hyperruntime.pool.config import Plan, PoolConfig, make_plan
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.grants import Grant, Grants, stale
-from hyperruntime.pool.keeper import make_keeper
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.line import WaitingLine
 from hyperruntime.pool.members import Cell, CellState, Member
 from hyperruntime.pool.place import Place
 from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.sharing import make_keeper
 from hyperruntime.pool.slot import Slot
 from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.threads import STARTS, blocking
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.runtime import Runtime
 
 log = get_logger(__name__)
 T = TypeVar("T")
-
-_TRANSFER_THREADS = 16
 
 
 class SlotPool:
@@ -69,7 +67,6 @@ class SlotPool:
         self._resets: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._lost = 0
-        self._threads = ThreadPoolExecutor(_TRANSFER_THREADS, thread_name_prefix="hyperruntime-transfer")
 
     async def start(self) -> None:
         """Start the containers that it has at least.
@@ -83,7 +80,7 @@ class SlotPool:
         self._state = "open"
         began = time.monotonic()
         try:
-            info = await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self._runtime.info)
+            info = await blocking(STARTS, lambda: self._runtime.info)
             self._plan = plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
             keeper = make_keeper(self.config, plan)
             self._fleet_or_none = Fleet(
@@ -177,8 +174,12 @@ class SlotPool:
         try:
             yield Lease(self, slot)
         finally:
-            if self._grants.has(slot):
-                await self.release(slot)
+            await self.release_if_held(slot)
+
+    async def release_if_held(self, slot: Slot) -> None:
+        """Give a slot back unless it was, or the lease has expired: what a ``finally`` needs."""
+        if self._grants.has(slot):
+            await self.release(slot)
 
     def lease_of(self, slot: Slot) -> Lease:
         """Return a lease with hands.
@@ -233,10 +234,6 @@ class SlotPool:
             verdict = grant.verdict or self._closed_error
             raise verdict() from error
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Do what blocks in a thread of the pool."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
     def status(self) -> PoolStatus:
         """Return what it holds at this moment."""
         fleet, plan = self._fleet_or_none, self._plan
@@ -263,6 +260,10 @@ class SlotPool:
             lost=self._lost,
             error=str(fleet.trouble.error or ""),
         )
+
+    def shrink(self) -> None:
+        """End every container that nobody uses, below the minimum too, until a slot is asked for again."""
+        self._fleet.shrink()
 
     async def settle(self) -> None:
         """Wait until every slot that was released is as new, or given up."""
@@ -399,5 +400,4 @@ class SlotPool:
         closing = [self._fleet_or_none.close()] if self._fleet_or_none is not None else []
         await asyncio.gather(*(grant.end_calls() for grant in grants), *closing)
         await self.settle()
-        self._threads.shutdown(wait=False)
         log.info("pool stopped", pool=self.config.name)

@@ -46,3 +46,8 @@ class PoolStatus:
     waiting: int = 0
     lost: int = 0
     error: str = ""
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it holds containers, and nobody holds or waits for a slot."""
+        return self.containers > 0 and not self.leased and not self.waiting

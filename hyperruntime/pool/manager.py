@@ -1,0 +1,197 @@
+"""Several pools under one roof: profiles by name, and pools made for a spec. Imports the pool.
+
+A profile's pool starts when it is first asked for something. A slot knows its pool, so whatever is done with one needs
+no profile's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import PoolClosedError, SpecError, StaleLeaseError, unknown_name
+from hyperruntime.logs import get_logger
+from hyperruntime.pool.batch import run_batch
+from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.profiles import Profiles
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.status import PoolStatus
+from hyperruntime.runtime import Runtime
+from hyperruntime.spec import ContainerSpec
+
+log = get_logger(__name__)
+
+_DIGITS = 12
+
+
+class PoolManager:
+    """Pools of several kinds of containers; ``async with PoolManager(runtime, profiles) as pools:`` ends them all.
+
+    Attributes:
+        default_profile: the one that is meant where none is named.
+        max_spec_pools: how many pools made by :meth:`pool_for` may hold containers that nobody uses.
+    """
+
+    def __init__(self, runtime: Runtime, profiles: Profiles, *, max_spec_pools: int = 16) -> None:
+        """Describe them; nothing starts yet."""
+        if max_spec_pools < 1:
+            raise SpecError("max_spec_pools", max_spec_pools, "a whole number, at least 1")
+        self.default_profile, self.max_spec_pools = profiles.default, max_spec_pools
+        self._runtime, self._configs = runtime, dict(profiles.configs)
+        self._pools: dict[str, SlotPool] = {}
+        self._starting: dict[str, asyncio.Task[SlotPool]] = {}
+        self._spec_names: dict[str, None] = {}  # the least recently used first
+        self._closed = False
+
+    async def __aenter__(self) -> PoolManager:
+        """Return itself: pools start when they are asked for."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop them all, whatever happened."""
+        await self.stop()
+
+    async def start(self, *profiles: str) -> None:
+        """Start the pools of these profiles now, at the same time.
+
+        Raises:
+            HyperRuntimeError: one cannot be started.
+        """
+        await asyncio.gather(*(self.pool(name) for name in profiles))
+
+    async def stop(self) -> None:
+        """Stop all pools; may be called again."""
+        self._closed = True
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        await asyncio.gather(*(pool.stop() for pool in self._pools.values()))
+
+    def list_profiles(self) -> dict[str, PoolConfig]:
+        """Return the profiles by name."""
+        return dict(self._configs)
+
+    async def pool(self, profile: str | None = None) -> SlotPool:
+        """Return the pool of a profile, started.
+
+        Raises:
+            SpecError: there is no such profile.
+            HyperRuntimeError: it cannot be started; the next call tries again.
+        """
+        name = self.default_profile if profile is None else profile
+        if name not in self._configs:
+            raise SpecError("profile", name, unknown_name("profile", str(name), self._configs))
+        return await self._started(self._configs[name])
+
+    async def pool_for(self, spec: ContainerSpec) -> SlotPool:
+        """Return a pool of containers of a spec, with the numbers of the default profile and no minimum.
+
+        There may be any number of such pools; of those that nobody uses all but the ``max_spec_pools`` used last give
+        up their containers.
+        """
+        digest = hashlib.sha256(repr(spec).encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
+        template = self._configs[self.default_profile]
+        config = attrs.evolve(template, spec=spec, name=f"spec-{digest}", min_containers=0)
+        pool = await self._started(config)
+        self._spec_names.pop(config.name, None)
+        self._spec_names[config.name] = None
+        self._shrink_unused()
+        return pool
+
+    async def acquire(
+        self,
+        task_id: str | None = None,
+        profile: str | None = None,
+        *,
+        spec: ContainerSpec | None = None,
+        timeout_s: float | None = None,
+    ) -> Slot:
+        """Lease a slot of a profile, or one in a container of a spec; see :meth:`SlotPool.acquire`."""
+        pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
+        return await pool.acquire(task_id, timeout_s=timeout_s)
+
+    async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
+        """Give a slot back; see :meth:`SlotPool.release`."""
+        await self.pool_of(slot).release(slot, reset_workspace=reset_workspace)
+
+    @asynccontextmanager
+    async def lease(
+        self,
+        task_id: str | None = None,
+        profile: str | None = None,
+        *,
+        spec: ContainerSpec | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[Lease]:
+        """Lease a slot for a block; see :meth:`SlotPool.lease`."""
+        pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
+        async with pool.lease(task_id, timeout_s=timeout_s) as lease:
+            yield lease
+
+    def lease_of(self, slot: Slot) -> Lease:
+        """Return a lease with hands; see :meth:`SlotPool.lease_of`."""
+        return self.pool_of(slot).lease_of(slot)
+
+    def pool_of(self, slot: Slot) -> SlotPool:
+        """Return the pool that gave out a slot.
+
+        Raises:
+            StaleLeaseError: none of these did.
+        """
+        pool = self._pools.get(slot.profile)
+        if pool is None:
+            raise StaleLeaseError(f"slot {slot.slot_id} is of no pool here; use what acquire() returned")
+        return pool
+
+    async def execute(
+        self, slot: Slot, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ExecutionResult:
+        """Call a tool in a slot; see :meth:`SlotPool.execute`."""
+        return await self.pool_of(slot).execute(slot, tool, args, timeout_s=timeout_s)
+
+    async def execute_batch(
+        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
+    ) -> list[ExecutionResult]:
+        """Call many tools in slots of any profiles; see :meth:`SlotPool.execute_batch`."""
+        return await run_batch(requests, self._execute, timeout_s=timeout_s)
+
+    async def _execute(
+        self, slot: Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None
+    ) -> ExecutionResult:
+        return await self.execute(slot, tool, args, timeout_s=timeout_s)
+
+    def status(self) -> dict[str, PoolStatus]:
+        """Return the state of each pool that was started."""
+        return {name: pool.status() for name, pool in self._pools.items()}
+
+    async def _started(self, config: PoolConfig) -> SlotPool:
+        if self._closed:
+            raise PoolClosedError("the pools were stopped")
+        if (pool := self._pools.get(config.name)) is not None:
+            return pool
+        if (task := self._starting.get(config.name)) is None:
+            task = asyncio.get_running_loop().create_task(self._start(config))
+            self._starting[config.name] = task
+            task.add_done_callback(lambda _: self._starting.pop(config.name))
+        return await asyncio.shield(task)
+
+    async def _start(self, config: PoolConfig) -> SlotPool:
+        pool = SlotPool(self._runtime, config)
+        await pool.start()
+        self._pools[config.name] = pool
+        return pool
+
+    def _shrink_unused(self) -> None:
+        """Let pools of a spec that nobody uses give up their containers, but for the last few."""
+        unused = [name for name in self._spec_names if self._pools[name].status().is_unused]
+        for name in unused[: max(0, len(unused) - self.max_spec_pools)]:
+            self._pools[name].shrink()

@@ -1,0 +1,169 @@
+"""Slots that share a container, each with its own user or only its own directory. See docs/decisions/0023-pool.md.
+
+Imports keeper, survey, users, inside.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+import threading
+from collections.abc import Callable
+
+from hyperruntime.container import Container
+from hyperruntime.errors import PoolError
+from hyperruntime.pool import inside
+from hyperruntime.pool.config import Plan, PoolConfig
+from hyperruntime.pool.keeper import ContainerKeeper, Keeper
+from hyperruntime.pool.place import Place
+from hyperruntime.pool.survey import Survey, apply_survey, take_survey
+from hyperruntime.pool.users import Users
+from hyperruntime.runas import RunAs
+from hyperruntime.spec import ExecResult
+
+_TIMEOUT_S = 120.0
+_ELSEWHERE = 5  # RENEW_USER's exit code where the user left files in places of others
+
+
+class UserKeeper:
+    """Slots that share a container, each as a user of its own that changes with each lease."""
+
+    def __init__(self, config: PoolConfig, plan: Plan) -> None:
+        """Take what it needs to know."""
+        self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, plan.slots
+        self._survey: Survey | None = None
+        self._users: Users | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self, container: Container) -> list[Place]:
+        """Make its places; the image's files are looked through for its first container only."""
+        with self._lock:
+            if self._survey is None or self._users is None:
+                self._survey = take_survey(container)
+                self._users = Users.of_map(self._survey.uid_map)
+        apply_survey(container, self._survey)
+        base = make_base(container, self._base)
+        return [self._make(container, f"{base}/{number}") for number in range(self._slots)]
+
+    def renew(self, place: Place) -> Place:
+        """Kill the user's processes, remove and look for its files and SysV objects, and take another user."""
+        survey, users, user = self._survey, self._users, place.user
+        assert survey is not None
+        assert users is not None
+        if not place.container.end_user(user):
+            raise PoolError(f"processes of slot {place.slot_id} could not be ended")
+        following = self._next_user()
+        try:
+            result = self._clean(place, following, survey)
+            if result.exit_code == _ELSEWHERE:
+                remove = ("/bin/sh", "-c", inside.REMOVE_OWN, "remove", str(user.uid))
+                place.container.exec([*remove, *survey.places], user=user, workdir="/", timeout_s=_TIMEOUT_S)
+                if not place.container.end_user(user):
+                    raise PoolError(f"processes of slot {place.slot_id} could not be ended")
+                result = self._clean(place, following, survey)
+            _check(place.slot_id, result)
+        except BaseException:
+            users.give_back(following.uid)
+            raise
+        users.give_back(user.uid)
+        return _place(place.container, posixpath.dirname(place.workspace), following)
+
+    def forget(self, place: Place) -> None:
+        """Take back the user of a place whose container is gone."""
+        if self._users is not None:
+            self._users.give_back(place.user.uid)
+
+    def _clean(self, place: Place, following: RunAs, survey: Survey) -> ExecResult:
+        area = posixpath.dirname(place.workspace)
+        users = (str(place.user.uid), str(following.uid))
+        command: list[str | bytes] = [
+            "/bin/sh",
+            "-c",
+            inside.RENEW_USER,
+            "renew",
+            area,
+            *users,
+            survey.race_option,
+            *survey.places,
+        ]
+        return place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
+
+    def _make(self, container: Container, area: str) -> Place:
+        user = self._next_user()
+        command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, str(user.uid)]
+        _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
+        return _place(container, area, user)
+
+    def _next_user(self) -> RunAs:
+        assert self._users is not None
+        return RunAs(uid=self._users.take(), pids=self._pids)
+
+
+class DirectoryKeeper:
+    """Slots that share a container and its user: kept apart by nothing but their directories."""
+
+    def __init__(self, config: PoolConfig, plan: Plan) -> None:
+        """Take what it needs to know."""
+        self._base, self._slots = config.workspace_base, plan.slots
+
+    def prepare(self, container: Container) -> list[Place]:
+        """Make its places."""
+        base = make_base(container, self._base)
+        areas = [f"{base}/{number}" for number in range(self._slots)]
+        for area in areas:
+            command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, ""]
+            _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
+        return [_place(container, area, None) for area in areas]
+
+    def renew(self, place: Place) -> Place:
+        """End what its commands started and remove its directory; what it wrote elsewhere nobody can tell apart."""
+        if not place.container.end_group(place.slot_id):
+            raise PoolError(f"processes of slot {place.slot_id} could not be ended")
+        area = posixpath.dirname(place.workspace)
+        command = ["/bin/sh", "-c", inside.RENEW_DIRECTORY, "renew", area]
+        _check(place.slot_id, place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
+        return _place(place.container, area, None)
+
+    def forget(self, place: Place) -> None:
+        """Do nothing."""
+
+
+def make_keeper(config: PoolConfig, plan: Plan) -> Keeper:
+    """Return the keeper of a plan."""
+    keepers: dict[str, Callable[[], Keeper]] = {
+        "container": lambda: ContainerKeeper(config),
+        "uid": lambda: UserKeeper(config, plan),
+        "directory": lambda: DirectoryKeeper(config, plan),
+    }
+    return keepers[plan.isolation]()
+
+
+def make_base(container: Container, wanted: str) -> str:
+    """Make the directory of all slots, where it is wanted or else where the container's files can be written.
+
+    Raises:
+        PoolError: nowhere.
+    """
+    name = f"slots-{secrets.token_hex(8)}"
+    for base in (posixpath.normpath(wanted), f"/var/tmp/{name}", f"/tmp/{name}", f"/dev/shm/{name}"):  # noqa: S108
+        command = ["/bin/sh", "-c", inside.MAKE_BASE, "base", base]
+        if container.exec(command, workdir="/", timeout_s=_TIMEOUT_S).exit_code == 0:
+            return base
+    raise PoolError(f"slots have no place in {container.name}: neither {wanted} nor /var/tmp, /tmp and /dev/shm work")
+
+
+def _place(container: Container, area: str, user: RunAs | None) -> Place:
+    slot_id = f"{container.name}-{posixpath.basename(area)}"
+    env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}  # noqa: S108 - inside
+    if user is None:
+        return Place(
+            container, slot_id=slot_id, workspace=f"{area}/workspace", env=env, isolation="directory", group=slot_id
+        )
+    env |= {"USER": "slot", "LOGNAME": "slot"}
+    return Place(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation="uid")
+
+
+def _check(what: str, result: ExecResult) -> None:
+    if result.exit_code != 0:
+        why = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
+        raise PoolError(f"{what} could not be made new: {why}")

@@ -1,0 +1,109 @@
+"""Where in a container's files any user may write: found once for an image. Imports containers and inside."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+import attrs
+
+from hyperruntime.container import Container
+from hyperruntime.errors import PoolError
+from hyperruntime.pool import inside
+from hyperruntime.spec import ContainerSpec
+
+_TIMEOUT_S = 600.0
+_LIMIT_BYTES = 64 * 1024**2
+_NO_FILES = frozenset(("proc", "sysfs", "cgroup", "cgroup2", "devpts", "securityfs", "debugfs", "tracefs", "bpf"))
+_NOT_OURS = "/run/hyperruntime"
+
+
+@attrs.frozen(kw_only=True)
+class Survey:
+    """What users beside the main one may write to in a container that has just started.
+
+    Attributes:
+        uid_map: of its user namespace.
+        places: directories.
+        open_places: those of them where one user can rename another's files.
+        files: files, FIFOs and sockets.
+        race_option: what tells this ``find`` that files vanish while it looks, or "".
+    """
+
+    uid_map: str
+    places: tuple[bytes, ...]
+    open_places: tuple[bytes, ...]
+    files: tuple[bytes, ...]
+    race_option: str
+
+
+def take_survey(container: Container) -> Survey:
+    """Look through a container's files, those of its spec's mounts excepted; may take seconds in a large image.
+
+    Raises:
+        PoolError: it has no ``find`` and ``xargs`` that can do it.
+    """
+    roots = writable_roots(_run(container, "cat /proc/self/mountinfo").decode(errors="surrogateescape"), container.spec)
+    places = _names(_run(container, inside.FIND_PLACES, *roots))
+    sticky = _names(_run(container, inside.FIND_STICKY, *roots))
+    return Survey(
+        uid_map=_run(container, "cat /proc/self/uid_map").decode(),
+        places=places,
+        open_places=tuple(name for name in places if name not in set(sticky)),
+        files=_names(_run(container, inside.FIND_FILES, *roots)),
+        race_option=_run(container, inside.RACE_OPTION).decode().strip(),
+    )
+
+
+def apply_survey(container: Container, survey: Survey) -> None:
+    """Take from other users what they could write to in the image's files, and what is another's in its directories.
+
+    Raises:
+        PoolError: it could not be taken.
+    """
+    for mode, names in (("o-w", survey.files), ("+t", survey.open_places)):
+        if names:
+            _run(container, inside.CHMOD, mode, source=b"\0".join(names) + b"\0")
+
+
+def writable_roots(mountinfo: str, spec: ContainerSpec) -> list[str]:
+    """Return the mount points with files that can be written, without the spec's own. Source: proc(5), mountinfo."""
+    own = {"/" + posixpath.normpath(mount.target).lstrip("/") for mount in spec.mounts}
+    roots = []
+    for line in mountinfo.splitlines():
+        fields, _, rest = line.partition(" - ")
+        words = fields.split(" ")
+        target = os.fsdecode(_unescape(os.fsencode(words[4])))
+        skipped = target in own or f"{target}/".startswith(f"{_NOT_OURS}/") or rest.split(" ")[0] in _NO_FILES
+        kernels = f"{target}/".startswith(("/proc/", "/sys/"))
+        if not skipped and not kernels and "ro" not in words[5].split(","):
+            roots.append(target)
+    return list(dict.fromkeys(roots)) or ["/"]
+
+
+def _unescape(path: bytes) -> bytes:
+    """Return a path of /proc/self/mountinfo as it is: blanks and the like are written in octal."""
+    head, *parts = path.split(b"\\")
+    return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)
+
+
+def _names(text: bytes) -> tuple[bytes, ...]:
+    return tuple(name for name in text.split(b"\0") if name)
+
+
+def _run(container: Container, script: str, *args: str, source: bytes | None = None) -> bytes:
+    result = container.exec(
+        ["/bin/sh", "-c", script, "survey", *args],
+        input=source,
+        workdir="/",
+        timeout_s=_TIMEOUT_S,
+        output_limit_bytes=_LIMIT_BYTES,
+    )
+    broken = result.exit_code in (126, 127) or result.truncated or result.timed_out or (source and result.exit_code)
+    if broken:
+        why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no result"]
+        raise PoolError(
+            f"{container.name} cannot be made ready for several slots: {why[0]}; use an image with find, xargs, chmod "
+            "and rm, or set slots_per_container=1"
+        )
+    return result.stdout
