@@ -43,7 +43,7 @@ Tests that you cannot see decide. Changes to existing tests and to the configura
 _INSTALL_WHEELS = """set -e
 python3 -m venv --without-pip .venv
 for pip in "$PIP_FIND_LINKS"/pip-*.whl; do :; done
-.venv/bin/python "$pip/pip" install --quiet pip setuptools wheel pytest
+.venv/bin/python "$pip/pip" install --quiet pip setuptools pytest
 if [ -e pyproject.toml ] || [ -e setup.py ]; then .venv/bin/python -m pip install --quiet -e .; fi
 """
 
@@ -84,7 +84,7 @@ class Swe:
                 ``builtin``.
             repo_base_url: where ``owner/name`` is: ``https://...``, ``file:///...`` or a directory.
             image: for items that name none; else the run's.
-            wheelhouse: directory of wheels on the host that is all pip may install from; ``pip`` must be among them.
+            wheelhouse: directory of wheels on the host, all that pip may install from: pip, setuptools and pytest too.
             install: program for ``/bin/sh`` that makes a repository ready for its tests, where an item has none;
                 without a wheelhouse nothing is done.
             python: the Python that runs tests; else that of ``.venv``, else ``python3``.

@@ -1,7 +1,7 @@
 """Run a state's installation and tests in a fresh container, and read what each test came to. Imports state's values.
 
-What is believed is what a process of another user than the candidate's hands on: see docs/decisions/0026-environments.md
-for what code under test could still forge.
+What is believed is what a process of another user than the candidate hands on. What code under test could still forge:
+docs/decisions/0026-environments.md.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequenc
 
 
 def _records(report: str, secret: str) -> list[Mapping[str, Any]]:
-    found = []
+    found: list[Mapping[str, Any]] = []
     for line in report.split("\n"):
         if line.startswith(secret):
             try:

@@ -98,7 +98,7 @@ def run(asked):
             env=environment,
             pass_fds=[report_out],
             start_new_session=True,
-            preexec_fn=become_candidate if separate else None,
+            preexec_fn=become_candidate if separate else None,  # noqa: PLW1509 - no thread yet
         )
     except OSError as error:
         return {"exit_code": 127, "timed_out": False, "output": str(error), "report": "", "separate": separate}

@@ -52,7 +52,7 @@ def run_pytest(asked, send):
     args += ["--maxfail=0", "-p", "no:cacheprovider", "-q"]
     args += [word for name in foreign_plugins(asked["own_plugins"]) for word in ("-p", "no:" + name)]
     args += ["./" + name for name in asked["ids"]]  # so that none is an option
-    pytest.main(args, plugins=[PytestReporter(pytest, send, asked["controls"])])
+    pytest.main(args, plugins=[make_reporter(pytest, send, asked["controls"])])
     return None
 
 
@@ -84,43 +84,43 @@ def is_below(path, directory):
     return (path + os.sep).startswith(os.path.realpath(directory) + os.sep)
 
 
-class PytestReporter(object):
-    """Sends what became of each test, and adds tests that must fail: who makes everything pass makes them pass too."""
+def make_reporter(pytest, send, controls):
+    """Return a plugin that sends what became of each test, and adds tests that must fail.
 
-    def __init__(self, pytest, send, controls):
-        self.send, self.controls = send, controls
+    Who makes everything pass makes those pass too.
+    """
 
-        class Control(pytest.Item):
-            def runtest(self):
-                raise AssertionError(self.name)
+    class Control(pytest.Item):
+        def runtest(self):
+            raise AssertionError(self.name)
 
-            def repr_failure(self, excinfo):
-                return "a control"
+        def repr_failure(self, excinfo):
+            return "a control"
 
-            def reportinfo(self):
-                return self.path if hasattr(self, "path") else self.fspath, 0, self.name
+        def reportinfo(self):
+            return self.path if hasattr(self, "path") else self.fspath, 0, self.name
 
-        self.make = getattr(Control, "from_parent", None) or (lambda session, name: Control(name, session))
-        self.pytest_collection_modifyitems = pytest.hookimpl(trylast=True)(self.add_controls)
+    make = getattr(Control, "from_parent", None) or (lambda session, name: Control(name, session))
 
-    def add_controls(self, session, items):
-        """Put the controls at both ends."""
-        made = [self.make(session, name=name) for name in self.controls]
-        items[:0] = made[: len(made) // 2]
-        items += made[len(made) // 2 :]
+    class Reporter(object):
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(self, session, items):
+            made = [make(session, name=name) for name in controls]
+            items[:0] = made[: len(made) // 2]
+            items += made[len(made) // 2 :]
 
-    def pytest_runtest_logreport(self, report):
-        """Send one phase of one test."""
-        last = report.nodeid.rpartition("::")[2]
-        name = last if last in self.controls else report.nodeid
-        text = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
-        odd = hasattr(report, "wasxfail")
-        self.send(kind="test", id=name, when=report.when, outcome=report.outcome, xfail=odd, text=text)
+        def pytest_runtest_logreport(self, report):
+            last = report.nodeid.rpartition("::")[2]
+            name = last if last in controls else report.nodeid
+            text = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
+            odd = hasattr(report, "wasxfail")
+            send(kind="test", id=name, when=report.when, outcome=report.outcome, xfail=odd, text=text)
 
-    def pytest_collectreport(self, report):
-        """Send what could not be collected."""
-        if report.outcome == "failed":
-            self.send(kind="collect", id=report.nodeid, text=str(report.longrepr)[-2000:])
+        def pytest_collectreport(self, report):
+            if report.outcome == "failed":
+                send(kind="collect", id=report.nodeid, text=str(report.longrepr)[-2000:])
+
+    return Reporter()
 
 
 def run_unittest(asked, send):
@@ -153,7 +153,7 @@ def run_unittest(asked, send):
     for name in asked["ids"]:
         try:
             case = unittest_case(name, unittest)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of code under test
             send(kind="collect", id=name, text="%s: %s" % (type(error).__name__, error))
             continue
         unittest.TestSuite([case]).run(Result(name))  # a suite sets classes and modules up too
