@@ -51,6 +51,26 @@ if [ -e pyproject.toml ] || [ -e setup.py ]; then .venv/bin/python -m pip instal
 class Swe:
     """Repair a repository so that given tests pass.
 
+    Args:
+        items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with ``train.jsonl``, or
+            ``builtin``.
+        repo_base_url: where ``owner/name`` is: ``https://...``, ``file:///...`` or a directory.
+        image: for items that name none; else the run's.
+        wheelhouse: directory of wheels on the host, all that pip may install from: pip, setuptools and pytest too.
+        install: program for ``/bin/sh`` that makes a repository ready for its tests, where an item has none;
+            without a wheelhouse nothing is done.
+        python: the Python that runs tests; else that of ``.venv``, else ``python3``.
+        python_only: whether rows whose PASS_TO_PASS is empty or not of Python files are left out.
+        prompt: file with the user's message; ``{problem_statement}``, ``{repo_dir}`` and ``{text}`` are filled in.
+        shuffle_seed: shuffles the items; None keeps their order.
+        max_items: the first so many.
+        score_include_fail_to_pass: whether FAIL_TO_PASS counts.
+        shaped: whether a state that passes only some tests is worth something, at most 0.5.
+        install_timeout_s: for an installation.
+        test_timeout_s: for the tests of one process.
+        tests_per_process: how many that are.
+        cache_dir: of repositories; else in the user's cache directory.
+
     Attributes:
         name: of the entry point.
     """
@@ -78,26 +98,6 @@ class Swe:
         cache_dir: str | None = None,
     ) -> None:
         """Take the options; items are read when they are asked for.
-
-        Args:
-            items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with ``train.jsonl``, or
-                ``builtin``.
-            repo_base_url: where ``owner/name`` is: ``https://...``, ``file:///...`` or a directory.
-            image: for items that name none; else the run's.
-            wheelhouse: directory of wheels on the host, all that pip may install from: pip, setuptools and pytest too.
-            install: program for ``/bin/sh`` that makes a repository ready for its tests, where an item has none;
-                without a wheelhouse nothing is done.
-            python: the Python that runs tests; else that of ``.venv``, else ``python3``.
-            python_only: whether rows whose PASS_TO_PASS is empty or not of Python files are left out.
-            prompt: file with the user's message; ``{problem_statement}``, ``{repo_dir}`` and ``{text}`` are filled in.
-            shuffle_seed: shuffles the items; None keeps their order.
-            max_items: the first so many.
-            score_include_fail_to_pass: whether FAIL_TO_PASS counts.
-            shaped: whether a state that passes only some tests is worth something, at most 0.5.
-            install_timeout_s: for an installation.
-            test_timeout_s: for the tests of one process.
-            tests_per_process: how many that are.
-            cache_dir: of repositories; else in the user's cache directory.
 
         Raises:
             SpecError: an option names a file that is not there.
