@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
 import attrs
 
@@ -45,7 +46,8 @@ class ChangeRules:
     """What may not change.
 
     Attributes:
-        protected: paths that no change may touch, with all that is below them.
+        protected: paths that no change may touch, with all that is below them; ``**/NAME``, which may hold ``*`` and
+            ``?``, is whatever has this name, anywhere.
         max_file_bytes: a larger new or changed file is left out.
     """
 
@@ -56,7 +58,9 @@ class ChangeRules:
         """Return why a path may not change, or nothing."""
         for name in self.protected:
             prefix = name.encode("utf-8", "surrogateescape").strip(b"/")
-            if path == prefix or path.startswith(prefix + b"/"):
+            pattern = prefix.removeprefix(b"**/")
+            named = pattern != prefix and any(fnmatchcase(part, pattern) for part in path.split(b"/"))
+            if named or path == prefix or path.startswith(prefix + b"/"):
                 return f"{name} is protected"
         return "bytecode" if is_bytecode(path) else ""
 

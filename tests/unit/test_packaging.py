@@ -24,13 +24,14 @@ SOURCES = (
     "hyperruntime",
     "runtimes",
     "domains",
+    "environments",
     "containers",
     "setup.cfg",
     "pyproject.toml",
     "README.md",
     "LICENSE",
 )
-GROUPS = ("hyperruntime.runtimes", "hyperruntime.domains", "hyperruntime.executors", "hyperruntime.trainers")
+GROUPS = tuple(f"hyperruntime.{kind}" for kind in ("runtimes", "domains", "executors", "trainers", "environments"))
 # Which files may import what has one home; whatever else imports it breaks STYLE 4.2.
 HOMES = {
     "subprocess": ("hyperruntime/process.py",),
@@ -47,6 +48,7 @@ HOMES = {
     "hyperdomain_circle_packing": ("domains/hyperdomain_circle_packing/",),
     "hyperdomain_polyglot": ("domains/hyperdomain_polyglot/",),
     "hyperdomain_table": ("domains/hyperdomain_table/",),
+    "hyperenvironment_swe": ("environments/hyperenvironment_swe/",),
 }
 MODULE_LINES, FUNCTION_LINES = 400, 50
 HEAVY = (
@@ -182,7 +184,7 @@ def test_the_command_answers_from_the_wheel(installed: Installed) -> None:
 def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> None:
     here = {
         str(path.relative_to(base))
-        for base in (ROOT, ROOT / "runtimes", ROOT / "domains")
+        for base in (ROOT, ROOT / "runtimes", ROOT / "domains", ROOT / "environments")
         for path in base.glob("hyper*/**/*.py")
     }
     assert here - set(installed.names) == set()
@@ -207,11 +209,15 @@ def test_every_file_of_an_agent_template_and_every_script_is_found(installed: In
     assert here - set(found) == set()
 
 
-def test_every_file_that_a_domain_reads_is_found(installed: Installed) -> None:
-    folders = {"hyperdomain_polyglot": "exercises", "hyperdomain_table": "sample"}
-    found = installed.python(FIND_DATA, json.dumps(list(folders)))
-    for package, folder in folders.items():
-        root = ROOT / "domains" / package
+def test_every_file_that_a_domain_or_an_environment_reads_is_found(installed: Installed) -> None:
+    folders = {
+        "domains/hyperdomain_polyglot": "exercises",
+        "domains/hyperdomain_table": "sample",
+        "environments/hyperenvironment_swe": "tasks",
+    }
+    found = installed.python(FIND_DATA, json.dumps([Path(place).name for place in folders]))
+    for place, folder in folders.items():
+        root, package = ROOT / place, Path(place).name
         here = {str(path.relative_to(root)) for path in (root / folder).rglob("*") if path.is_file()}
         assert here
         assert {path for path in here if "__pycache__" not in path} - set(found[package]) == set()
@@ -245,16 +251,17 @@ print(json.dumps([modules, threading.active_count(), children]))
 
 
 def modules() -> list[Path]:
-    """The modules we write, agent templates included."""
-    found = [path for folder in ("hyperruntime", "runtimes", "domains") for path in (ROOT / folder).rglob("*.py")]
+    """The modules we write, agent templates included, and not the repositories that agents are to repair."""
+    folders = ("hyperruntime", "runtimes", "domains", "environments")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "tasks" not in path.parts]
     assert found
     return sorted(found)
 
 
 def is_template(path: Path) -> bool:
-    """Tell whether a module is an agent's, which runs in containers and knows nothing of us."""
+    """Tell whether a module is one that runs in containers and knows nothing of us: an agent's, or a judge's."""
     agents = ROOT / "hyperruntime" / "agents"
-    return agents in path.parents and path.parent != agents
+    return (agents in path.parents and path.parent != agents) or path.parent.name == "inside"
 
 
 def test_no_module_and_no_function_outgrows_its_limit() -> None:

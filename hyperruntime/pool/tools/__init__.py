@@ -5,7 +5,8 @@ Each call becomes one or a few commands of the slot's own user in its container;
 
 from __future__ import annotations
 
-from hyperruntime.pool.tools.dispatch import call_tool, tool_schemas
+from hyperruntime.pool.tools.artifacts import artifact
+from hyperruntime.pool.tools.dispatch import call_tool, canonical, is_slot_tool, tool_schemas
 from hyperruntime.pool.tools.tool import Param, Tool
 
-__all__ = ["Param", "Tool", "call_tool", "tool_schemas"]
+__all__ = ["Param", "Tool", "artifact", "call_tool", "canonical", "is_slot_tool", "tool_schemas"]

@@ -14,12 +14,27 @@ from hyperruntime.pool.place import Place
 from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
+from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
 from hyperruntime.pool.tools.command import BASH
+from hyperruntime.pool.tools.edit import EDIT_FILE, PATCH
 from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
+from hyperruntime.pool.tools.search import SEARCH
 from hyperruntime.pool.tools.tool import Call, Tool, ToolProblemError
 
-TOOLS = {tool.name: tool for tool in (BASH, READ_FILE, WRITE_FILE, LIST_FILES)}
+_ALL = (
+    BASH,
+    READ_FILE,
+    WRITE_FILE,
+    EDIT_FILE,
+    PATCH,
+    LIST_FILES,
+    SEARCH,
+    READ_ARTIFACT,
+    LIST_ARTIFACTS,
+    ARCHIVE_ARTIFACTS,
+)
+TOOLS = {tool.name: tool for tool in _ALL}
 ALIASES = {"terminal": "bash"}
 _TIMEOUT = "timeout"
 
@@ -27,6 +42,11 @@ _TIMEOUT = "timeout"
 def canonical(name: str) -> str:
     """Return the one name of a tool that has several."""
     return ALIASES.get(name, name)
+
+
+def is_slot_tool(name: object) -> bool:
+    """Tell whether a tool of this name works in a slot."""
+    return isinstance(name, str) and canonical(name) in TOOLS
 
 
 def tool_schemas(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
@@ -80,14 +100,13 @@ async def call_tool(
         tool = _find(name, policy)
         check_rights(place, policy)
         checked, noted = check_arguments(tool, args)
+    except ToolProblemError as problem:
+        result = attrs.evolve(problem.result, metadata={"returncode": None})
+    else:
         facts |= {"ignored_arguments": list(noted)} if noted else {}
         limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
         async with place.turn():
-            result = await tool.run(Call(place=place, policy=policy, args=checked, timeout_s=limit_s))
-    except ToolProblemError as problem:
-        result = problem.result
-    except (ExecLostError, ExecStartError, SpecError) as error:
-        result = ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
+            result = await _run(tool, Call(place=place, policy=policy, args=checked, timeout_s=limit_s))
     return attrs.evolve(
         result,
         execution_id=uuid.uuid4().hex,
@@ -95,6 +114,15 @@ async def call_tool(
         duration_s=time.monotonic() - started,
         metadata={**facts, **result.metadata},
     )
+
+
+async def _run(tool: Tool, call: Call) -> ExecutionResult:
+    try:
+        return await tool.run(call)
+    except ToolProblemError as problem:
+        return problem.result
+    except (ExecLostError, ExecStartError, SpecError) as error:
+        return ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
 
 
 def check_rights(place: Place, policy: ToolPolicy) -> None:
@@ -107,21 +135,18 @@ def check_rights(place: Place, policy: ToolPolicy) -> None:
     if policy.allow_network is False and network != "none":
         raise ToolProblemError(
             f"no network was asked for, and this slot's container has one ({network}); use a profile with network "
-            "'none'",
-            returncode=None,
+            "'none'"
         )
     if policy.allow_network is True and network == "none":
-        raise ToolProblemError(
-            "a network was asked for, and this slot's container has none; use a profile with one", returncode=None
-        )
+        raise ToolProblemError("a network was asked for, and this slot's container has none; use a profile with one")
 
 
 def _find(name: object, policy: ToolPolicy) -> Tool:
     allowed = [known for known in (*TOOLS, *ALIASES) if policy.tools is None or _is_allowed(known, policy.tools)]
     if not isinstance(name, str) or canonical(name) not in TOOLS:
-        raise ToolProblemError(unknown_name("tool", str(name)[:100], allowed), returncode=None)
+        raise ToolProblemError(unknown_name("tool", str(name)[:100], allowed))
     if name not in allowed:
-        raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}", returncode=None)
+        raise ToolProblemError(f"the tool {name!r} is not allowed here; allowed: {', '.join(allowed)}")
     return TOOLS[canonical(name)]
 
 

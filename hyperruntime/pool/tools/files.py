@@ -10,7 +10,7 @@ import attrs
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.content import Window, decode, encode
 from hyperruntime.pool.tools.inside import remove_left, run_inside, show
-from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done
+from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
 
 READ_LIMIT_BYTES = 1024**3
 
@@ -21,18 +21,19 @@ async def run_read(call: Call) -> ExecutionResult:
     limit_bytes = min(args["max_bytes"] or call.policy.output_chars, call.policy.file_bytes)
     window = Window(args["offset"], args["limit"], limit_bytes)
     await stream_file(call, args["path"], window)
-    content, encoding = encode(window.kept, cut=window.cut, encoding=args["encoding"])
-    shown_lines = window.kept.count(b"\n") + (not window.kept.endswith(b"\n") and window.kept != b"")
+    kept = window.kept
+    content, encoding = await off_loop(len(kept), lambda: encode(kept, cut=window.cut, encoding=args["encoding"]))
+    shown_lines = kept.count(b"\n") + (not kept.endswith(b"\n") and kept != b"")
     last = args["offset"] + shown_lines - 1
     if args["offset"] > max(window.lines, 1):
         raise ToolProblemError(f"{show(args['path'])!r} has {window.lines} lines; 'offset' is past its end")
-    truncated = len(window.kept) < window.size_bytes
+    truncated = len(kept) < window.size_bytes
     notice = _notice(args["offset"], last, window) if truncated and encoding == "text" else ""
     result = done(
         content + notice,
         path=show(args["path"]),
         encoding=encoding,
-        bytes=len(window.kept),
+        bytes=len(kept),
         file_size=window.size_bytes,
         first_line=args["offset"],
         last_line=last,
@@ -56,7 +57,8 @@ async def stream_file(call: Call, path: str, window: Window) -> None:
 async def run_write(call: Call) -> ExecutionResult:
     """Write a whole file, or add to its end."""
     args = call.args
-    data = decode(args["content"], args["encoding"])
+    content = args["content"]
+    data, digest = await off_loop(len(content), lambda: _prepare(content, args["encoding"]))
     new = await replace_file(call, args["path"], data, append=args["append"])
     what = "added to" if args["append"] and not new else "written to"
     return done(
@@ -64,8 +66,13 @@ async def run_write(call: Call) -> ExecutionResult:
         path=show(args["path"]),
         bytes=len(data),
         created=new,
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=digest,
     )
+
+
+def _prepare(content: str, encoding: str) -> tuple[bytes, str]:
+    data = decode(content, encoding)
+    return data, hashlib.sha256(data).hexdigest()
 
 
 async def replace_file(call: Call, path: str, data: bytes, *, append: bool = False) -> bool:

@@ -12,19 +12,23 @@ from hyperruntime.spec import ExecResult
 
 _LIMIT_BYTES = 64 * 1024
 _REMOVE_TIMEOUT_S = 5.0
+# What the programs of sh/ end with: a word for programs, kept as metadata["reason"], and a sentence.
 _REASONS = {
-    80: "the workspace {workspace} is gone; make it again with bash and the workdir '/'",
-    81: "{path} is outside the workspace {workspace}; give a path in it",
-    82: "{path} does not exist",
-    83: "{path} is a directory; give a file",
-    84: "{path} is no regular file but a device, a pipe or a socket; give a regular file",
-    85: "{path} cannot be opened: permission denied",
-    86: "{path} leads through too many symbolic links",
-    87: "{path} is a symbolic link, and the image has no readlink to follow it",
-    88: "{path} could not be written: {why}",
-    89: "{path} was not written: its content did not arrive whole; try again",
-    90: "{path} is no directory",
-    91: "the image lacks a program that this tool needs: {why}",
+    80: ("workspace", "the workspace {workspace} is gone; make it again with bash and the workdir '/'"),
+    81: ("outside", "{path} is outside the workspace {workspace}; give a path in it"),
+    82: ("missing", "{path} does not exist"),
+    83: ("directory", "{path} is a directory; give a file"),
+    84: ("special", "{path} is no regular file but a device, a pipe or a socket; give a regular file"),
+    85: ("denied", "{path} cannot be opened: permission denied"),
+    86: ("links", "{path} leads through too many symbolic links"),
+    87: ("links", "{path} is a symbolic link, and the image has no readlink to follow it"),
+    88: ("unwritten", "{path} could not be written: {why}"),
+    89: ("torn", "{path} was not written: its content did not arrive whole; try again"),
+    90: ("no directory", "{path} is no directory"),
+    91: ("program", "the image lacks a program that this tool needs: {why}"),
+    92: ("partial", "{path} is not whole in the archive: {why}"),
+    93: ("pattern", "the pattern is not understood: {why}"),
+    94: ("exists", "{path} is there already"),
 }
 
 
@@ -87,9 +91,9 @@ def check(call: Call, path: str, result: ExecResult) -> None:
     if result.exit_code == 0:
         return
     why = result.stderr.decode(errors="replace").strip()[-500:].replace("\n", "; ")
-    sentence = _REASONS.get(result.exit_code, "{path}: exit code {code}: {why}")
+    reason, sentence = _REASONS.get(result.exit_code, ("failed", "{path}: exit code {code}: {why}"))
     shown = {"path": repr(show(path)), "workspace": call.place.workspace, "code": result.exit_code}
-    raise ToolProblemError(sentence.format(**shown, why=why or "no reason was given"))
+    raise ToolProblemError(sentence.format(**shown, why=why or "no reason was given"), reason=reason)
 
 
 def show(path: str) -> str:

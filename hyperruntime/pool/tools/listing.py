@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -92,12 +93,22 @@ async def run_list(call: Call) -> ExecutionResult:
         call, args["path"], recursive=args["recursive"], hidden=args["hidden"], max_entries=most
     )
     lines = [_line(entry) for entry in found] or ["(nothing)"]
+    shown = _fitting(lines, call.policy.output_chars)
+    lines, found, truncated = lines[:shown], found[:shown], truncated or shown < len(lines)
     if truncated:
         lines.append(f"[only the first {len(found)} are shown; list a directory below, or raise 'max_entries']")
     result = done(
         "\n".join(lines), path=show(args["path"]), entries=[entry.to_json() for entry in found], truncated=truncated
     )
     return attrs.evolve(result, truncated=truncated)
+
+
+def _fitting(lines: list[str], limit_chars: int) -> int:
+    """Return how many lines have at most so many characters, at least one."""
+    for count, length in enumerate(itertools.accumulate(len(line) + 1 for line in lines)):
+        if length > limit_chars:
+            return max(count, 1)
+    return len(lines)
 
 
 def _line(entry: Entry) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 
@@ -12,6 +13,8 @@ from hyperruntime.pool.place import Place
 from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 
+_INLINE_BYTES = 64 * 1024
+T = TypeVar("T")
 Kind = Literal["string", "integer", "number", "boolean"]
 
 
@@ -116,6 +119,11 @@ class ToolProblemError(Exception):
         """Make the result beside the sentence."""
         super().__init__(message)
         self.result = ExecutionResult(success=False, error=message, metadata={"returncode": 1, **metadata})
+
+
+async def off_loop(size_bytes: int, work: Callable[[], T]) -> T:
+    """Do work on so much data, in a thread where it would keep the event loop from its other tasks."""
+    return work() if size_bytes <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
 def done(output: str, **metadata: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values

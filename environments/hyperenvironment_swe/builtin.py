@@ -1,0 +1,34 @@
+"""The tasks that come with this package, as rows and as repositories that are made at first use."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from hyperruntime.workspace import RepositoryStore
+
+_ROOT = "refs/hyperruntime/root"
+
+
+def builtin_rows(directory: str) -> list[dict[str, Any]]:
+    """Return the shipped rows, their repositories made in ``directory``; the same files give the same commits.
+
+    Raises:
+        RepositoryError: git failed.
+    """
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    rows = []
+    for task in sorted(Path(str(resources.files("hyperenvironment_swe").joinpath("tasks"))).iterdir()):
+        if not (task / "task.json").is_file():
+            continue
+        store = RepositoryStore(os.path.join(directory, f"{task.name}.git"))
+        with FileLock(store.path + ".lock"):
+            commit = store.from_directory(task / "repository")
+        row = json.loads((task / "task.json").read_text("utf-8"))
+        rows.append({"instance_id": task.name, "repo": store.path, "base_commit": commit, **row})
+    return rows

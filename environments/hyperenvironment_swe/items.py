@@ -1,0 +1,197 @@
+"""Read items in the form of SWE-bench and SWE-smith from a local file. Imports errors only."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import SpecError
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_IDS = ("instance_id", "id", "problem_id")
+_RUNNERS = ("pytest", "unittest")
+
+
+@attrs.frozen(kw_only=True)
+class SweItem:
+    """One problem. The repair that a row may hold (``patch``) is not kept.
+
+    Attributes:
+        id: of the item.
+        repo: ``owner/name``, a URL or an absolute path.
+        base_commit: full name of the commit to begin with.
+        problem_statement: what the agent is told.
+        text: more of it.
+        pass_to_pass: ids of tests that pass before and after.
+        fail_to_pass: ids of tests that pass after.
+        test_patch: brings the tests that the agent never sees; "" for none.
+        install: program for ``/bin/sh`` that makes the repository ready for its tests; None is the environment's.
+        python: the Python that runs the tests, as a path or a name; None is the environment's.
+        image: None is the run's.
+        env: for installation and tests.
+        protected: paths the agent's changes of which do not count.
+        runner: ``pytest`` or ``unittest``.
+        repo_dir: where the repository is in the container: below the workspace, or absolute.
+    """
+
+    id: str
+    repo: str
+    base_commit: str
+    problem_statement: str
+    text: str = ""
+    pass_to_pass: tuple[str, ...] = ()
+    fail_to_pass: tuple[str, ...] = ()
+    test_patch: str = ""
+    install: str | None = None
+    python: str | None = None
+    image: str | None = None
+    env: Mapping[str, str] = attrs.field(factory=dict)
+    protected: tuple[str, ...] = ()
+    runner: str = "pytest"
+    repo_dir: str
+
+
+def load_rows(path: str) -> list[dict[str, Any]]:
+    """Return the rows of a ``.jsonl``, ``.json`` or ``.parquet`` file, or of ``train.jsonl`` in a directory.
+
+    Raises:
+        SpecError: there is no such file, or it holds no rows.
+    """
+    where = os.path.join(path, "train.jsonl") if os.path.isdir(path) else path
+    if not os.path.isfile(where):
+        raise SpecError("items", path, "a file of rows (.jsonl, .json, .parquet), or 'builtin'")
+    try:
+        rows = _parquet_rows(where) if where.endswith(".parquet") else list(_json_rows(Path(where).read_text("utf-8")))
+    except (ValueError, OSError) as error:
+        raise SpecError("items", path, f"rows that are JSON objects: {error}") from None
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise SpecError("items", path, "at least one row, each a JSON object")
+    return rows
+
+
+def choose_rows(
+    rows: list[dict[str, Any]], *, python_only: bool, shuffle_seed: int | None, max_items: int | None
+) -> list[dict[str, Any]]:
+    """Return the rows that a run is to use."""
+    chosen = [row for row in rows if not python_only or _is_python(row)]
+    if shuffle_seed is not None:
+        random.Random(shuffle_seed).shuffle(chosen)  # noqa: S311 - an order, no secret
+    return chosen[:max_items]
+
+
+def parse_row(row: Mapping[str, Any]) -> SweItem:
+    """Return the item of a row.
+
+    Raises:
+        SpecError: a field is missing or of another form; says which.
+    """
+    item_id = next((str(row[name]).replace("/", "__") for name in _IDS if row.get(name)), "")
+    if not _ID.fullmatch(item_id):
+        raise SpecError("instance_id", item_id, "letters, digits, - _ . (or id, or problem_id)")
+    where = f"of item {item_id}"
+    repo = _text(row, "repo", where)
+    runner = _text(row, "runner", where, "pytest")
+    if not repo or runner not in _RUNNERS:
+        raise SpecError(f"repo and runner {where}", (repo, runner), f"a repository, and {' or '.join(_RUNNERS)}")
+    return SweItem(
+        id=item_id,
+        repo=repo,
+        base_commit=_text(row, "base_commit", where).lower(),
+        problem_statement=_text(row, "problem_statement", where),
+        text=_text(row, "text", where, ""),
+        pass_to_pass=_test_ids(row, "PASS_TO_PASS", where),
+        fail_to_pass=_test_ids(row, "FAIL_TO_PASS", where),
+        test_patch=_text(row, "test_patch", where, ""),
+        install=_optional(row, "install", where),
+        python=_optional(row, "python", where),
+        image=_optional(row, "image", where) or _optional(row, "docker_image", where),
+        env=_environment(row.get("env"), where),
+        protected=_strings(row.get("protected"), f"protected {where}"),
+        runner=runner,
+        repo_dir=_repo_dir(_text(row, "repo_dir", where, "") or _last_part(repo), where),
+    )
+
+
+def _parquet_rows(path: str) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        raise SpecError("items", path, "a .jsonl file, or install pyarrow to read .parquet") from None
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
+
+
+def _json_rows(text: str) -> Iterator[Any]:
+    if text.lstrip().startswith("["):
+        yield from json.loads(text)
+        return
+    for line in text.splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def _is_python(row: Mapping[str, Any]) -> bool:
+    tests = _test_ids(row, "PASS_TO_PASS", "")
+    return bool(tests) and all(".py::" in name for name in tests)
+
+
+def _text(row: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
+    value = row.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or "\0" in value:
+        raise SpecError(f"{name} {where}", value, "text")
+    return value
+
+
+def _optional(row: Mapping[str, Any], name: str, where: str) -> str | None:
+    return None if row.get(name) is None else _text(row, name, where)
+
+
+def _test_ids(row: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+    """Return test ids, given as a list or as the JSON of one, each once and in order."""
+    value = row.get(name)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise SpecError(f"{name} {where}", value, "a list of test ids, or the JSON of one") from None
+    ids = _strings(value, f"{name} {where}")
+    for test in ids:
+        if test.startswith("/") or ".." in test.partition("::")[0].split("/") or not test.isprintable():
+            raise SpecError(f"{name} {where}", test, "path/of/file.py::test, below the repository")
+    return tuple(sorted(set(ids)))
+
+
+def _strings(value: Any, field: str) -> tuple[str, ...]:  # noqa: ANN401 - of a row
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+        raise SpecError(field, value, "a list of texts")
+    return tuple(value)
+
+
+def _environment(value: Any, where: str) -> Mapping[str, str]:  # noqa: ANN401 - of a row
+    given = value or {}
+    if not isinstance(given, dict) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+        raise SpecError(f"env {where}", value, "an object of texts")
+    return dict(given)
+
+
+def _last_part(repo: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", repo.rstrip("/").rpartition("/")[2].removesuffix(".git")).lstrip(".-")
+
+
+def _repo_dir(name: str, where: str) -> str:
+    parts = name.removeprefix("/").split("/")
+    if not all(_NAME.fullmatch(part) for part in parts) or (len(parts) > 1 and not name.startswith("/")):
+        raise SpecError(f"repo_dir {where}", name, "one plain name, or an absolute path of plain names")
+    return name

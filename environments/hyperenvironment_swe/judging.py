@@ -1,0 +1,223 @@
+"""Run a state's installation and tests in a fresh container, and read what each test came to. Imports state's values.
+
+What is believed is what a process of another user than the candidate hands on. What code under test could still forge:
+docs/decisions/0026-environments.md.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import HyperRuntimeError, TransferError
+from hyperruntime.pool.lease import Lease
+
+_MARGIN_S = 60.0
+_CONTROLS = 4
+_ANSWER_BYTES = 128 * 1024 * 1024
+_PLACE = "/hyperruntime-judge"
+_MAKE_PLACE = f"mkdir -m 755 {_PLACE} 2>/dev/null && echo {_PLACE} || {{ chmod 755 . && pwd; }}"
+_PYTHON = 'if [ -x .venv/bin/python ]; then exec .venv/bin/python "$@"; fi; exec python3 "$@"'
+
+
+class JudgeError(HyperRuntimeError):
+    """A state could not be judged, for a reason that is not the agent's."""
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """How a command of the candidate ended.
+
+    Attributes:
+        exit_code: its code; negative for a death by signal.
+        timed_out: whether it was ended at its deadline.
+        output: the end of what it wrote.
+        report: what reached the report's pipe.
+        separate: whether it ran as another user than its judge.
+    """
+
+    exit_code: int
+    timed_out: bool
+    output: str
+    report: str
+    separate: bool
+
+
+@attrs.frozen(kw_only=True)
+class TestPlan:
+    """How tests are run.
+
+    Attributes:
+        ids: wanted tests.
+        runner: ``pytest`` or ``unittest``.
+        python: the Python to run them with; None: that of ``.venv``, else ``python3``.
+        settings: suffix and content of pytest's settings file.
+        own_plugins: whether the repository itself may bring plugins of pytest.
+        chunk: how many tests one process runs.
+        timeout_s: for one chunk.
+    """
+
+    __test__ = False  # for pytest, which looks at names
+
+    ids: Sequence[str]
+    runner: str
+    python: str | None
+    settings: tuple[str, str]
+    own_plugins: bool
+    chunk: int
+    timeout_s: float
+
+
+@attrs.frozen(kw_only=True)
+class Tested:
+    """What tests came to.
+
+    Attributes:
+        ran: whether the test runner started.
+        passed: ids that passed.
+        problems: why others did not, by id, as far as anything was said.
+        forged: whether tests that must fail did not, so that nothing counts.
+        missing: why there is no test runner, or "".
+        output: the end of what the last chunk wrote.
+    """
+
+    ran: bool
+    passed: frozenset[str] = frozenset()
+    problems: Mapping[str, str] = attrs.field(factory=dict)
+    forged: bool = False
+    missing: str = ""
+    output: str = ""
+
+
+class Court:
+    """A fresh container with a state in it."""
+
+    def __init__(self, lease: Lease, env: Mapping[str, str]) -> None:
+        """Name the container and the environment of whatever the candidate runs."""
+        self.separate = False
+        self._lease, self._env = lease, env
+        self._tree = self._home = ""
+
+    async def receive(self, clone: str, repo_dir: str, gone: Sequence[str]) -> None:
+        """Bring a state in, over what the image has there, and give it to the candidate's user.
+
+        Raises:
+            JudgeError: the image has no Python, or takes no files.
+        """
+        made = await self._lease.exec(["/bin/sh", "-c", _MAKE_PLACE], timeout_s=_MARGIN_S)
+        place = made.stdout.decode(errors="replace").strip()
+        if made.exit_code != 0 or not place.startswith("/"):
+            raise JudgeError(f"the image has no place for a repository: {made.stderr[-300:]!r}")
+        self._tree = repo_dir if repo_dir.startswith("/") else f"{place}/{repo_dir}"
+        self._home = f"{place}/home"
+        await self._lease.exec(["rm", "-rf", "--", f"{self._tree}/.git"], timeout_s=_MARGIN_S)
+        try:
+            await self._lease.put(clone, self._tree)
+        except TransferError as error:
+            raise JudgeError(f"the state could not be brought into a fresh container: {error}") from error
+        answer = await self._ask({"do": "prepare", "home": self._home, "gone": list(gone)}, 600.0)
+        self.separate = bool(answer["separate"])
+
+    async def run(self, args: Sequence[str], *, timeout_s: float, stdin: str = "") -> Ended:
+        """Run a command of the candidate; the word ``{fd}`` becomes the number of the report's pipe."""
+        env = {"HOME": self._home, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **self._env}
+        asked = {"do": "run", "args": list(args), "env": env, "input": stdin, "timeout_s": timeout_s}
+        return Ended(**await self._ask(asked, timeout_s + _MARGIN_S))
+
+    async def test(self, plan: TestPlan) -> Tested:
+        """Run the tests of a plan, a chunk to each process; none: see whether the test runner is there."""
+        passed: set[str] = set()
+        problems: dict[str, str] = {}
+        tested = Tested(ran=True)
+        for at in range(0, max(1, len(plan.ids)), plan.chunk):
+            tested = await self._test_chunk(plan, plan.ids[at : at + plan.chunk])
+            if not tested.ran or tested.forged:
+                break
+            passed |= tested.passed
+            problems |= tested.problems
+        kept = frozenset() if tested.forged else frozenset(passed)
+        return attrs.evolve(tested, passed=kept, problems=problems | dict(tested.problems))
+
+    async def _test_chunk(self, plan: TestPlan, ids: Sequence[str]) -> Tested:
+        secret = secrets.token_hex(24)
+        controls = [f"control_{secrets.token_hex(8)}" for _ in range(_CONTROLS)]
+        asked = {
+            "ids": list(ids), "secret": secret, "controls": controls, "runner": plan.runner,
+            "settings": plan.settings, "own_plugins": plan.own_plugins,
+        }  # fmt: skip
+        python = [plan.python] if plan.python else ["/bin/sh", "-c", _PYTHON, "python"]
+        args = [*python, "-c", _source("launch.py"), "{fd}"]
+        ended = await self.run(args, timeout_s=plan.timeout_s, stdin=json.dumps(asked))
+        return read_report(ended, secret, ids, controls)
+
+    async def _ask(self, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        question = json.dumps({**asked, "tree": self._tree}).encode()
+        args = ["python3", "-I", "-c", _source("judge.py")]
+        result = await self._lease.exec(
+            args, input=question, timeout_s=timeout_s, workdir="/", output_limit_bytes=_ANSWER_BYTES
+        )
+        try:
+            answer = json.loads(result.stdout) if result.exit_code == 0 else None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            why = "it ran past its deadline" if result.timed_out else result.stderr.decode(errors="replace")[-500:]
+            raise JudgeError(f"judging failed in a fresh container (the image needs python3, 3.6 or newer): {why}")
+        return answer
+
+
+def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequence[str]) -> Tested:
+    """Return what a chunk's report says; lines that do not begin with the secret are nobody's."""
+    records = list(_records(ended.report, secret))
+    missing = next((str(record.get("text")) for record in records if record.get("kind") == "missing"), "")
+    if not any(record.get("kind") == "runner" for record in records):
+        return Tested(ran=False, missing=missing, output=ended.output)
+    phases: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record.get("kind") == "test":
+            phases.setdefault(str(record.get("id")), []).append(record)
+    passed = frozenset(name for name in ids if _passed(phases.get(name, ())))
+    failed_as_they_must = all(_outcomes(phases.get(name, ())) == ["failed"] for name in controls)
+    problems = {name: _problem(phases.get(name, ()), records, ended) for name in ids if name not in passed}
+    forged = bool(passed) and not failed_as_they_must
+    return Tested(ran=True, passed=passed, problems=problems, forged=forged, output=ended.output)
+
+
+def _records(report: str, secret: str) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for line in report.split("\n"):
+        if line.startswith(secret):
+            try:
+                record = json.loads(line[len(secret) :])
+            except ValueError:
+                continue
+            found += [record] if isinstance(record, dict) else []
+    return found
+
+
+def _outcomes(phases: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [phase.get("outcome") for phase in phases if phase.get("when") == "call"]
+
+
+def _passed(phases: Sequence[Mapping[str, Any]]) -> bool:
+    plain = all(phase.get("outcome") == "passed" and not phase.get("xfail") for phase in phases)
+    return plain and "passed" in _outcomes(phases)
+
+
+def _problem(phases: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]], ended: Ended) -> str:
+    for phase in phases:
+        if phase.get("outcome") != "passed" or phase.get("xfail"):
+            return f"{phase.get('when')} {phase.get('outcome')}: {str(phase.get('text'))[-500:]}"
+    if ended.timed_out:
+        return "the tests ran past their deadline"
+    uncollected = [str(record.get("text"))[-500:] for record in records if record.get("kind") == "collect"]
+    return f"not reported: {uncollected[0]}" if uncollected else f"not reported; exit code {ended.exit_code}"
+
+
+def _source(name: str) -> str:
+    return resources.files("hyperenvironment_swe").joinpath("inside", name).read_text("utf-8")

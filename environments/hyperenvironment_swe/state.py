@@ -1,0 +1,124 @@
+"""What an agent left, as a state that a judge may run: its changes without what decides about them.
+
+Imports changes, errors, patch, repositories and workspace. Nothing of the agent's tree is run or believed here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import attrs
+
+from hyperenvironment_swe.items import SweItem
+from hyperruntime.errors import PatchError, RepositoryError
+from hyperruntime.patch import parse_patch
+from hyperruntime.rollout.repositories import Checkout
+
+# Whatever has one of these names configures how tests are found and run, or runs code in every Python.
+ALWAYS_PROTECTED = (
+    "**/conftest.py", "**/pytest.ini", "**/.pytest.ini", "**/tox.ini", "**/noxfile.py", "**/sitecustomize.py",
+    "**/usercustomize.py", "**/*.pth", "**/*.egg-info", "**/*.egg-link", "**/*.dist-info", "**/pyvenv.cfg", "**/.venv",
+    "**/venv", "**/.tox", "**/.nox", "**/site-packages",
+)  # fmt: skip
+_TEST_DIRECTORIES = ("tests", "test", "testing")
+_BASE, _TESTS, _AGENT, _JUDGED = "base", "tests", "agent", "judged"
+
+
+@attrs.frozen(kw_only=True)
+class State:
+    """A state to judge.
+
+    Attributes:
+        changed: whether the agent changed anything that counts.
+        problem: why it cannot be judged, or "".
+        gone: paths that the base has and the state has not.
+        dropped: ``(path, reason)`` of each change that does not count.
+        patch_bytes: size of the agent's diff.
+    """
+
+    changed: bool
+    problem: str = ""
+    gone: tuple[str, ...] = ()
+    dropped: tuple[tuple[str, str], ...] = ()
+    patch_bytes: int = 0
+
+
+def protected_paths(item: SweItem) -> tuple[str, ...]:
+    """Return what an agent's changes may not touch: the tests that judge it, their directories, their settings."""
+    files = {test.partition("::")[0] for test in (*item.pass_to_pass, *item.fail_to_pass)}
+    files |= {os.fsdecode(name) for part in parse_patch(item.test_patch.encode()) for name in part.names}
+    return (*ALWAYS_PROTECTED, *sorted({_test_directory(file) for file in files}), *item.protected)
+
+
+def write_state(item: SweItem, checkout: Checkout, agent_tree: str | None, target: str) -> State:
+    """Write the state to judge to ``target``, as a clone: base, the agent's changes, the item's tests.
+
+    Args:
+        item: the problem.
+        checkout: its base.
+        agent_tree: copy of the agent's directory; None is an agent that did nothing.
+        target: the directory to make.
+
+    Raises:
+        RepositoryError: the item's own test patch does not apply to its base.
+    """
+    with checkout.store() as store:
+        try:
+            final = store.apply_patch(checkout.commit, item.test_patch.encode(), _TESTS).commit
+        except PatchError as error:
+            raise RepositoryError(f"test_patch of item {item.id} does not apply to its base: {error}") from error
+        if agent_tree is None:
+            store.checkout(final, target)
+            return State(changed=False)
+        try:
+            snapshot = store.snapshot(checkout.commit, agent_tree, _AGENT, protected=protected_paths(item))
+            final = store.apply_patch(snapshot.commit, item.test_patch.encode(), _JUDGED).commit
+        except PatchError as error:
+            return State(changed=True, problem=str(error))
+        store.checkout(final, target)
+        gone = store.entries(checkout.commit).keys() - store.entries(final).keys()
+        return State(
+            changed=bool(snapshot.patch),
+            gone=tuple(sorted(map(os.fsdecode, gone))),
+            dropped=snapshot.dropped,
+            patch_bytes=len(snapshot.patch),
+        )
+
+
+def pytest_settings(checkout: Checkout) -> tuple[str, str]:
+    """Return name and content of the file that pytest's settings come from: the one of the untouched repository.
+
+    Source: pytest's reference guide, "Configuration: rootdir and configfile".
+    """
+    with checkout.store() as store:
+        for name, mark in _SETTINGS:
+            content = store.read_file(checkout.commit, name)
+            if content is not None and mark in content:
+                return os.path.splitext(name)[1] or ".ini", content.decode("utf-8", "replace")
+    return ".ini", ""
+
+
+def brings_plugins(checkout: Checkout) -> bool:
+    """Tell whether the untouched repository is itself a plugin of pytest."""
+    with checkout.store() as store:
+        contents = (store.read_file(checkout.commit, name) for name in ("pyproject.toml", "setup.cfg", "setup.py"))
+        return any(b"pytest11" in content for content in contents if content is not None)
+
+
+_SETTINGS: Sequence[tuple[str, bytes]] = (
+    ("pytest.ini", b""),
+    (".pytest.ini", b""),
+    ("pyproject.toml", b"[tool.pytest"),
+    ("tox.ini", b"[pytest]"),
+    ("setup.cfg", b"[tool:pytest]"),
+)
+
+
+def _test_directory(file: str) -> str:
+    """Return the outermost directory of tests above a file, or the file itself."""
+    parts = file.split("/")
+    for end, part in enumerate(parts[:-1], start=1):
+        if part in _TEST_DIRECTORIES:
+            return "/".join(parts[:end])
+    return file

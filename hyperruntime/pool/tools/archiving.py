@@ -1,0 +1,219 @@
+"""Make one honest archive of what a slot's ``tar`` sends, member by member, within limits. Imports tarstream."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import posixpath
+import stat
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import BinaryIO, Protocol, cast
+
+import attrs
+
+from hyperruntime.pool.tools.inside import show
+from hyperruntime.pool.tools.listing import Entry
+from hyperruntime.tarstream import Member, TarReader
+
+_TYPES = {"file": "file", "directory": "directory", "symlink": "link", "hardlink": "link"}
+_TAR_TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
+MAX_CONTENT_BYTES = 1024**3
+_MAX_PROBLEMS = 20
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+_ZIP_YEARS = range(1980, 2108)
+
+
+class TooLargeError(Exception):
+    """The archive would be over a limit; the message says which."""
+
+
+@attrs.frozen(kw_only=True)
+class Packed:
+    """An archive.
+
+    Attributes:
+        data: its bytes.
+        sha256: of them.
+        entries: what it holds.
+        problems: what was left out, one sentence each.
+    """
+
+    data: bytes
+    sha256: str
+    entries: tuple[Entry, ...]
+    problems: tuple[str, ...]
+
+
+class _Sink(io.RawIOBase):
+    """Bytes in memory, up to a limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__()
+        self.data = bytearray()
+        self.given_up = False
+        self._limit = limit_bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, chunk: object) -> int:
+        piece = memoryview(cast(bytes, chunk))
+        if self.given_up:
+            return len(piece)
+        if len(self.data) + len(piece) > self._limit:
+            raise TooLargeError(f"it would be larger than {self._limit} bytes")
+        self.data += piece
+        return len(piece)
+
+    def tell(self) -> int:
+        return len(self.data)
+
+
+class _Writer(Protocol):
+    """One form of archive."""
+
+    def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
+        """Add a member; return why not, or ""."""
+        ...
+
+    def close(self) -> None:
+        """Write its end."""
+        ...
+
+
+class _TarWriter:
+    def __init__(self, sink: _Sink, *, compressed: bool) -> None:
+        self._outer = gzip.GzipFile(fileobj=sink, mode="wb", mtime=0) if compressed else None
+        target = cast(BinaryIO, self._outer or sink)
+        self._tar = tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - see close
+
+    def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
+        info = tarfile.TarInfo(name)
+        info.type = _TAR_TYPES.get(member.kind, tarfile.LNKTYPE)
+        info.size, info.mode, info.mtime = member.size, member.mode & 0o777, member.mtime_ns // 10**9
+        if member.kind in ("symlink", "hardlink"):
+            link = os.fsdecode(member.link)
+            info.linkname = link if member.kind == "symlink" else posixpath.normpath(link)
+        self._tar.addfile(info, cast(BinaryIO, _Data(data)) if member.kind == "file" else None)
+        return ""
+
+    def close(self) -> None:
+        self._tar.close()
+        if self._outer is not None:
+            self._outer.close()
+
+
+class _ZipWriter:
+    def __init__(self, sink: _Sink) -> None:
+        self._zip = zipfile.ZipFile(cast(BinaryIO, sink), "w", zipfile.ZIP_DEFLATED)
+
+    def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
+        if member.kind == "hardlink":
+            return "a zip holds no hard links"
+        folder = member.kind == "directory"
+        when = time.gmtime(max(member.mtime_ns // 10**9, 0))[:6]
+        info = zipfile.ZipInfo(show(name) + "/" * folder, when if when[0] in _ZIP_YEARS else _ZIP_EPOCH)
+        info.compress_type = zipfile.ZIP_DEFLATED
+        kind = {"directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}.get(member.kind, stat.S_IFREG)
+        info.external_attr = (kind | member.mode & 0o777) << 16 | 0x10 * folder
+        with self._zip.open(info, "w", force_zip64=member.size > 2**31) as target:
+            for chunk in [memoryview(member.link)] if member.kind == "symlink" else data:
+                target.write(chunk)
+        return ""
+
+    def close(self) -> None:
+        self._zip.close()
+
+
+class _Data:
+    """A member's data, read by whoever writes it elsewhere."""
+
+    def __init__(self, chunks: Iterator[memoryview]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        """Return exactly so many bytes, or what is left."""
+        taken = bytearray()
+        while len(taken) < size:
+            if not self._rest:
+                self._rest = next(self._chunks, memoryview(b""))
+                if not self._rest:
+                    break
+            part = self._rest[: size - len(taken)]
+            taken += part
+            self._rest = self._rest[len(part) :]
+        return bytes(taken)
+
+
+_WRITERS: dict[str, Callable[[_Sink], _Writer]] = {
+    "tar.gz": lambda sink: _TarWriter(sink, compressed=True),
+    "tar": lambda sink: _TarWriter(sink, compressed=False),
+    "zip": _ZipWriter,
+}
+FORMATS = tuple(_WRITERS)
+
+
+def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Packed:
+    """Read a tar stream that nobody vouches for, and return an archive of its files, directories and links.
+
+    Names are relative and lead nowhere else. Memory is that of the archive itself, at most ``max_bytes``.
+
+    Raises:
+        TooLargeError: it would be over a limit.
+        TransferError: the stream is no tar archive, or ends early.
+    """
+    sink = _Sink(max_bytes)
+    writer = _WRITERS[form](sink)
+    try:
+        entries, problems = _copy(TarReader(source), writer, max_entries)
+        writer.close()
+    except BaseException:
+        sink.given_up = True
+        with suppress(Exception):
+            writer.close()  # or it would try to when it is forgotten
+        raise
+    data = bytes(sink.data)
+    return Packed(data=data, sha256=hashlib.sha256(data).hexdigest(), entries=entries, problems=problems)
+
+
+def _copy(reader: TarReader, writer: _Writer, max_entries: int) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    entries: dict[str, Entry] = {}
+    problems: list[str] = []
+    content = 0
+    for member in reader:
+        name = posixpath.normpath(os.fsdecode(member.name))
+        if name == ".":
+            continue
+        problem = _refusal(name, member, entries)
+        if not problem and len(entries) >= max_entries:
+            raise TooLargeError(f"it would hold more than {max_entries} entries")
+        content += member.size
+        if content > MAX_CONTENT_BYTES:
+            raise TooLargeError("its files have more than 1 GiB")
+        problem = problem or writer.add(name, member, reader.data())
+        if not problem:
+            entries[name] = _entry(name, member)
+        elif len(problems) < _MAX_PROBLEMS:
+            problems.append(f"{show(name)!r} is left out: {problem}")
+    return tuple(entries.values()), tuple(problems)
+
+
+def _refusal(name: str, member: Member, known: dict[str, Entry]) -> str:
+    if member.kind == "other":
+        return member.problem
+    if name.startswith(("/", "../")) or name == ".." or "\0" in name:
+        return "its name leads elsewhere"
+    if member.extents is not None:
+        return "it has holes"
+    return "its name comes twice" if name in known else ""
+
+
+def _entry(name: str, member: Member) -> Entry:
+    return Entry(path=show(name), type=_TYPES[member.kind], size=member.full_size, mtime=member.mtime_ns / 1e9)

@@ -1,0 +1,196 @@
+"""The tools ``read_artifact``, ``list_artifacts`` and ``archive_artifacts``: one schema for all three.
+
+What comes out is for programs (a run's record, a trainer); limits are kept while it flows, never by holding it whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+import os
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import TransferError
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools.archiving import FORMATS, Packed, TooLargeError, pack
+from hyperruntime.pool.tools.content import Window, encode
+from hyperruntime.pool.tools.files import stream_file
+from hyperruntime.pool.tools.inside import run_inside, show
+from hyperruntime.pool.tools.listing import list_entries
+from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+
+_CHUNK_BYTES = 1 << 16
+_MIMES = {"tar.gz": "application/gzip", "tar": "application/x-tar", "zip": "application/zip"}
+_SCHEMA: dict[str, Any] = {
+    "path": "",
+    "content": None,
+    "encoding": None,
+    "bytes": 0,
+    "file_size": None,
+    "truncated": False,
+    "sha256": None,
+    "mime": None,
+    "entries": None,
+    "format": None,
+}
+
+
+def artifact(result: ExecutionResult) -> dict[str, Any]:
+    """Return the result of one of these tools in the one schema, every key there.
+
+    ``success``, ``error``, ``path``, ``content`` with its ``encoding`` (``text`` or ``base64``), ``bytes`` that it
+    stands for, ``file_size`` and ``sha256`` of the whole file or archive, ``truncated``, ``mime``, ``entries`` (of
+    ``path``, ``type``, ``size``, ``mtime``), ``format`` of an archive. What does not apply is null.
+    """
+    known = {key: result.metadata.get(key, default) for key, default in _SCHEMA.items()}
+    return {"success": result.success, "error": result.error, **known}
+
+
+def _artifact(call: Call, output: str, **facts: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
+    whole = {**_SCHEMA, "path": show(call.args["path"]), **facts}
+    return attrs.evolve(done(output, **whole), truncated=whole["truncated"])
+
+
+async def run_read(call: Call) -> ExecutionResult:
+    """Return a file's bytes, the first of them where there are too many, and the digest of all."""
+    args, most = call.args, _least(call.args["max_bytes"], call.policy.artifact_bytes)
+    window = Window(1, None, most)
+    await stream_file(call, args["path"], window)
+    data = window.kept
+    content, encoding = await off_loop(len(data), lambda: encode(data, cut=window.cut, encoding=args["encoding"]))
+    path = show(args["path"])
+    kept = len(content.encode()) if encoding == "text" else len(data)
+    return _artifact(
+        call,
+        f"{kept} of {window.size_bytes} bytes of {path}",
+        content=content,
+        encoding=encoding,
+        bytes=kept,
+        file_size=window.size_bytes,
+        truncated=kept < window.size_bytes,
+        sha256=window.sha256,
+        mime=mimetypes.guess_type(path)[0] or ("text/plain" if encoding == "text" else "application/octet-stream"),
+    )
+
+
+async def run_list(call: Call) -> ExecutionResult:
+    """Return what is in a directory, hidden names too."""
+    args, most = call.args, _least(call.args["max_entries"], call.policy.max_entries)
+    found, truncated = await list_entries(
+        call, args["path"], recursive=args["recursive"], hidden=True, max_entries=most
+    )
+    entries = [entry.to_json() for entry in found]
+    return _artifact(call, f"{len(found)} entries", entries=entries, truncated=truncated)
+
+
+async def run_archive(call: Call) -> ExecutionResult:
+    """Return a directory or a file as one archive."""
+    args, form = call.args, call.args["format"]
+    packed, torn = await _pack(
+        call,
+        args["path"],
+        form,
+        max_bytes=_least(args["max_bytes"], call.policy.artifact_bytes),
+        max_entries=_least(args["max_entries"], call.policy.max_entries),
+    )
+    problems = [*packed.problems, *torn]
+    return _artifact(
+        call,
+        "\n".join([f"{len(packed.entries)} entries in {len(packed.data)} bytes of {form}", *problems]),
+        content=base64.b64encode(packed.data).decode(),
+        encoding="base64",
+        bytes=len(packed.data),
+        file_size=len(packed.data),
+        truncated=bool(problems),
+        sha256=packed.sha256,
+        mime=_MIMES[form],
+        entries=[entry.to_json() for entry in packed.entries],
+        format=form,
+        problems=problems,
+    )
+
+
+async def _pack(
+    call: Call, path: str, form: str, *, max_bytes: int, max_entries: int
+) -> tuple[Packed, tuple[str, ...]]:
+    """Return the archive, made in a thread while it flows, and what tar complained of."""
+    read_fd, write_fd = os.pipe()
+
+    def make() -> Packed:
+        with os.fdopen(read_fd, "rb") as source:
+            packed = pack(source, form, max_bytes=max_bytes, max_entries=max_entries)
+            while source.read(_CHUNK_BYTES):
+                pass
+            return packed
+
+    making = asyncio.create_task(asyncio.to_thread(make))
+    torn: tuple[str, ...] = ()
+    try:
+        variables = {"whole": "1" if form == "zip" else ""}
+        await run_inside(
+            call, "archive", path, variables=variables, on_stdout=lambda chunk: _write_all(write_fd, chunk)
+        )
+    except ToolProblemError as problem:
+        if problem.result.metadata.get("reason") != "partial":
+            raise
+        torn = (str(problem),)
+    except BrokenPipeError:
+        pass  # the maker has given up, and says why
+    finally:
+        os.close(write_fd)
+        await asyncio.wait([making])
+        problem_of_making = making.exception()
+    if isinstance(problem_of_making, (TooLargeError, TransferError)):
+        raise ToolProblemError(f"{show(path)!r} cannot be archived: {problem_of_making}") from problem_of_making
+    return making.result(), torn
+
+
+def _write_all(descriptor: int, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _least(asked: int | None, most: int) -> int:
+    return most if asked is None else min(asked, most)
+
+
+_MAX_BYTES = Param("max_bytes", "integer", "at most so many bytes", minimum=1)
+_MAX_ENTRIES = Param("max_entries", "integer", "at most so many entries", minimum=1)
+_DIRECTORY = Param("path", "string", "absolute, or relative to the workspace", default=".")
+
+READ_ARTIFACT = Tool(
+    name="read_artifact",
+    description="Hand out a file of the workspace, with its digest; for keeping it, not for reading along.",
+    params=(
+        Param("path", "string", "absolute, or relative to the workspace", required=True),
+        Param("encoding", "string", "how it comes", default="auto", choices=("auto", "text", "base64")),
+        _MAX_BYTES,
+    ),
+    run=run_read,
+    hidden=True,
+)
+
+LIST_ARTIFACTS = Tool(
+    name="list_artifacts",
+    description="List a directory of the workspace with types, sizes and times, hidden names too.",
+    params=(_DIRECTORY, Param("recursive", "boolean", "also what is below", default=False), _MAX_ENTRIES),
+    run=run_list,
+    hidden=True,
+)
+
+ARCHIVE_ARTIFACTS = Tool(
+    name="archive_artifacts",
+    description="Hand out a directory or a file of the workspace as one archive in base64, with its digest.",
+    params=(
+        _DIRECTORY,
+        Param("format", "string", "of the archive", default="tar.gz", choices=FORMATS),
+        _MAX_BYTES,
+        _MAX_ENTRIES,
+    ),
+    run=run_archive,
+    hidden=True,
+)

@@ -1,0 +1,213 @@
+"""The tools ``edit_file`` and ``patch``: exact changes of text files. Imports the pool's values."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools.content import Window
+from hyperruntime.pool.tools.files import replace_file, stream_file
+from hyperruntime.pool.tools.inside import absolute, run_inside, show
+from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+from hyperruntime.pool.tools.unified import DiffError, FileDiff, apply_hunks, parse_diff
+
+_MAX_FILES = 200
+_MAX_BYTES = 16 * 1024**2
+
+
+async def run_edit(call: Call) -> ExecutionResult:
+    """Replace a text, or apply a diff to one file."""
+    args = call.args
+    if (args["patch"] is None) == (args["old"] is None):
+        raise ToolProblemError("give either 'old' and 'new', or 'patch' with a unified diff")
+    if args["patch"] is not None:
+        return await _apply(call, args["patch"], args["path"])
+    before = await read_whole(call, args["path"])
+    edit = await off_loop(len(before), lambda: _edit(before, args, show(args["path"])))
+    await replace_file(call, args["path"], edit.after)
+    where = f"at line {edit.line}" if edit.count == 1 else f"in {edit.count} places, from line {edit.line} on"
+    return await _changed(f"{show(args['path'])} is changed {where}", args["path"], edit.after, replacements=edit.count)
+
+
+@attrs.frozen(kw_only=True)
+class _Edit:
+    """A file after a replacement, how many there were, and the line of the first."""
+
+    after: bytes
+    count: int
+    line: int
+
+
+def _edit(before: bytes, args: Mapping[str, Any], path: str) -> _Edit:
+    old, new = os.fsencode(args["old"]), os.fsencode(args["new"] or "")
+    _check_replacement(before, old, new, path, everywhere=args["replace_all"])
+    line = before.count(b"\n", 0, before.index(old)) + 1
+    return _Edit(after=before.replace(old, new), count=before.count(old), line=line)
+
+
+async def run_patch(call: Call) -> ExecutionResult:
+    """Apply a diff to one file or many."""
+    return await _apply(call, call.args["patch"], call.args["path"], call.args["workdir"] or "")
+
+
+async def read_whole(call: Call, path: str) -> bytes:
+    """Return a file's content.
+
+    Raises:
+        ToolProblemError: it cannot be read, or is larger than a file may be.
+    """
+    window = Window(1, None, min(call.policy.file_bytes, _MAX_BYTES))
+    await stream_file(call, path, window)
+    if window.cut:
+        raise ToolProblemError(f"{show(path)!r} has {window.size_bytes} bytes, too many to be edited; use bash (sed)")
+    return window.kept
+
+
+@attrs.frozen
+class _Change:
+    """One file before and after; None where it is not there."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+
+
+async def _apply(call: Call, patch: str, path: str | None, workdir: str = "") -> ExecutionResult:
+    """Work out all changes first: either the whole diff fits, or nothing is written."""
+    try:
+        text, only = os.fsencode(patch), None if path is None else os.fsencode(path)
+        files = await off_loop(len(text), lambda: parse_diff(text, only))
+    except DiffError as error:
+        raise ToolProblemError(str(error)) from None
+    paths = [posixpath.join(workdir, os.fsdecode(file.path)) for file in files]
+    if len(files) > _MAX_FILES or len({absolute(call, each) for each in paths}) < len(files):
+        raise ToolProblemError(f"a diff names each file once, and at most {_MAX_FILES} files")
+    changes = [await _change(call, file, each) for file, each in zip(files, paths, strict=True)]
+    for number, change in enumerate(changes):
+        try:
+            await _carry_out(call, change)
+        except ToolProblemError as problem:
+            await _take_back(call, changes[:number])
+            raise ToolProblemError(f"nothing is changed: {problem}") from None
+    lines = [f"{show(change.path)} is {_word(change)}" for change in changes]
+    if len(changes) == 1:
+        return await _changed(lines[0], changes[0].path, changes[0].after or b"")
+    return done("\n".join(lines), paths=[show(change.path) for change in changes])
+
+
+async def _change(call: Call, file: FileDiff, path: str) -> _Change:
+    if file.old is None:
+        await _check_absent(call, path)
+        return _Change(path, None, apply_hunks(b"", file.hunks))
+    before = await read_whole(call, path)
+    try:
+        after = await off_loop(len(before), lambda: apply_hunks(before, file.hunks))
+    except DiffError as error:
+        raise ToolProblemError(f"{show(path)!r}: {error}") from None
+    if file.new is None and after:
+        raise ToolProblemError(f"{show(path)!r} is said to be removed, but the diff does not remove all its lines")
+    return _Change(path, before, None if file.new is None else after)
+
+
+async def _check_absent(call: Call, path: str) -> None:
+    try:
+        await run_inside(call, "absent", path, writes=True)
+    except ToolProblemError as problem:
+        if problem.result.metadata.get("reason") == "exists":
+            raise ToolProblemError(f"{show(path)!r} is there already, so it cannot be new in the diff") from None
+        raise
+
+
+async def _carry_out(call: Call, change: _Change) -> None:
+    if change.after is None:
+        await run_inside(call, "remove", change.path, writes=True)
+    else:
+        await replace_file(call, change.path, change.after)
+
+
+async def _take_back(call: Call, changes: list[_Change]) -> None:
+    for change in changes:
+        await _carry_out(call, _Change(change.path, change.after, change.before))
+
+
+def _word(change: _Change) -> str:
+    return "removed" if change.after is None else "made" if change.before is None else "changed"
+
+
+async def _changed(output: str, path: str, after: bytes, **facts: int) -> ExecutionResult:
+    digest = await off_loop(len(after), lambda: hashlib.sha256(after).hexdigest())
+    return done(output, path=show(path), bytes=len(after), sha256=digest, **facts)
+
+
+def _check_replacement(content: bytes, old: bytes, new: bytes, path: str, *, everywhere: bool) -> None:
+    if not old:
+        raise ToolProblemError("'old' is empty; to write a whole file use write_file")
+    if old == new:
+        raise ToolProblemError("'old' and 'new' are the same, so nothing would change")
+    places = _places(content, old, 6)
+    if not places:
+        raise ToolProblemError(f"'old' is not in {path}; {_hint(content, old)}")
+    if len(places) > 1 and not everywhere:
+        lines = ", ".join(str(content.count(b"\n", 0, at) + 1) for at in places[:5])
+        more = " and others" if len(places) > 5 else ""
+        raise ToolProblemError(
+            f"'old' is in {path} in several places, at lines {lines}{more}; give more of the lines around the one you "
+            "mean, or set 'replace_all'"
+        )
+
+
+def _hint(content: bytes, old: bytes) -> str:
+    if b"\r\n" in content and b"\n" in old and b"\r\n" not in old:
+        return "the file's lines end with \\r\\n, so 'old' must too"
+    if b" ".join(old.split()) in b" ".join(content.split()):
+        return "it is there with other blanks or line breaks, and must match exactly: read the file again"
+    return "it must match exactly, blanks and line breaks included: read the file again"
+
+
+def _places(content: bytes, text: bytes, most: int) -> list[int]:
+    """Return the first places of a text, overlapping ones too."""
+    places: list[int] = []
+    at = content.find(text)
+    while at != -1 and len(places) < most:
+        places.append(at)
+        at = content.find(text, at + 1)
+    return places
+
+
+_PATCH = "a unified diff ('--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@', then lines that begin with ' ', '-' or '+')"
+
+EDIT_FILE = Tool(
+    name="edit_file",
+    description=(
+        "Change a text file: put 'new' in place of 'old', which must be in the file exactly once and match exactly, "
+        "or everywhere with 'replace_all'. Or give 'patch', a unified diff of this one file."
+    ),
+    params=(
+        Param("path", "string", "absolute, or relative to the workspace", required=True),
+        Param("old", "string", "the text as it is now, with enough lines around it to be the only one"),
+        Param("new", "string", "the text as it shall be; removed where not given"),
+        Param("replace_all", "boolean", "replace every place", default=False),
+        Param("patch", "string", f"instead of 'old' and 'new': {_PATCH}"),
+    ),
+    run=run_edit,
+)
+
+PATCH = Tool(
+    name="patch",
+    description=(
+        "Apply a unified diff to one file or many: change, make ('--- /dev/null') and remove ('+++ /dev/null') files. "
+        "Either all of it fits, or nothing is changed."
+    ),
+    params=(
+        Param("patch", "string", _PATCH, required=True),
+        Param("path", "string", "of the file, where the diff is of one and does not name it"),
+        Param("workdir", "string", "directory that the paths in the diff are relative to, where not the workspace"),
+    ),
+    run=run_patch,
+)

@@ -1,0 +1,182 @@
+"""The tool ``search``: lines of files that match a pattern. Imports the pool's values."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools.inside import run_inside, show
+from hyperruntime.pool.tools.pattern import to_posix
+from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done
+
+_DEFAULT_RESULTS = 200
+_MAX_CONTEXT = 20
+_MAX_PATTERN = 10_000
+_LINE_BYTES = 400
+_RECORD_BYTES = 64 * 1024
+_NUMBER_DIGITS = 18
+
+
+class EnoughError(Exception):
+    """As many matches as were asked for have been found; what still runs is ended."""
+
+
+@attrs.frozen(kw_only=True)
+class Line:
+    """A line that was found, or one beside it.
+
+    Attributes:
+        path: of its file.
+        number: the first is 1.
+        text: of the line, cut where it is long.
+        matches: whether it is one that was found.
+    """
+
+    path: str
+    number: int
+    text: str
+    matches: bool
+
+
+class Lines:
+    """Collects what ``search.sh`` writes, in bounded memory.
+
+    Attributes:
+        found: so far.
+        matches: how many of them match.
+        in_file: whether one file was searched; its path is not in what was found.
+    """
+
+    def __init__(self, most: int, most_chars: int) -> None:
+        """Stop after so many matches, or so much text."""
+        self.found: list[Line] = []
+        self.matches = 0
+        self.in_file: bool | None = None
+        self._most, self._room = most, most_chars
+        self._buffer = bytearray()
+        self._skipping = False
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            EnoughError: there is one more match than were asked for.
+        """
+        self._buffer += chunk
+        if self.in_file is None and not self._take_kind():
+            return
+        start = 0
+        while True:
+            name_end = start if self._skipping else self._buffer.find(b"\0", start)
+            end = self._buffer.find(b"\n", name_end) if name_end >= 0 else -1
+            if end < 0:
+                break
+            if not self._skipping:
+                self._take(bytes(self._buffer[start:name_end]), bytes(self._buffer[name_end + 1 : end]))
+            self._skipping = False
+            start = end + 1
+        del self._buffer[:start]
+        self._cut()
+
+    def _take_kind(self) -> bool:
+        kind, end, rest = self._buffer.partition(b"\n")
+        if not end and len(kind) <= _NUMBER_DIGITS:
+            return False
+        self.in_file = kind == b"file"
+        self._buffer = rest
+        return True
+
+    def _cut(self) -> None:
+        """Take what is too long to wait for its end, and skip the rest of it."""
+        if self._skipping:
+            self._buffer.clear()
+        elif len(self._buffer) > _RECORD_BYTES:
+            name, separator, rest = bytes(self._buffer).partition(b"\0")
+            if separator:
+                self._take(name, rest)
+            self._buffer.clear()
+            self._skipping = True
+
+    def _take(self, name: bytes, rest: bytes) -> None:
+        name = name.removeprefix(b"--\n")
+        digits = len(rest) - len(rest.lstrip(b"0123456789"))
+        if not 0 < digits <= _NUMBER_DIGITS or rest[digits : digits + 1] not in (b":", b"-") or b"\0" in rest:
+            return  # a binary file, or nothing of ours
+        matches = rest[digits : digits + 1] == b":"
+        if matches and self.matches == self._most:
+            raise EnoughError
+        self.matches += matches
+        text = rest[digits + 1 :]
+        shown = text[:_LINE_BYTES].decode(errors="replace") + ("..." if len(text) > _LINE_BYTES else "")
+        path = "" if self.in_file else show(os.fsdecode(name.removeprefix(b"./")))
+        self._room -= len(path) + len(shown)
+        if self._room < 0:
+            raise EnoughError
+        self.found.append(Line(path=path, number=int(rest[:digits]), text=shown, matches=matches))
+
+
+async def run_search(call: Call) -> ExecutionResult:
+    """Return the lines that match."""
+    args = call.args
+    most = min(args["max_results"], call.policy.max_entries)
+    lines, truncated = Lines(most, call.policy.output_chars), False
+    try:
+        await run_inside(call, "search", args["path"], variables=_variables(args), on_stdout=lines.write)
+    except EnoughError:
+        truncated = True
+    found = sorted(lines.found, key=lambda line: line.path)
+    shown = [_shown(line, args["path"]) for line in found] or ["(no line matches)"]
+    if truncated:
+        shown.append(f"[only the first {lines.matches} matches are shown; narrow the pattern, the path or the glob]")
+    output = "\n".join(shown)
+    result = done(output, path=show(args["path"]), matches=lines.matches, truncated=truncated)
+    return attrs.evolve(result, truncated=truncated)
+
+
+def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:
+    pattern: str = args["pattern"]
+    if not pattern or len(pattern) > _MAX_PATTERN or "\0" in pattern or "\n" in pattern:
+        raise ToolProblemError(f"a pattern is one line of 1 to {_MAX_PATTERN} characters without NUL")
+    if args["glob"] is not None and ("/" in args["glob"] or "\0" in args["glob"]):
+        raise ToolProblemError("'glob' is compared with file names, such as '*.py'; give the directory as 'path'")
+    return {
+        "pattern": pattern if args["literal"] else to_posix(pattern),
+        "form": "F" if args["literal"] else "E",
+        "glob": args["glob"] or "",
+        "context": min(args["context"], _MAX_CONTEXT),
+        "ignore_case": "1" if args["ignore_case"] else "",
+        "hidden": "1" if args["hidden"] else "",
+    }
+
+
+def _shown(line: Line, path: str) -> str:
+    name = posixpath.normpath(posixpath.join(show(path), line.path)) if line.path else show(path)
+    name = name.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"{name}{':' if line.matches else '-'}{line.number}{':' if line.matches else '-'}{line.text}"
+
+
+SEARCH = Tool(
+    name="search",
+    description=(
+        "Find lines in the files of a directory, or in one file. Gives path:line:text for each line that matches; "
+        "with 'context' also path-line-text for the lines around it. Binary files are left out."
+    ),
+    params=(
+        Param(
+            "pattern", "string", "an extended regular expression (also \\d, \\w, \\s, \\b), for one line", required=True
+        ),
+        Param("path", "string", "directory or file, absolute or relative to the workspace", default="."),
+        Param("literal", "boolean", "the pattern is a plain text", default=False),
+        Param("glob", "string", "only in files of such names, for example *.py"),
+        Param("context", "integer", "how many lines around each", default=0, minimum=0),
+        Param("ignore_case", "boolean", "capital and small letters are the same", default=False),
+        Param("hidden", "boolean", "also in names that begin with a dot", default=False),
+        Param("max_results", "integer", "at most so many matches", default=_DEFAULT_RESULTS, minimum=1),
+    ),
+    run=run_search,
+)

@@ -1,0 +1,36 @@
+# Writes a line that says whether it is a file or a directory; then `path`, NUL, `line:text` for each line that $pattern matches, and `line-text`
+# for those around it ($context).
+command -v grep >/dev/null || { echo grep >&2; exit 91; }
+start=.
+if [ -n "$leaf" ]; then
+  [ -e "./$leaf" ] || exit 82
+  [ -f "./$leaf" ] || exit 84
+  [ -r "./$leaf" ] || exit 85
+  start=./$leaf hidden=1 glob=
+fi
+grep "-$form" -e "$pattern" /dev/null
+[ $? -le 1 ] || exit 93
+flags="-n -$form ${ignore_case:+-i}"
+[ "$context" = 0 ] || flags="$flags -C $context"
+[ -n "$leaf" ] && echo file || echo directory
+grep -r -Z -I -s --include=x -e x /dev/null 2>/dev/null
+if [ $? -le 1 ]; then
+  [ -n "$hidden" ] || set -- '--exclude=.?*' '--exclude-dir=.?*'
+  [ -z "$hidden" ] || set --
+  [ -z "$glob" ] || set -- "$@" "--include=$glob"
+  grep $flags -H -Z -I -s -r "$@" -e "$pattern" -- "$start"
+  exit 0
+fi
+command -v find >/dev/null || { echo find >&2; exit 91; }
+export flags pattern
+set -- "$start"
+[ -n "$hidden" ] || set -- "$@" -name '.?*' -prune -o
+set -- "$@" -type f
+[ -z "$glob" ] || set -- "$@" -name "$glob"
+find "$@" -exec sh -c '
+  for at do
+    grep $flags -e "$pattern" "$at" 2>/dev/null | while IFS= read -r line; do
+      printf "%s\0%s\n" "$at" "$line"
+    done
+  done' sh {} +
+exit 0

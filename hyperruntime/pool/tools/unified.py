@@ -1,0 +1,241 @@
+"""Apply a unified diff to files held in memory, exactly. Pure.
+
+Source: POSIX.1-2017 diff, "Diff -u and -U Output Format", and what git adds to it. Line numbers are a hint: models get
+them wrong. A hunk goes where its old lines stand; where they stand in several places, the hinted one must be
+among them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import attrs
+
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,\d{1,9})? @@")
+_LOOSE_HUNK = re.compile(rb"@@(?: .*)?")
+_NOTHING = b"/dev/null"
+_MAX_HUNKS = 200
+_MAX_LINES = 100_000  # of a file in which a place is looked for that the diff does not name rightly
+
+
+class DiffError(ValueError):
+    """A diff is malformed, or does not fit; the message is one sentence."""
+
+
+@attrs.frozen(kw_only=True)
+class Hunk:
+    """One change.
+
+    Attributes:
+        line: where its old lines should begin, the first is 1; None where it does not say.
+        body: lines with their ends, each after what it is: ``" "`` kept, ``"-"`` removed, ``"+"`` added.
+    """
+
+    line: int | None
+    body: tuple[tuple[bytes, bytes], ...]
+
+    @property
+    def old(self) -> list[bytes]:
+        """The lines that must be there."""
+        return [text for mark, text in self.body if mark != b"+"]
+
+
+@attrs.frozen(kw_only=True)
+class FileDiff:
+    """The changes of one file.
+
+    Attributes:
+        old: its path before; None for a new file.
+        new: its path after; None for one that is removed.
+        hunks: in order.
+    """
+
+    old: bytes | None
+    new: bytes | None
+    hunks: tuple[Hunk, ...]
+
+    @property
+    def path(self) -> bytes:
+        """Of the file, after the change if it is there then."""
+        return self.new if self.new is not None else self.old or b""
+
+
+def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
+    """Return what a diff changes.
+
+    Args:
+        text: of one file or of many.
+        path: of the one file; then the diff may begin with a hunk, and what its headers name does not matter.
+
+    Raises:
+        DiffError: it is malformed, or renames or copies files, or is binary.
+    """
+    lines = _split(text)
+    at, files = 0, []
+    while at < len(lines):
+        line = lines[at]
+        if line.startswith(b"--- ") and at + 1 < len(lines) and lines[at + 1].startswith(b"+++ "):
+            old, new = _name(lines[at][4:], b"a/"), _name(lines[at + 1][4:], b"b/")
+            at, hunks = _hunks(lines, at + 2)
+            files.append(_file(old, new, hunks))
+        elif line.startswith(b"@@") and path is not None and not files:
+            at, hunks = _hunks(lines, at)
+            files.append(FileDiff(old=path, new=path, hunks=hunks))
+        elif line.startswith((b"rename ", b"copy ", b"GIT binary", b"Binary files")):
+            raise DiffError(f"a diff can change, make and remove text files, but not do this: {_shown(line)}")
+        elif line.startswith(b"@@"):
+            raise DiffError("a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that say of which file it is")
+        else:
+            at += 1
+    if not files:
+        raise DiffError(
+            "this is no unified diff: it needs '--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@' and then lines"
+        )
+    if path is not None:
+        if len(files) > 1:
+            raise DiffError("the diff is of several files; leave 'path' out")
+        only = files[0]
+        files = [attrs.evolve(only, old=only.old and path, new=only.new and path)]
+    return files
+
+
+def apply_hunks(content: bytes, hunks: Sequence[Hunk]) -> bytes:
+    """Return a file's content after changes.
+
+    Raises:
+        DiffError: old lines are not there, or in several places; says which.
+    """
+    lines = _split(content)
+    shift, floor = 0, 0
+    for number, hunk in enumerate(hunks, 1):
+        hint = None if hunk.line is None else hunk.line - 1 + shift
+        at = _find(lines, hunk, hint, floor, number)
+        old_count = len(hunk.old)
+        new = _replacement(lines[at : at + old_count], hunk)
+        lines[at : at + old_count] = new
+        shift += len(new) - old_count
+        floor = at + len(new)
+    return b"".join([*(_ended(line) for line in lines[:-1]), *lines[-1:]])
+
+
+def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
+    """Return what comes where old lines were; kept lines stay as the file has them, added ones end as they do."""
+    carriage = bool(old) and all(line.endswith(b"\r\n") for line in old)
+    new, rest = [], iter(old)
+    for mark, text in hunk.body:
+        if mark == b"+":
+            bare = carriage and text.endswith(b"\n") and not text.endswith(b"\r\n")
+            new.append(text[:-1] + b"\r\n" if bare else text)
+        else:
+            line = next(rest)
+            new += [line] if mark == b" " else []
+    return new
+
+
+def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: int) -> int:
+    """Return where a hunk's old lines begin: exactly as they are, else but for the ends of lines."""
+    old = hunk.old
+    if not old:  # "-N,0" adds after line N
+        return max(floor, min(len(lines) if hint is None else hint + 1, len(lines)))
+    if hint is not None and hint >= floor and lines[hint : hint + len(old)] == old:
+        return hint
+    if len(lines) > _MAX_LINES:
+        raise DiffError(f"hunk {number} is not where it says, and the diff is too large to look for it")
+    forms: tuple[Callable[[bytes], bytes], ...] = (lambda line: line, lambda line: line.rstrip(b"\r\n"))
+    for form in forms:
+        wanted = [form(line) for line in old]
+        have = [form(line) for line in lines]
+        places = [
+            at
+            for at in range(floor, len(lines) - len(wanted) + 1)
+            if have[at] == wanted[0] and have[at : at + len(wanted)] == wanted
+        ]
+        if hint is not None and hint in places:
+            return hint
+        if len(places) == 1:
+            return places[0]
+        if places:
+            shown = ", ".join(str(place + 1) for place in places[:5])
+            raise DiffError(f"hunk {number} fits at lines {shown}; give more lines around it, or right line numbers")
+    raise DiffError(f"hunk {number} does not fit: its old lines, from {_shown(old[0])} on, are not in the file")
+
+
+def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
+    """Return where the hunks that begin at a line end, and what they are."""
+    hunks = []
+    while at < len(lines) and lines[at].startswith(b"@@"):
+        match = _HUNK.match(lines[at])
+        if match is None and not _LOOSE_HUNK.fullmatch(lines[at].strip()):
+            raise DiffError(f"{_shown(lines[at])} is no beginning of a hunk, such as '@@ -1,3 +1,4 @@'")
+        end = at + 1
+        while end < len(lines) and not _ends_hunk(lines, end):
+            end += 1
+        hunks.append(_hunk(match, lines[at + 1 : end]))
+        if len(hunks) > _MAX_HUNKS:
+            raise DiffError(f"the diff has more than {_MAX_HUNKS} hunks for one file")
+        at = end
+    return at, tuple(hunks)
+
+
+def _ends_hunk(lines: list[bytes], at: int) -> bool:
+    line, after = lines[at], lines[at + 1 : at + 3]
+    if line.startswith(b"--- ") and len(after) == 2 and after[0].startswith(b"+++ ") and after[1].startswith(b"@@"):
+        return True
+    return line[:1] not in b" +-\\\n\r"
+
+
+def _hunk(match: re.Match[bytes] | None, lines: list[bytes]) -> Hunk:
+    body: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        if line.startswith(b"\\"):  # "\\ No newline at end of file", of the line before
+            if body:
+                body[-1] = (body[-1][0], body[-1][1].rstrip(b"\r\n"))
+        elif line.strip(b"\r\n") == b"":
+            body.append((b" ", line))  # an empty line that was kept, and lost its blank on the way
+        else:
+            body.append((line[:1], _ended(line[1:])))
+    kept = int(match[2] or 1) if match is not None else 0
+    while body and lines[-1].strip() == b"" and body[-1][0] == b" " and sum(m != b"+" for m, _ in body) > kept:
+        body.pop()  # blank lines after the end of the diff
+        lines = lines[:-1]
+    if all(mark == b" " for mark, _ in body):
+        raise DiffError("a hunk changes nothing; lines that are added begin with '+', removed ones with '-'")
+    return Hunk(line=int(match[1]) if match is not None else None, body=tuple(body))
+
+
+def _file(old: bytes | None, new: bytes | None, hunks: tuple[Hunk, ...]) -> FileDiff:
+    if old is None and new is None:
+        raise DiffError("a diff from /dev/null to /dev/null changes no file")
+    if old is not None and new is not None and old != new:
+        raise DiffError(f"a diff cannot rename {_shown(old)} to {_shown(new)}; move the file with bash first")
+    if not hunks:
+        raise DiffError(f"the diff of {_shown(new or old or b'')} has no hunk, such as '@@ -1,3 +1,4 @@'")
+    if old is None and any(hunk.old for hunk in hunks):
+        raise DiffError(f"{_shown(new or b'')} is said to be new, but the diff keeps or removes lines of it")
+    return FileDiff(old=old, new=new, hunks=hunks)
+
+
+def _name(field: bytes, prefix: bytes) -> bytes | None:
+    """Return a header's path without a time after it and git's prefix; None for ``/dev/null``."""
+    name = field.rstrip(b"\r\n").split(b"\t")[0]
+    if name == _NOTHING:
+        return None
+    name = name.removeprefix(prefix)
+    if not name or name.startswith(b'"'):
+        raise DiffError(f"the path {_shown(field)} of the diff cannot be read; give it as 'path' instead")
+    return name
+
+
+def _split(text: bytes) -> list[bytes]:
+    """Return lines with their ends; only a line feed ends one."""
+    lines = [line + b"\n" for line in text.split(b"\n")]
+    return lines[:-1] if text.endswith(b"\n") or not text else [*lines[:-1], lines[-1][:-1]]
+
+
+def _ended(line: bytes) -> bytes:
+    return line if line.endswith(b"\n") else line + b"\n"
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode(errors="replace").rstrip("\n")[:100])

@@ -1,0 +1,124 @@
+"""The tools edit_file, patch and search, in a real container."""
+
+from __future__ import annotations
+
+import pytest
+
+import hyperruntime as hr
+from tests.contract.toolplace import Desk, make_desk
+
+pytestmark = pytest.mark.engine
+
+PROGRAM = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"
+
+
+@pytest.fixture
+def desk(container: hr.Container) -> Desk:
+    desk = make_desk(container)
+    desk("write_file", path="src/a b.py", content=PROGRAM)
+    return desk
+
+
+def test_one_place_is_replaced_and_the_mode_kept(desk: Desk) -> None:
+    desk.sh("chmod 755 'src/a b.py'")
+
+    result = desk("edit_file", path="src/a b.py", old="def g():\n    return 1", new="def g():\n    return '$(id)'")
+
+    assert result.output == "src/a b.py is changed at line 5"
+    assert desk.sh("tail -1 'src/a b.py'; stat -c %a 'src/a b.py'") == "    return '$(id)'\n755\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"old": "return 1", "new": "x"}, "in several places, at lines 2, 6;"),
+        ({"old": "return 2", "new": "x"}, "is not in"),
+        ({"old": "return  1", "new": "x"}, "other blanks"),
+        ({"old": "", "new": "x"}, "'old' is empty"),
+        ({"old": "def f", "new": "def f"}, "nothing would change"),
+        ({"new": "x"}, "give either"),
+        ({"old": "a", "new": "b", "patch": "c"}, "give either"),
+        ({"patch": "nonsense"}, "no unified diff"),
+        ({"patch": "@@ -1 +1 @@\n-def h():\n+x\n"}, "does not fit"),
+        ({"patch": "@@ -4 +4 @@\n-    return 1\n+x\n"}, "fits at lines 2, 6"),
+    ],
+)
+def test_what_is_not_clear_changes_nothing_and_is_explained(desk: Desk, args: dict[str, str], words: str) -> None:
+    result = desk("edit_file", path="src/a b.py", **args)
+
+    assert not result.success
+    assert words in result.error
+    assert desk.sh("cat 'src/a b.py'") == PROGRAM
+
+
+def test_everywhere_and_by_a_diff(desk: Desk) -> None:
+    assert desk("edit_file", path="src/a b.py", old="return 1", new="return 2", replace_all=True).success
+    diff = "@@ -50,2 +50,3 @@\n def g():\n-    return 2\n+    # é\n+    return 3\n"
+    assert desk("edit_file", path="src/a b.py", patch=diff).error == ""
+    assert desk.sh("cat 'src/a b.py'") == PROGRAM.replace("1", "2", 1).replace("return 1", "# é\n    return 3")
+
+
+def test_a_diff_of_many_files_fits_as_a_whole_or_changes_nothing(desk: Desk) -> None:
+    new = "--- /dev/null\n+++ b/new/n\n@@ -0,0 +1,2 @@\n+one\n+two\n\\ No newline at end of file\n"
+    change = "--- a/src/a b.py\n+++ b/src/a b.py\n@@ -1 +1 @@\n-def {}():\n+def h():\n"
+
+    refused = desk("patch", patch=new + change.format("zzz"))
+    applied = desk("patch", patch=new + change.format("f"))
+    again = desk("patch", patch=new)
+    removed = desk("patch", patch="--- a/n\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", workdir="new")
+
+    assert "does not fit" in refused.error
+    assert applied.output == "new/n is made\nsrc/a b.py is changed"
+    assert "is there already" in again.error
+    assert removed.output == "new/n is removed"
+    assert desk.sh("find . -type f; head -1 src/*") == "./src/a b.py\ndef h():\n"
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "out/x"])
+def test_a_diff_does_not_leave_the_workspace(desk: Desk, path: str) -> None:
+    desk.sh("ln -s .. out")
+
+    for form in (
+        f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n",
+        f"--- a/{path}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n",
+    ):
+        assert "outside the workspace" in desk("patch", patch=form).error
+
+
+def test_git_and_we_apply_the_same_diff(desk: Desk) -> None:
+    desk.sh("git init -q . && git add -A && git -c user.name=n -c user.email=e commit -qm one")
+    desk.sh("seq 30 > src/n; git add -A; git -c user.name=n -c user.email=e commit -qm two")
+    desk.sh("sed -i -e '3d;7s/$/ x/;29a new' src/n; echo more > 'src/o p'; rm 'src/a b.py'; git add -A")
+    diff = desk.sh("git diff --cached --no-renames > ../diff; cp -r src ../wanted; git reset -q --hard; cat ../diff")
+
+    assert desk("patch", patch=diff).error == ""
+    assert desk.sh("diff -r src ../wanted && echo same") == "same\n"
+
+
+def test_a_search_gives_lines_with_their_files(desk: Desk) -> None:
+    desk("write_file", path="x\ny.txt", content="a return 7 here\nno\n")
+    desk("write_file", path=".git/c", content="return 1\n")
+    desk("write_file", path="binary", content="cmV0dXJuIDEAcmV0dXJuIDEK", encoding="base64")
+
+    assert desk("search", pattern=r"return \d").output == (
+        "src/a b.py:2:    return 1\nsrc/a b.py:6:    return 1\nx\\ny.txt:1:a return 7 here"
+    )
+    assert desk("search", pattern="RETURN 1", ignore_case=True, glob="*.py").metadata["matches"] == 2
+    assert desk("search", pattern="return 7", context=1).output.endswith(":a return 7 here\nx\\ny.txt-2-no")
+    assert desk("search", pattern="f()", literal=True, path="src/a b.py").output == "src/a b.py:1:def f():"
+    assert desk("search", pattern="return", hidden=True, path=".git").output == ".git/c:1:return 1"
+    assert desk("search", pattern="nowhere").output == "(no line matches)"
+    assert desk("search", pattern="-v").success
+
+
+def test_a_search_that_finds_too_much_or_is_no_pattern_says_so(desk: Desk) -> None:
+    desk.sh("yes match | head -c 50000000 > many; printf 'long %060000000d\\nlong b\\n' 1 > long")
+
+    capped = desk("search", pattern="match", max_results=3)
+    long = desk("search", pattern="long")
+
+    assert (capped.metadata["matches"], capped.truncated) == (3, True)
+    assert "only the first 3 matches" in capped.output
+    assert (long.metadata["matches"], len(long.output) < 600) == (2, True)
+    for pattern in ("(", "[a", "a{2,1}", "(?=x)", "a\nb", "x\\n", ""):
+        assert not desk("search", pattern=pattern).success, pattern

@@ -1,0 +1,128 @@
+"""What tests of the environment ``swe`` share: repositories, wheels without an index, and one whole trajectory."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import hyperruntime as hr
+from hyperenvironment_swe import Swe
+from hyperruntime.git import git
+from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.rollout.environment import Item, Outcome, Verdict
+
+PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+Agent = Callable[[Lease, str], Awaitable[None]]
+
+
+def make_repository(where: Path, files: Mapping[str, str]) -> str:
+    """Return the commit of a new repository with some files."""
+    for name, text in files.items():
+        (where / name).parent.mkdir(parents=True, exist_ok=True)
+        (where / name).write_text(text)
+    git(["init", "-q", "--template=", "--initial-branch=main", "--", str(where)])
+    git(["-C", str(where), "add", "--all", "--force"])
+    git(["-C", str(where), "commit", "-q", "-m", "base"])
+    return git(["-C", str(where), "rev-parse", "HEAD"]).decode().strip()
+
+
+def make_wheelhouse(where: Path, names: tuple[str, ...]) -> Path:
+    """Make wheels of pure Python packages that this Python has installed: no index is needed."""
+    where.mkdir()
+    for name in names:
+        installed = distribution(name)
+        file = f"{installed.name.replace('-', '_')}-{installed.version}-py3-none-any.whl"
+        with zipfile.ZipFile(where / file, "w") as wheel:
+            for path in installed.files or ():
+                if not path.parts[0].startswith("..") and path.suffix != ".pyc":
+                    wheel.write(str(path.locate()), str(path))
+    return where
+
+
+def make_site(where: Path, names: tuple[str, ...] = PYTEST) -> Path:
+    """Make a directory of installed packages, as an image may bring them."""
+    for wheel in make_wheelhouse(where.with_name(f"{where.name}-wheels"), names).iterdir():
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(where)
+    return where
+
+
+def bash(script: str) -> Agent:
+    """Return an agent that runs one program in the repository's directory."""
+
+    async def agent(lease: Lease, repo_dir: str) -> None:
+        await lease.exec(["bash", "-c", script], workdir=repo_dir, timeout_s=60)
+
+    return agent
+
+
+def outcome(tool_calls: int = 1) -> Outcome:
+    """Return how an agent ended."""
+    return Outcome(messages=(), turns=1, tool_calls=tool_calls, stop_reason="finished")
+
+
+@attrs.frozen
+class Bench:
+    """Pools for agents and for judges, of one item's containers.
+
+    Attributes:
+        agents: slots of agents, several in a container.
+        judges: fresh containers.
+    """
+
+    environment: Swe
+    agents: SlotPool
+    judges: SlotPool
+
+    async def trajectory(self, item: Item, agent: Agent, *, tool_calls: int = 1) -> Verdict:
+        """Set up, let the agent work, judge."""
+        async with self.agents.lease(item.id) as lease:
+            meta = await self.environment.setup(item, lease)
+            await agent(lease, str(meta["repo_dir"]))
+            return await self.environment.verify(
+                item, outcome(tool_calls), lease, lambda spec=None: self.judges.lease(), meta
+            )
+
+
+async def open_bench(
+    stack: AsyncExitStack, runtime: hr.Runtime, base: hr.ContainerSpec, environment: Swe, item: Item
+) -> Bench:
+    """Open the pools that trajectories of an item need."""
+    spec = environment.spec(item, base, runtime.images)
+    agents = await stack.enter_async_context(SlotPool(runtime, PoolConfig(spec=spec, name="agents")))
+    judging = PoolConfig(spec=spec, name="judges", slots_per_container=1, min_containers=1, max_containers=4)
+    judges = await stack.enter_async_context(SlotPool(runtime, judging))
+    return Bench(environment, agents, judges)
+
+
+async def judge_all(
+    runtime: hr.Runtime, base: hr.ContainerSpec, environment: Swe, agents: Mapping[str, Agent], item_id: str = ""
+) -> dict[str, Verdict]:
+    """Let agents work at one item, one after the other, each in a slot of its own; return their verdicts."""
+    item = next(one for one in environment.items() if item_id in ("", one.id))
+    async with AsyncExitStack() as stack:
+        bench = await open_bench(stack, runtime, base, environment, item)
+        return {name: await bench.trajectory(item, agent) for name, agent in agents.items()}
+
+
+def with_site(base: hr.ContainerSpec, site: Path) -> hr.ContainerSpec:
+    """Return containers that have the packages of a directory."""
+    mount = hr.Mount(source=str(site), target="/opt/site")
+    return attrs.evolve(base, mounts=(mount,), env={"PYTHONPATH": "/opt/site"})
+
+
+def write_rows(path: Path, *rows: Mapping[str, Any]) -> str:
+    """Write rows, one JSON object to a line."""
+    import json
+
+    path.write_text("".join(json.dumps(row) + os.linesep for row in rows))
+    return str(path)
