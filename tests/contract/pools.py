@@ -1,0 +1,38 @@
+"""What the tests of pools share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import hyperruntime as hr
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test's coroutine."""
+    asyncio.run(work())
+
+
+def make_pool(runtime: hr.Runtime, image: str, **numbers: Any) -> hr.SlotPool:
+    """Return a pool of one container of three slots, where the engine has users, unless said otherwise."""
+    slots = {"slots_per_container": 3 if runtime.info.users else 1, "min_containers": 1, "max_containers": 1}
+    spec = numbers.pop("spec", None) or hr.ContainerSpec(image=image)
+    return hr.SlotPool(runtime, hr.PoolConfig(spec=spec, **{**slots, **numbers}))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so; the test's own limit is the deadline."""
+    while not true():
+        await asyncio.sleep(0.02)
+
+
+def containers(pool: hr.SlotPool) -> list[hr.Container]:
+    """Return the containers of a pool, for a look from inside as their main user."""
+    return [member.container for member in pool._fleet.roster]
+
+
+async def shell(lease: hr.Lease, text: str, *, timeout_s: float = 60) -> str:
+    """Run a script in a slot, which must succeed; return its output."""
+    result = await lease.exec(["bash", "-c", text], timeout_s=timeout_s)
+    return result.check().stdout.decode()

@@ -1,0 +1,164 @@
+"""R11, W5: whatever a slot leaves behind, the next lease finds nothing of it, or does not get the slot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.pool.sharing import UserKeeper
+from tests.contract.pools import containers, make_pool, run, shell
+
+pytestmark = pytest.mark.engine
+
+FILES = r"""
+touch .dot '..name' $'new\nline' ' -rf' $'\xff'
+mkdir -p frozen/inner && touch frozen/inner/file && chmod -R a-w frozen && chmod 000 frozen
+ln -s /etc link; ln -s / "$HOME/root"; mkfifo fifo
+python3 -c '
+import os
+for _ in range(3000):
+    os.mkdir("deep"); os.chdir("deep")
+'
+for place in /tmp /var/tmp /dev/shm /run/lock; do
+    mkdir -p "$place/mine/.inner" && echo secret >"$place/mine/.inner/file" && chmod 555 "$place/mine/.inner"
+    echo secret >"$place/.secret"; chmod 777 "$place/mine"
+done
+"""
+PROCESSES = r"""
+export MARK=left
+setsid sh -c 'trap "" TERM HUP INT; while :; do echo x >/tmp/again; sleep 0.05; done' >/dev/null 2>&1 &
+nohup setsid sleep 1000 >/dev/null 2>&1 &
+(sleep 1000 & exec setsid sleep 1001) >/dev/null 2>&1 &
+python3 -c '
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in range(3):
+            os.close(fd)
+        os.chdir("/")
+        time.sleep(1000)
+'
+"""
+OBJECTS = r"""
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+made = [libc.shmget(1, 4096, 0o1666), libc.semget(2, 1, 0o1666), libc.msgget(3, 0o1666), libc.shmget(0, 4096, 0o1600)]
+assert -1 not in made, made
+with open("/dev/shm/posix", "wb") as file:
+    file.write(b"secret")
+try:
+    os.close(os.open("/dev/mqueue/queue", os.O_CREAT | os.O_RDWR, 0o666))
+except OSError:
+    pass
+"""
+
+
+async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[str, hr.SlotPool, Any]:
+    """Return what the container shows of a slot's user after its reset."""
+    async with make_pool(runtime, image) as pool:
+        slot = await pool.acquire("untidy")
+        uid = (await shell(pool.lease_of(slot), "id -u")).strip()
+        await shell(pool.lease_of(slot), script)
+        await pool.release(slot)
+        await pool.settle()
+        status = pool.status()
+        assert (status.quarantined, status.free) == (0, status.total_slots)
+        async with pool.lease("tidy") as lease:
+            assert await shell(lease, "ls -A . ~ $TMPDIR | grep -v : | tr -d '\\n'") == ""
+        if status.reset == "replace":
+            assert slot.container not in {container.name for container in containers(pool)}
+            return "", pool, uid
+        look = f"""
+            find / -xdev -uid {uid} 2>/dev/null; find /dev/shm /dev/mqueue /tmp -uid {uid} 2>/dev/null
+            ps -axo uid=,args= | grep '^ *{uid} '; cat /proc/sysvipc/* | grep ' {uid} '
+            ls -A /tmp /var/tmp /dev/shm /run/lock | grep -v :
+        """
+        shown = containers(pool)[0].exec(["sh", "-c", look]).stdout.decode().strip()
+    return shown, pool, uid
+
+
+@pytest.mark.parametrize(
+    "script", [FILES, PROCESSES, f"python3 - <<'END'\n{OBJECTS}\nEND"], ids=("files", "daemons", "ipc")
+)
+def test_w5_nothing_of_a_lease_is_left_after_its_reset(runtime: hr.Runtime, base_image: str, script: str) -> None:
+    async def work() -> None:
+        shown, _, _ = await leave_and_look(runtime, base_image, script)
+        assert shown == ""
+
+    run(work)
+
+
+def test_r11_a_fork_bomb_ends_with_its_lease_and_troubles_no_sibling(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, pids_per_slot=40, max_containers=2) as pool:
+            bomber, sibling = await pool.acquire("bomber"), await pool.acquire("sibling")
+            bomb = "b() { b | b & }; b 2>/dev/null; sleep 0.5"
+            await pool.lease_of(bomber).exec(["bash", "-c", bomb], timeout_s=20)
+            assert (await shell(pool.lease_of(sibling), "for n in 1 2 3 4 5; do /bin/echo $n; done")).split() == list(
+                "12345"
+            )
+            await pool.release(bomber)
+            await pool.settle()
+            assert pool.status().quarantined == 0
+            assert pool.status().leased == 1
+            again = await pool.acquire("next")
+            assert (await shell(pool.lease_of(again), "ps -axo args= | grep -c '[b] | b' || true")).strip() == "0"
+
+    run(work)
+
+
+def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_replaced(
+    runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that nobody can remove stands for whatever a kernel may keep."""
+    if not runtime.info.users:
+        with pytest.raises(UnsupportedOptionError, match="user"):
+            runtime.container(hr.ContainerSpec(image=base_image, user="65534:65534"))
+        return
+
+    async def work() -> None:
+        async with make_pool(runtime, base_image, max_containers=2) as pool:
+            spoilt, sibling = await pool.acquire("spoilt"), await pool.acquire("sibling")
+            uid = (await shell(pool.lease_of(spoilt), "id -u")).strip()
+            keep = f"touch /tmp/kept && chown {uid} /tmp/kept"
+            containers(pool)[0].exec(["sh", "-c", keep])
+            monkeypatch.setattr("hyperruntime.pool.inside.REMOVE_OWN", "true")
+            await pool.release(spoilt)
+            await pool.settle()
+            assert pool.status().quarantined == 1
+            assert (await shell(pool.lease_of(sibling), "echo fine")) == "fine\n"
+            other = await pool.acquire("other")
+            assert other.container != spoilt.container
+            await pool.release(sibling)
+            while spoilt.container in {container.name for container in containers(pool)}:
+                await asyncio.sleep(0.02)
+
+    run(work)
+
+
+def test_w8_what_an_image_lets_anybody_write_is_no_way_from_one_slot_to_another(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    if not runtime.info.users:
+        assert hr.PoolConfig(spec=hr.ContainerSpec(image=base_image)).slots_per_container is None
+        return
+    with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+        loose = "mkdir -m 777 /srv/open && touch /srv/open/file /srv/file && chmod 666 /srv/open/file /srv/file"
+        container.exec(["sh", "-c", loose]).check()
+        config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=2)
+        from hyperruntime.pool.config import make_plan
+
+        plan = make_plan(config, users=True, driver=runtime.name)
+        first, second = UserKeeper(config, plan).prepare(container)
+        as_first = {"user": first.user, "workdir": first.workspace}
+        assert container.exec(["sh", "-c", "echo x >/srv/file"], **as_first).exit_code != 0
+        assert container.exec(["sh", "-c", "echo x >/srv/open/file"], **as_first).exit_code != 0
+        container.exec(["sh", "-c", "echo mine >/srv/open/mine"], **as_first).check()
+        theft = ["sh", "-c", "mv /srv/open/mine /srv/open/yours; rm -f /srv/open/yours"]
+        container.exec(theft, user=second.user, workdir=second.workspace)
+        assert container.exec(["cat", "/srv/open/mine"], **as_first).stdout == b"mine\n"
