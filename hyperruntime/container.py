@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import BinaryIO
@@ -16,6 +16,7 @@ from typing import BinaryIO
 import attrs
 
 from hyperruntime import transfer
+from hyperruntime.bell import Bell
 from hyperruntime.cancellation import run_cancellable
 from hyperruntime.driver import Driver, Launch, LiveContainer, PostMortem
 from hyperruntime.errors import (
@@ -74,6 +75,7 @@ class Container:
         self._threads: ThreadPoolExecutor | None = None
         self._undertaker: threading.Thread | None = None
         self._watch: Watch | None = None
+        self._end_bell = Bell()
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
@@ -103,6 +105,23 @@ class Container:
     def exchange(self) -> Mount:
         """The private directory that it has read-only: what is made there on the host is inside at once."""
         return Mount(source=self._exchange, target=EXCHANGE_TARGET)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can run commands, as far as is known; known at once when it ends, and free to ask."""
+        ended_by_us = self._watch is not None and bool(self._watch.verdict)
+        return not (self._closed or self._lost or ended_by_us or self._end_bell.has_rung)
+
+    def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Let ``listener`` be called once when the container has ended, by whatever; return what takes that back.
+
+        It is called at once where that has happened already, else by a thread of this library, and must not block.
+        """
+        return self._end_bell.listen(listener)
+
+    async def ended(self) -> None:
+        """Wait until the container has ended, by whatever."""
+        await self._end_bell.heard()
 
     def exec(
         self,
@@ -331,7 +350,8 @@ class Container:
 
     def _start_session(self, user: str | None) -> Session:
         shell = self._live.shell if user is None else self._live.open_shell(user)
-        session = Session(shell, self._exchange, EXCHANGE_TARGET, self._numbers, on_death=self._live.observe)
+        ended = self._end_bell.ring if user is None else lambda: None
+        session = Session(shell, self._exchange, EXCHANGE_TARGET, self._numbers, self._live.observe, ended)
         release_on_fork(session)
         if not session.start(_START_TIMEOUT_S):
             text = session.error_text()

@@ -108,6 +108,7 @@ class Session:
         inside: str,
         numbers: TagNumbers,
         on_death: Callable[[], None] = lambda: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Take over a shell that was just attached.
 
@@ -117,9 +118,10 @@ class Session:
             inside: where it is mounted in the container.
             numbers: the container's counters.
             on_death: called at once when a lane is seen to be dead, by the thread that sees it.
+            on_lost: called once when the shell has ended, by whatever.
         """
         self.lost = threading.Event()
-        self.on_death = on_death
+        self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
         self._shell, self._inside, self._numbers = shell, inside, numbers
         self._lanes = LanePool(exchange, self._request_lane)
@@ -339,6 +341,7 @@ class Session:
             for lane in self._lanes.all():
                 lane.hang_up()
             self._shell.close_output()
+            self._on_lost()
 
     def _serve_streams(self) -> None:
         partial = {self._shell.output: b"", self._shell.errors: b""}
