@@ -41,9 +41,13 @@ class Bell:
         """Wait until it rings."""
         loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
+        def settle() -> None:
+            if not future.done():
+                future.set_result(None)
+
         def tell() -> None:
             try:
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+                loop.call_soon_threadsafe(settle)
             except RuntimeError:
                 pass  # the loop is closed, and nobody waits
 
