@@ -34,6 +34,7 @@ _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
 _END_USER_S = 10.0
 _DYING_S = 0.3
+_LEAVING_S = 0.001  # in which idle lanes hear that nobody needs them
 _FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
 
 
@@ -171,20 +172,20 @@ class Session:
         """
         self._lanes.forget(user.uid)
         words, deadline = f"{user.uid} {user.gid}", time.monotonic() + _END_USER_S
-        gone = self._is_alone(words)
+        gone = self._is_alone(words, _LEAVING_S)
         while not gone and not self.lost.is_set() and time.monotonic() < deadline:
-            gone = self._end_themselves(user) and self._is_alone(words)
+            gone = self._end_themselves(user) and self._is_alone(words, _DYING_S)
             gone = gone or self._ask("reap", words, _END_USER_S) == 0
         self._lanes.forget(user.uid)
         return gone
 
-    def _is_alone(self, words: str) -> bool:
+    def _is_alone(self, words: str, patience_s: float) -> bool:
         """Tell whether no process has a uid; what has just been ended takes a moment to be gone."""
         if not self._switch or self._switch < _FIRST_SWITCH:
             return False
         pause_s = 0.0005
         while self._ask("alone", words, _DYING_S) != 0:
-            if pause_s > _DYING_S:
+            if pause_s > patience_s:
                 return False
             time.sleep(pause_s)
             pause_s *= 2
