@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import BinaryIO
@@ -17,31 +17,22 @@ import attrs
 
 from hyperruntime import transfer
 from hyperruntime.cancellation import run_cancellable
-from hyperruntime.driver import Driver, Launch, LiveContainer, PostMortem
-from hyperruntime.errors import (
-    ContainerLostError,
-    ContainerStateError,
-    ExecLostError,
-    HyperRuntimeError,
-    SpecError,
-    UnsupportedOptionError,
-)
+from hyperruntime.driver import Driver, Launch, LiveContainer
+from hyperruntime.errors import SpecError
 from hyperruntime.exchange import EXCHANGE_TARGET, make_exchange
-from hyperruntime.execution import KILLED_EXIT_CODE, Execution, OutputCallback
-from hyperruntime.feed import CallerError, Feed
+from hyperruntime.execution import ExecOptions, Execution, OutputCallback
 from hyperruntime.gpus import GpuGrant
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import Owner, release_on_fork
+from hyperruntime.owner import Owner
 from hyperruntime.runas import RunAs
 from hyperruntime.script import export_script, make_request, shell_keeps
-from hyperruntime.session import Session, TagNumbers
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount, check_user
+from hyperruntime.sessions import Home, Sessions
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 from hyperruntime.watchdog import Watch, split_limits, unwatch, watch_container
 
 log = get_logger(__name__)
 
-_START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
 _ASYNC_THREADS = 64
@@ -63,14 +54,10 @@ class Container:
         Raises:
             HyperRuntimeError: it cannot be started; which error says why.
         """
-        self.spec, self._engine = spec, driver.name
+        self.spec = spec
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._numbers = TagNumbers()
-        self._sessions: dict[str | None, Session] = {}
-        self._closed = False
-        self._lost: ContainerLostError | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._undertaker: threading.Thread | None = None
         self._watch: Watch | None = None
@@ -79,6 +66,9 @@ class Container:
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._exchange = make_exchange(self._dir, export_script(early_env))
+        self._sessions = Sessions(
+            Home(name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, bury=self._bury)
+        )
         started = time.monotonic()
         try:
             limits, watched = split_limits(spec, driver.probe())
@@ -90,9 +80,9 @@ class Container:
                 private_dir=self._dir,
             )
             self._live: LiveContainer = driver.launch(launch)
-            self._start_session(None)
+            self._sessions.begin(self._live)
             self._live.observe()
-            self._watch = watch_container(watched, launch, driver.name, self._live)
+            self._watch = self._sessions.watch = watch_container(watched, launch, driver.name, self._live)
             self._gpus.check(self.exec)
         except BaseException:
             self.close()
@@ -103,6 +93,22 @@ class Container:
     def exchange(self) -> Mount:
         """The private directory that it has read-only: what is made there on the host is inside at once."""
         return Mount(source=self._exchange, target=EXCHANGE_TARGET)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can run commands, as far as is known; known at once when it ends, and free to ask."""
+        return self._sessions.is_alive
+
+    def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Let ``listener`` be called once when the container has ended, by whatever; return what takes that back.
+
+        It is called at once where that has happened already, else by a thread of this library, and must not block.
+        """
+        return self._sessions.bell.listen(listener)
+
+    async def ended(self) -> None:
+        """Wait until the container has ended, by whatever."""
+        await self._sessions.bell.heard()
 
     def exec(
         self,
@@ -115,6 +121,7 @@ class Container:
         input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        group: str | None = None,
     ) -> ExecResult:
         """Run a command to its end and return how it ended; a non-zero code is a result.
 
@@ -131,6 +138,7 @@ class Container:
             input: bytes, or a binary file that is read as the command takes it; None is an empty input.
             on_output: called as ``on_output("stdout" | "stderr", chunk)`` while it runs, in this thread.
             output_limit_bytes: of each stream; past it head and tail are kept.
+            group: a name; what all execs of a group have started is ended by :meth:`end_group`.
 
         Returns:
             The result; 127 for a missing program, 126 for one that cannot be executed, 128+n for a death by
@@ -144,10 +152,8 @@ class Container:
             UnsupportedOptionError: ``user`` is a RunAs, and the engine has no other users or the container's is not
                 root.
         """
-        execution = self._execution(
-            args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes, cancel_fd=None
-        )
-        return self._run(execution)
+        options = self._options(timeout_s, input, on_output, output_limit_bytes, user, group)
+        return self._run(args, env, workdir, options)
 
     async def aexec(
         self,
@@ -160,15 +166,17 @@ class Container:
         input: bytes | BinaryIO | None = None,  # noqa: A002 - as in exec
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        group: str | None = None,
     ) -> ExecResult:
         """Do what :meth:`exec` does without blocking the event loop; cancelling ends what the command started.
 
         At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
         thread.
         """
-        execution_args = (args, timeout_s, env, workdir, user, input, on_output, output_limit_bytes)
+        options = self._options(timeout_s, input, on_output, output_limit_bytes, user, group)
         return await run_cancellable(
-            self._pool(), lambda cancel_fd: self._run(self._execution(*execution_args, cancel_fd=cancel_fd))
+            self._pool(),
+            lambda cancel_fd: self._run(args, env, workdir, attrs.evolve(options, cancel_fd=cancel_fd)),
         )
 
     def end_user(self, user: RunAs) -> bool:
@@ -176,13 +184,14 @@ class Container:
 
         Takes a few milliseconds; a fork loop is stopped with everything else in the container for a moment.
         """
-        main = self._session(None)
-        ended = main.end_user(user)
-        with self._lock:
-            own = self._sessions.get(str(user))
-        if own is not None:
-            self._drop_session(str(user), own)
-        return ended
+        return self._sessions.end_user(user)
+
+    def end_group(self, group: str) -> bool:
+        """Kill what the commands of a group have started and what of it still lives; tell whether none is left.
+
+        Also what they left in the background. A command of the group that runs ends by SIGKILL: exit code 137.
+        """
+        return self._sessions.end_group(group)
 
     def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file, link or directory of the host to exactly the path ``target`` inside.
@@ -223,20 +232,21 @@ class Container:
             self._undertaker.join()
 
     def _close(self, timeout_s: float) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            sessions = dict(self._sessions)
+        if self._sessions.close():
+            return
         try:
             if live := getattr(self, "_live", None):
-                self._end(live, sessions, timeout_s)
+                self._sessions.end(live, timeout_s)
         finally:
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
             unwatch(self._watch)
             self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
+
+    def _bury(self) -> None:
+        self._undertaker = threading.Thread(target=self._close, args=(_LOST_TIMEOUT_S,))
+        self._undertaker.start()
 
     def __enter__(self) -> Container:
         """Return itself."""
@@ -248,147 +258,42 @@ class Container:
         """Close it, whatever happened."""
         self.close()
 
-    def _end(self, live: LiveContainer, sessions: Mapping[str | None, Session], timeout_s: float) -> None:
-        main = sessions.get(None)
-        ended = main is not None and main.close(timeout_s)
-        if not ended:
-            live.remove()
-        for user, session in sessions.items():
-            if user is not None:
-                session.close(0.5)
-            session.abandon()
-        if main is None:
-            live.shell.close()
-            live.shell.close_output()
-
-    def _execution(
+    def _options(
         self,
-        args: Sequence[str | bytes],
         timeout_s: float | None,
-        env: Mapping[str, str] | None,
-        workdir: str | None,
-        user: str | RunAs | None,
         source: bytes | BinaryIO | None,
         on_output: OutputCallback | None,
         output_limit_bytes: int,
-        cancel_fd: int | None,
-    ) -> Execution:
+        user: str | RunAs | None,
+        group: str | None,
+    ) -> ExecOptions:
         if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise SpecError("timeout_s", timeout_s, "a positive number of seconds, or None")
         if output_limit_bytes < 2:
             raise SpecError("output_limit_bytes", output_limit_bytes, "at least 2")
-        extra = {**self._late_env, **self._live.exec_env, **(env or {})}
-        request = make_request(args, env=extra, workdir=workdir, has_input=source is not None)
-        return Execution(
-            self._session_for(user),
-            request,
-            user=user if isinstance(user, RunAs) else None,
+        return ExecOptions(
             timeout_s=timeout_s,
-            feed=None if source is None else Feed(source),
+            source=source,
             on_output=on_output,
             output_limit_bytes=output_limit_bytes,
-            cancel_fd=cancel_fd,
+            user=user,
+            group=group,
         )
 
-    def _run(self, execution: Execution) -> ExecResult:
-        try:
-            result = execution.run()
-            if result.exit_code == KILLED_EXIT_CODE:
-                self._live.observe()
-            return result
-        except CallerError as error:
-            raise error.cause from None
-        except ContainerLostError as error:
-            raise self._lose(error, execution.session) from None
-
-    def _session_for(self, user: str | RunAs | None) -> Session:
-        """Return the session whose lanes run as a user: the main one where it can switch to a RunAs."""
-        if not isinstance(user, RunAs):
-            return self._session(user)
-        main = self._session(None)
-        switches = main.switches_users()
-        if switches is None:
-            why = "only root starts other users, and the container's user is not root; leave ContainerSpec.user at None"
-            raise UnsupportedOptionError(self._engine, "user", why)
-        return main if switches else self._session(str(user))
-
-    def _session(self, user: str | None) -> Session:
-        key = None if user == self.spec.user else user
-        if os.getpid() != self._pid:
-            raise ContainerStateError(f"container {self.name} is of process {self._pid}; a forked child starts its own")
-        if self._watch is not None and self._watch.verdict and not self._closed:
-            raise self._lose(ContainerLostError("the container has ended"), self._sessions[None])
-        with self._lock:
-            if self._lost is not None:
-                raise ContainerLostError(str(self._lost), self._lost.post_mortem)
-            if self._closed:
-                raise ContainerStateError(f"container {self.name} is closed; start another one")
-            if key in self._sessions:
-                return self._sessions[key]
-        if key is not None:
-            check_user(key)
-        return self._start_session(key)
-
-    def _start_session(self, user: str | None) -> Session:
-        shell = self._live.shell if user is None else self._live.open_shell(user)
-        session = Session(shell, self._exchange, EXCHANGE_TARGET, self._numbers, on_death=self._live.observe)
-        release_on_fork(session)
-        if not session.start(_START_TIMEOUT_S):
-            text = session.error_text()
-            session.close(0.5)
-            error = self._live.explain_start_failure(text, user)
-            session.abandon()
-            raise error
-        with self._lock:
-            known = self._sessions.setdefault(user, session)
-        if known is not session:
-            session.close(1)
-            session.abandon()
-        return known
-
-    def _lose(self, error: ContainerLostError, session: Session) -> HyperRuntimeError:
-        """Return the error with a post-mortem, and give the container up: made once, told to all.
-
-        Another user's shell may end alone, for that user may kill it: then only that shell is given up.
-        """
-        with self._lock:
-            users = [user for user, known in self._sessions.items() if known is session and user is not None]
-            main = self._sessions.get(None)
-        if users and main is not None and main.responds():
-            self._drop_session(users[0], session)
-            return ExecLostError(
-                f"the shell of user {users[0]!r} in {self.name} ended while a command ran in it, so its result is not "
-                "known; the next command gets a new one"
-            )
-        with self._lock:
-            if self._closed and self._lost is None:
-                return ContainerLostError(f"container {self.name} was closed while a command ran in it")
-            if self._lost is None:
-                verdict, limit = (self._watch.verdict, self._watch.limit) if self._watch is not None else ("", "")
-                post_mortem: PostMortem = attrs.evolve(self._live.post_mortem(), ended_by=verdict, limit=limit)
-                self._lost = ContainerLostError(
-                    f"{error} ({self.name}: {post_mortem}); start another container", post_mortem
-                )
-                log.warning("container lost", name=self.name, state=post_mortem.state, oom=post_mortem.oom_killed)
-                # Its removal may take seconds on a machine it has brought down; the caller shall not wait.
-                self._undertaker = threading.Thread(target=self._close, args=(_LOST_TIMEOUT_S,))
-                self._undertaker.start()
-            lost = self._lost
-        return ContainerLostError(str(lost), lost.post_mortem)
-
-    def _drop_session(self, user: str, session: Session) -> None:
-        with self._lock:
-            if self._sessions.get(user) is session:
-                del self._sessions[user]
-        session.close(0.5)
-        session.abandon()
+    def _run(
+        self,
+        args: Sequence[str | bytes],
+        env: Mapping[str, str] | None,
+        workdir: str | None,
+        options: ExecOptions,
+    ) -> ExecResult:
+        extra = {**self._late_env, **self._live.exec_env, **(env or {})}
+        request = make_request(args, env=extra, workdir=workdir, has_input=options.source is not None)
+        return self._sessions.run(Execution(self._sessions.find(options.user), request, options))
 
     def _pool(self) -> ThreadPoolExecutor:
+        self._sessions.check_open()
         with self._lock:
-            if self._lost is not None:
-                raise ContainerLostError(str(self._lost), self._lost.post_mortem)
-            if self._closed:
-                raise ContainerStateError(f"container {self.name} is closed; start another one")
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
             return self._threads

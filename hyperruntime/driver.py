@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import attrs
 
-from hyperruntime.session import AttachedShell
+from hyperruntime.attached import AttachedShell
 from hyperruntime.spec import ContainerSpec, Mount
 
 Enforcement = Literal["cgroup", "rlimit", "no"]

@@ -17,15 +17,24 @@ _MAX_BATCH = 64
 
 @attrs.frozen
 class Tree:
-    """What one exec started.
+    """What one exec started, or many.
 
     Attributes:
         group: process group of its lane inside the container, or 0.
-        tag_bytes: the hard RSS limit that marks it.
+        least_bytes: the hard RSS limit that marks it; of many the least one.
+        most_bytes: the same, of many the greatest one.
     """
 
     group: int
-    tag_bytes: int
+    least_bytes: int
+    most_bytes: int
+
+    def word(self, *, groups: bool) -> str:
+        """Return it as the supervisor takes it."""
+        marks = (
+            f"{self.least_bytes}" if self.least_bytes == self.most_bytes else f"{self.least_bytes}-{self.most_bytes}"
+        )
+        return f"{self.group if groups else 0}:{marks}"
 
 
 Ask = Callable[[str, str, float], int | None]
@@ -74,7 +83,9 @@ class TreeEnder:
 
         The third round stops everything for the moment of the sweep, which leaves nowhere to run to.
         """
-        words = " ".join(f"{tree.group if self.private_groups else 0}:{tree.tag_bytes}" for tree in trees)
+        words = " ".join(tree.word(groups=self.private_groups) for tree in trees)
+        limits = [(tree.least_bytes, tree.most_bytes) for tree in trees]
+        groups = self.private_groups and all(tree.group for tree in trees)
         deadline = time.monotonic() + _GIVE_UP_S
         verbs = iter(("kill", "kill"))
         seen = clean = 0
@@ -83,7 +94,7 @@ class TreeEnder:
             if left == 0:
                 return True
             if left is None and not self._is_lost():
-                found = kill_limited([tree.tag_bytes for tree in trees], groups=self.private_groups)
+                found = kill_limited(limits, groups=groups)
                 seen, clean = seen + found, 0 if found else clean + 1
                 if seen and clean >= 2:
                     return True

@@ -13,7 +13,9 @@ import os
 import select
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import BinaryIO, Literal
+
+import attrs
 
 from hyperruntime.errors import ContainerLostError, ExecStartError, StorageError, WorkdirNotFoundError
 from hyperruntime.feed import CallerError, Feed
@@ -23,7 +25,7 @@ from hyperruntime.output import OutputBuffer
 from hyperruntime.runas import RunAs
 from hyperruntime.script import ExecRequest, lane_script
 from hyperruntime.session import Session
-from hyperruntime.spec import ExecResult
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 from hyperruntime.stdin import Stdin, widen
 
 log = get_logger(__name__)
@@ -56,39 +58,42 @@ class _End(enum.Enum):
     NO_USER = enum.auto()  # its user's numbers are none of this container's
 
 
+@attrs.frozen(kw_only=True)
+class ExecOptions:
+    """How a command runs, beside what runs.
+
+    Attributes:
+        timeout_s: seconds until everything it started is ended; None is never.
+        source: what its standard input is fed from.
+        on_output: called with each chunk while it runs.
+        output_limit_bytes: how much of each stream is kept.
+        cancel_fd: becomes readable when the caller gives up.
+        user: as whom it runs.
+        group: by which name it is ended together with others.
+    """
+
+    timeout_s: float | None = None
+    source: bytes | BinaryIO | None = None
+    on_output: OutputCallback | None = None
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    cancel_fd: int | None = None
+    user: str | RunAs | None = None
+    group: str | None = None
+
+
 class Execution:
     """One command, from its request to its result; used once, by one thread."""
 
-    def __init__(
-        self,
-        session: Session,
-        request: ExecRequest,
-        *,
-        timeout_s: float | None,
-        feed: Feed | None,
-        on_output: OutputCallback | None,
-        output_limit_bytes: int,
-        cancel_fd: int | None = None,
-        user: RunAs | None = None,
-    ) -> None:
-        """Prepare; nothing runs yet.
-
-        Args:
-            session: where it runs.
-            request: what runs.
-            timeout_s: seconds until everything it started is ended.
-            feed: what its standard input is fed from; closed at the end.
-            on_output: called with each chunk while it runs.
-            output_limit_bytes: how much of each stream is kept.
-            cancel_fd: becomes readable when the caller gives up.
-            user: as whom it runs; None is the session's own user.
-        """
+    def __init__(self, session: Session, request: ExecRequest, options: ExecOptions) -> None:
+        """Prepare; nothing runs yet."""
         self.session = session
-        self._request, self._feed, self._on_output = request, feed, on_output
-        self._timeout_s, self._cancel_fd, self._user = timeout_s, cancel_fd, user
+        self._request, self._on_output, self._group = request, options.on_output, options.group
+        self._feed = None if options.source is None else Feed(options.source)
+        self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
+        self._user = options.user if isinstance(options.user, RunAs) else None
         self._buffers: dict[Stream, OutputBuffer] = {
-            "stdout": OutputBuffer(output_limit_bytes),
-            "stderr": OutputBuffer(output_limit_bytes),
+            "stdout": OutputBuffer(options.output_limit_bytes),
+            "stderr": OutputBuffer(options.output_limit_bytes),
         }
         self._streams: dict[int, Stream] = {}
         self._wide: set[int] = set()
@@ -133,7 +138,7 @@ class Execution:
         except OSError as error:
             raise _storage_error(error) from error
         try:
-            self._lane, self._tag_kib = lane, self.session.next_tag_kib()
+            self._lane, self._tag_kib = lane, self.session.next_tag_kib(self._group)
             self._open(lane)
             self._wait()
             reusable = self._finish()
@@ -327,14 +332,14 @@ class Execution:
         self._streams.clear()
 
     def _end_tree(self) -> None:
-        if not self.session.end_tree(self._lane, self._tag_kib):
+        if not self.session.end_tree(self._lane.group, self._tag_kib):
             raise ContainerLostError(
                 f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended, "
                 "so its container was given up"
             )
 
     def _abort(self) -> None:
-        if not self.session.end_tree(self._lane, self._tag_kib):
+        if not self.session.end_tree(self._lane.group, self._tag_kib):
             log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
 
     def _close_streams(self) -> None:

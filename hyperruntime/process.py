@@ -7,6 +7,7 @@ Every process gets its own session, so that a signal to our process group never 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import IO
 import attrs
 
 _TAIL_BYTES = 64 * 1024
+_RSS_LIMIT = re.compile(rb"Max resident set +\S+ +(\d+) ")
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 HostProcess = subprocess.Popen[bytes]
@@ -226,19 +228,21 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def kill_limited(rss_limits: Collection[int], *, groups: bool) -> int:
-    """Kill every living process of this machine whose hard RSS limit is one of these; return how many were found.
+def kill_limited(rss_limits: Collection[tuple[int, int]], *, groups: bool) -> int:
+    """Kill every living process of this machine whose hard RSS limit is in one of these; return how many were found.
 
     Args:
-        rss_limits: numbers of bytes that nothing else has; see :func:`hyperruntime.script.lane_script`.
+        rss_limits: least and greatest number of bytes, which nothing else has; see
+            :func:`hyperruntime.script.lane_script`.
         groups: whether to kill their process groups too, which takes a whole fork loop at one stroke.
     """
-    found, marks = 0, tuple(b" %d " % limit for limit in rss_limits)
+    found = 0
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        limits = _read_proc(name, "limits")
-        if not any(mark in limits for mark in marks) or _is_dead(name):
+        match = _RSS_LIMIT.search(_read_proc(name, "limits"))
+        limit = int(match[1]) if match else -1
+        if not any(least <= limit <= most for least, most in rss_limits) or _is_dead(name):
             continue
         found += 1
         try:

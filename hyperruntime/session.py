@@ -9,16 +9,13 @@ that background processes hold on to. Design: docs/decisions/0002-exec.md.
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
-import attrs
-
+from hyperruntime.attached import AttachedShell
 from hyperruntime.ending import Tree, TreeEnder
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.lane import Lane
@@ -26,6 +23,7 @@ from hyperruntime.lanes import LanePool
 from hyperruntime.logs import get_logger
 from hyperruntime.runas import RunAs
 from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
+from hyperruntime.tags import TagNumbers, TagSeries
 
 log = get_logger(__name__)
 
@@ -34,62 +32,10 @@ _TAIL_LINES = 20
 _MAX_DRAINS = 256
 _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
-_TAG_SPACE = 2**44
 _END_USER_S = 10.0
 _DYING_S = 0.3
+_LEAVING_S = 0.001  # in which idle lanes hear that nobody needs them
 _FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
-
-
-class AttachedShell(Protocol):
-    """A live ``/bin/sh`` inside a container, attached by pipes; :class:`subprocess.Popen` as drivers start it.
-
-    ``input``, ``output`` and ``errors`` are descriptors; closing ``input`` ends the shell.
-    """
-
-    @property
-    def input(self) -> int:
-        """Descriptor that feeds the shell."""
-        ...
-
-    @property
-    def output(self) -> int:
-        """Descriptor of what the shell prints."""
-        ...
-
-    @property
-    def errors(self) -> int:
-        """Descriptor of what the engine says."""
-        ...
-
-    def close_input(self) -> None:
-        """Let the shell read end-of-file; may be called again."""
-        ...
-
-    def wait(self, timeout_s: float) -> int | None:
-        """Return the attached process's exit code, or None while it runs."""
-        ...
-
-    def close(self) -> None:
-        """End the attached process if it still runs."""
-        ...
-
-    def close_output(self) -> None:
-        """Close the output descriptors, once nobody reads them."""
-        ...
-
-
-@attrs.define
-class TagNumbers:
-    """Numbers for tags, shared by a container's sessions; its tags are no other container's either."""
-
-    _tag: int = attrs.field(factory=lambda: secrets.randbelow(_TAG_SPACE))
-    _lock: threading.Lock = attrs.field(factory=threading.Lock)
-
-    def next_tag(self) -> int:
-        """Return a tag number."""
-        with self._lock:
-            self._tag += 1
-            return self._tag
 
 
 class Session:
@@ -108,6 +54,7 @@ class Session:
         inside: str,
         numbers: TagNumbers,
         on_death: Callable[[], None] = lambda: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Take over a shell that was just attached.
 
@@ -117,9 +64,10 @@ class Session:
             inside: where it is mounted in the container.
             numbers: the container's counters.
             on_death: called at once when a lane is seen to be dead, by the thread that sees it.
+            on_lost: called once when the shell has ended, by whatever.
         """
         self.lost = threading.Event()
-        self.on_death = on_death
+        self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
         self._shell, self._inside, self._numbers = shell, inside, numbers
         self._lanes = LanePool(exchange, self._request_lane)
@@ -183,9 +131,10 @@ class Session:
         as_user = f" {lane.user.uid} {lane.user.gid}" if lane.user is not None and self._switch else ""
         self._send(f"lane {lane.name}{as_user}\n")
 
-    def next_tag_kib(self) -> int:
-        """Return the mark of the next exec (KiB of its hard RSS limit)."""
-        return self._tag_base_kib - self._numbers.next_tag()
+    def next_tag_kib(self, source: str | TagSeries | None = None) -> int:
+        """Return the mark of the next exec (KiB of its hard RSS limit), of a group or series where there is one."""
+        number = source.next() if isinstance(source, TagSeries) else self._numbers.next(source)
+        return self._tag_base_kib - number
 
     def drain(self, descriptor: int) -> None:
         """Read and drop what arrives on a descriptor until it ends, then close it."""
@@ -198,9 +147,22 @@ class Session:
         else:
             self._wake()
 
-    def end_tree(self, lane: Lane, tag_kib: int) -> bool:
-        """End every process that an exec started; return whether none is left."""
-        return self._ender.end(Tree(lane.group, tag_bytes(tag_kib)))
+    def end_tree(self, group: int, tag_kib: int) -> bool:
+        """End every process that an exec started; return whether none is left.
+
+        Args:
+            group: process group that is the exec's own, or 0.
+            tag_kib: its mark.
+        """
+        return self._ender.end(Tree(group, tag_bytes(tag_kib), tag_bytes(tag_kib)))
+
+    def end_series(self, series: Iterable[TagSeries]) -> bool:
+        """End every process that all execs of these series started; return whether none is left."""
+        base = self._tag_base_kib
+        spans = [span for one in series for span in one.spans()]
+        trees = [Tree(0, tag_bytes(base - last), tag_bytes(base - first)) for first, last in spans]
+        ended = [self._ender.end(tree) for tree in trees]  # all of them, though one may fail
+        return all(ended)
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and forget its lanes; return whether none is left.
@@ -210,20 +172,20 @@ class Session:
         """
         self._lanes.forget(user.uid)
         words, deadline = f"{user.uid} {user.gid}", time.monotonic() + _END_USER_S
-        gone = self._is_alone(words)
+        gone = self._is_alone(words, _LEAVING_S)
         while not gone and not self.lost.is_set() and time.monotonic() < deadline:
-            gone = self._end_themselves(user) and self._is_alone(words)
+            gone = self._end_themselves(user) and self._is_alone(words, _DYING_S)
             gone = gone or self._ask("reap", words, _END_USER_S) == 0
         self._lanes.forget(user.uid)
         return gone
 
-    def _is_alone(self, words: str) -> bool:
+    def _is_alone(self, words: str, patience_s: float) -> bool:
         """Tell whether no process has a uid; what has just been ended takes a moment to be gone."""
         if not self._switch or self._switch < _FIRST_SWITCH:
             return False
         pause_s = 0.0005
         while self._ask("alone", words, _DYING_S) != 0:
-            if pause_s > _DYING_S:
+            if pause_s > patience_s:
                 return False
             time.sleep(pause_s)
             pause_s *= 2
@@ -287,7 +249,7 @@ class Session:
 
     def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
         """Send a request and return the number it is answered with, or None when none comes in time."""
-        key = str(self._numbers.next_tag())
+        key = str(self._numbers.take(1))
         deadline = time.monotonic() + timeout_s
         with self._answered:
             self._answers[key] = None
@@ -339,6 +301,7 @@ class Session:
             for lane in self._lanes.all():
                 lane.hang_up()
             self._shell.close_output()
+            self._on_lost()
 
     def _serve_streams(self) -> None:
         partial = {self._shell.output: b"", self._shell.errors: b""}

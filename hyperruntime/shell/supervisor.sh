@@ -81,14 +81,23 @@ _hr_own_hard=$_hr_hard
 # Set $_hr_newest to the pid that was given out last in this container: unchanged means that nothing was born.
 _hr_read_newest() { read -r _hr_a _hr_b _hr_c _hr_d _hr_newest </proc/loadavg; }
 
-# Set $_hr_doomed to the living processes among $@ that carry one of $_hr_tags (bytes of its hard RSS limit, which Linux
-# does not act on and nothing can raise again), and $_hr_found to their number.
+# Tell whether $_hr_hard is one of $_hr_tags or in one of $_hr_spans.
+_hr_is_tagged() {
+    case $_hr_hard in '' | *[!0-9]*) return 1 ;; esac
+    case $_hr_tags in *" $_hr_hard "*) return ;; esac
+    for _hr_span in $_hr_spans; do
+        [ "$_hr_hard" -ge "${_hr_span%-*}" ] && [ "$_hr_hard" -le "${_hr_span#*-}" ] && return
+    done
+    return 1
+}
+
+# Set $_hr_doomed to the living processes among $@ that are tagged (by bytes of their hard RSS limit, which Linux does
+# not act on and nothing can raise again), and $_hr_found to their number.
 _hr_find_tagged() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
         _hr_read_hard "$_hr_process"
-        [ "$_hr_hard" ] || continue
-        case $_hr_tags in *" $_hr_hard "*) ;; *) continue ;; esac
+        _hr_is_tagged || continue
         _hr_state=
         while read -r _hr_key _hr_state _hr_rest; do
             case $_hr_key in State:) break ;; esac
@@ -143,14 +152,17 @@ _hr_sweep_frozen() {
     kill -CONT -1
 }
 
-# End the trees $@, each GROUP:TAG (group 0: none of its own). With many processes about there is no keeping up with
+# End the trees $@, each GROUP:TAG or GROUP:LEAST-MOST (group 0: none of its own). With many processes about there is no keeping up with
 # them, so they are stopped for the moment.
 _hr_end_trees() {
-    _hr_find=_hr_find_tagged _hr_tags=' '
+    _hr_find=_hr_find_tagged _hr_tags=' ' _hr_spans=
     for _hr_tree; do
         _hr_group=${_hr_tree%%:*}
         [ "$_hr_setsid" ] && [ "$_hr_group" -gt 1 ] && kill -KILL -- "-$_hr_group"
-        _hr_tags="$_hr_tags${_hr_tree#*:} "
+        case $_hr_tree in
+        *-*) _hr_spans="$_hr_spans ${_hr_tree#*:}" ;;
+        *) _hr_tags="$_hr_tags${_hr_tree#*:} " ;;
+        esac
     done
     set -- /proc/[0-9]*
     if [ "$_hr_freeze" ] || [ $# -gt 150 ]; then _hr_sweep_frozen; else _hr_sweep_once; fi

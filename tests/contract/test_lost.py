@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,3 +115,33 @@ def test_closing_while_commands_run_ends_them(doomed: hr.Container) -> None:
         for future in running:
             with pytest.raises((ContainerLostError, ContainerStateError)):
                 future.result(timeout=5)
+
+
+def test_the_end_of_a_container_is_heard_at_once(runtime: hr.Runtime, base_image: str) -> None:
+    """R13: without asking the engine, by a callback and by an await, whatever ended it."""
+
+    async def scenario(started: hr.Container) -> None:
+        waiting = asyncio.create_task(started.ended())
+        await asyncio.sleep(0.1)
+        assert started.is_alive
+        assert not waiting.done()
+        threading.Thread(target=started._live.remove).start()  # as `podman kill` would
+        await asyncio.wait_for(waiting, 20)
+        assert not started.is_alive
+
+    heard, late = threading.Event(), threading.Event()
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        started.on_end(heard.set)
+        forget = started.on_end(late.set)
+        forget()
+        asyncio.run(scenario(started))
+        assert heard.wait(20)
+        assert not late.is_set()
+    closed = runtime.container(hr.ContainerSpec(image=base_image))
+    closed.on_end(late.set)
+    closed.close()
+    assert late.wait(20)
+    assert not closed.is_alive
+    again = threading.Event()
+    closed.on_end(again.set)
+    assert again.is_set()

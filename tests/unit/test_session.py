@@ -11,9 +11,10 @@ import pytest
 
 from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.execution import Execution
+from hyperruntime.execution import ExecOptions, Execution
 from hyperruntime.script import make_request
-from hyperruntime.session import Session, TagNumbers
+from hyperruntime.session import Session
+from hyperruntime.tags import TagNumbers
 
 
 class SilentShell:
@@ -63,7 +64,7 @@ def test_a_command_that_begins_as_its_container_ends_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(execution, "_HEARTBEAT_S", 3600.0)
     request = make_request(["true"], env={}, workdir=None, has_input=False)
-    command = Execution(session, request, timeout_s=None, feed=None, on_output=None, output_limit_bytes=10)
+    command = Execution(session, request, ExecOptions(output_limit_bytes=10))
     threading.Timer(0.3, shell.end).start()
     with pytest.raises(ContainerLostError):
         command.run()

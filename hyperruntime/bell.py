@@ -1,0 +1,63 @@
+"""Something that happens once, and who wants to hear of it: threads and event loops. Imports nothing of the project."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+
+class Bell:
+    """Rings once; whoever listens later is told at once. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        """Make one that has not rung."""
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+        self._rung = False
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether it has."""
+        return self._rung
+
+    def ring(self) -> None:
+        """Tell everybody, in this thread; does nothing the second time."""
+        with self._lock:
+            self._rung, listeners, self._listeners = True, self._listeners, []
+        for listener in listeners:
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Let it be called when the bell rings, by whoever rings it; return what takes that back."""
+        with self._lock:
+            if not self._rung:
+                self._listeners.append(listener)
+                return lambda: self._forget(listener)
+        listener()
+        return lambda: None
+
+    async def heard(self) -> None:
+        """Wait until it rings."""
+        loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        def settle() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def tell() -> None:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:
+                pass  # the loop is closed, and nobody waits
+
+        forget = self.listen(tell)
+        try:
+            await future
+        finally:
+            forget()
+
+    def _forget(self, listener: Callable[[], None]) -> None:
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
