@@ -285,7 +285,7 @@ class Fleet:
             while not self._closed and self._is_in_use:
                 await asyncio.sleep(_TICK_S)
                 for member in self.roster:
-                    if not is_alive(member.container):
+                    if not member.container.is_alive:
                         self.lose(member, "it ended")
                 self._changed()
         finally:
@@ -296,8 +296,3 @@ class Fleet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def is_alive(container: Container) -> bool:
-    """Tell, at no cost, whether a container still runs."""
-    return bool(getattr(container, "is_alive", True))
