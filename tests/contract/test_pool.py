@@ -136,6 +136,21 @@ def test_r11_the_end_of_a_lease_ends_what_it_runs(runtime: hr.Runtime, base_imag
     run(work)
 
 
+def test_a_lease_can_end_its_processes_and_keep_its_files(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, max_containers=2) as pool:
+            slot, sibling = await pool.acquire("one"), await pool.acquire("sibling")
+            start = "touch f; setsid sleep 961 >/dev/null 2>&1 & (trap '' TERM; sleep 962) >/dev/null 2>&1 & true"
+            await shell(pool.lease_of(slot), start)
+            await shell(pool.lease_of(sibling), "setsid sleep 963 >/dev/null 2>&1 & true")
+            await pool.lease_of(slot).end_processes()
+            left = await shell(pool.lease_of(slot), "ls; ps -axo args= | grep '^sleep 96[12]' || true")
+            assert left == "f\n"
+            assert "sleep 963" in await shell(pool.lease_of(sibling), "ps -axo args=")
+
+    run(work)
+
+
 def test_r19_a_profile_has_the_network_and_environment_that_it_says(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         spec = hr.ContainerSpec(image=base_image, env={"SHOWN": "yes"})
