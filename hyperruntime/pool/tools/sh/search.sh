@@ -8,7 +8,7 @@ if [ -n "$leaf" ]; then
   [ -r "./$leaf" ] || exit 85
   start=./$leaf hidden=1 glob=
 fi
-grep "-$form" -e "$pattern" /dev/null
+echo | grep "-$form" -e "$pattern" >/dev/null
 [ $? -le 1 ] || exit 93
 flags="-n -$form ${ignore_case:+-i}"
 [ "$context" = 0 ] || flags="$flags -C $context"
