@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import SandboxLostError, SpecError, StaleLeaseError
-from hyperruntime.pool.batch import run_batch
+from hyperruntime.pool.batch import Request, run_batch
 from hyperruntime.pool.facade import SlotTools
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
@@ -44,7 +44,12 @@ def test_results_are_in_the_order_of_requests_and_one_slots_calls_one_after_anot
     """R16."""
     slots = Slots()
     a, b = slot("a"), slot("b")
-    requests = [(a, "sleep", {"s": 0.05, "n": 1}), (b, "x", {"n": 2}), (a, "x", {"n": 3}), (b, "x", {"n": 4})]
+    requests: list[Request] = [
+        (a, "sleep", {"s": 0.05, "n": 1}),
+        (b, "x", {"n": 2}),
+        (a, "x", {"n": 3}),
+        (b, "x", {"n": 4}),
+    ]
 
     results = asyncio.run(run_batch(requests, slots.execute, timeout_s=7))
 
