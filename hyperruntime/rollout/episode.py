@@ -21,7 +21,7 @@ from hyperruntime.rollout.agent import Agent, AgentLimits, AgentResult, AgentTas
 from hyperruntime.rollout.environment import Environment, Item, Outcome, Verdict
 from hyperruntime.rollout.model import Model, Sampling
 from hyperruntime.rollout.record import INFRASTRUCTURE, SCORED, Trajectory
-from hyperruntime.rollout.recording import RecordedModel, Stopwatch, timed
+from hyperruntime.rollout.recording import RecordedModel, RecordedTools, Stopwatch
 from hyperruntime.rollout.slots import Slots
 from hyperruntime.rollout.toolset import Toolset
 
@@ -84,6 +84,7 @@ class _Episode:
         self._id = trajectory_id(item, index)
         self._watch = Stopwatch()
         self._model = RecordedModel(setting.model, self._watch, require_tokens=setting.require_tokens)
+        self._tools: RecordedTools | None = None
         self._phase = "acquire"
         self._result: AgentResult | None = None
         self._verdict: Verdict | None = None
@@ -128,15 +129,16 @@ class _Episode:
 
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
         setting = self._setting
-        tools, handler = setting.toolset(lease)
+        tools = setting.toolset(lease)
+        recorded = self._tools = RecordedTools(tools, self._model, self._watch)
         messages = setting.environment.messages(self._item, meta)
-        self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools)
+        self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools.schemas)
         task = AgentTask(
             id=self._id,
             model=self._model,
             messages=messages,
-            tools=tools,
-            tool_handler=timed(handler, self._watch),
+            tools=tools.schemas,
+            tool_handler=recorded.handle,
             limits=setting.limits,
             sampling=setting.sampling,
         )
@@ -178,7 +180,7 @@ class _Episode:
                 "messages": self._result.messages,
                 "turns": self._result.turns,
                 "stop_reason": self._result.stop_reason,
-                "tool_errors": self._result.tool_errors,
+                "tool_errors": _by_turn([*self._result.tool_errors, *(self._tools.errors if self._tools else ())]),
             }
         return attrs.evolve(
             self._trajectory,
@@ -205,6 +207,10 @@ def failure(error: BaseException, phase: str) -> dict[str, str]:
     text = str(error) or type(error).__name__
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}
+
+
+def _by_turn(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(errors, key=lambda error: int(error.get("turn", 0)))
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:
