@@ -18,6 +18,7 @@ from hyperruntime.recipes import image_reference
 from hyperruntime.rollout.agent import AgentLimits
 from hyperruntime.rollout.models import WIRES, ModelOptions
 from hyperruntime.rollout.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.toolset import DEFAULT_TOOLS
 from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, ContainerSpec, Limits
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def make_options(values: Mapping[str, Any]) -> RolloutOptions:
     tools = tuple(name for names in values["tools"] for name in names)
     return RolloutOptions(
         **{name: values[name] for name in (*named, *more)},
-        **({"tools": tools} if tools else {}),
+        tools=tools or DEFAULT_TOOLS,
         environment_options=dict(values["environment_options"]),
         model=make_model(values),
         items=tuple(name for names in values["items"] for name in names),
