@@ -130,7 +130,7 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
         return
     mean = "none" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
     note(
-        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; groups complete: {summary.groups}"
+        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; {summary.groups} whole groups"
         + (f"; {summary.infrastructure} failed ({_counts(summary.errors)})" if summary.infrastructure else "")
     )
     note(

@@ -29,7 +29,7 @@ from hyperruntime.rollout.running import Job, Pace, run_jobs
 from hyperruntime.rollout.slots import Slots
 from hyperruntime.rollout.store import Store, slim
 from hyperruntime.rollout.summary import RolloutSummary, Tally
-from hyperruntime.rollout.toolset import slot_tools
+from hyperruntime.rollout.toolset import Toolset, slot_tools
 
 if TYPE_CHECKING:
     from hyperruntime.runtime import Runtime
@@ -65,12 +65,14 @@ class Parts:
         model: who is asked; stays open.
         slots: where agents work; stay open.
         agent: who asks the model.
+        toolset: which tools agents get; the options' are of the slot.
     """
 
     environment: Environment | None = None
     model: Model | None = None
     slots: Slots | None = None
     agent: Agent | None = None
+    toolset: Toolset | None = None
 
 
 async def run_rollouts(
@@ -154,7 +156,7 @@ async def _open(
         model=model,
         slots=slots,
         spec_of=lambda item: made.spec(item, options.container, runtime.images),
-        toolset=slot_tools(options.tools),
+        toolset=parts.toolset or slot_tools(options.tools),
         agent=parts.agent or load_agent(options.agent),
         limits=options.limits,
         require_tokens=options.require_tokens,

@@ -99,7 +99,8 @@ class TokenServer:
 
     def _completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
         turn = self._emit(body["prompt"], body["max_tokens"])
-        choice = {"index": 0, "text": turn.text, "finish_reason": turn.finish_reason, "token_ids": list(turn.ids)}
+        choice: dict[str, Any] = {"index": 0, "text": turn.text, "finish_reason": turn.finish_reason}
+        choice["token_ids"] = list(turn.ids)
         logprobs = {"token_logprobs": list(turn.logprobs), "tokens": [str(token) for token in turn.ids]}
         return {"object": "text_completion", "choices": [{**choice, "logprobs": logprobs}], "usage": _usage(turn)}
 
