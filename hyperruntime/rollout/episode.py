@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -151,8 +152,14 @@ class _Episode:
             messages=result.messages, turns=result.turns, tool_calls=result.tool_calls, stop_reason=result.stop_reason
         )
 
-    def _fresh(self, spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
-        return self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
+    @contextlib.asynccontextmanager
+    async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
+        """Hold a fresh container, and count how long it takes to get it: that is of the verification, and ours."""
+        fresh = self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
+        async with contextlib.AsyncExitStack() as stack:
+            with self._watch.phase("fresh_s"):
+                lease = await stack.enter_async_context(fresh)
+            yield lease
 
     @contextlib.asynccontextmanager
     async def _leased(self, leased: AbstractAsyncContextManager[Lease]) -> AsyncIterator[Lease]:
@@ -161,12 +168,9 @@ class _Episode:
             lease = await leased.__aenter__()
         try:
             yield lease
-        except BaseException as error:
+        finally:
             with self._watch.phase("release_s"):
-                await leased.__aexit__(type(error), error, error.__traceback__)
-            raise
-        with self._watch.phase("release_s"):
-            await leased.__aexit__(None, None, None)
+                await leased.__aexit__(*sys.exc_info())
 
     @contextlib.contextmanager
     def _in(self, phase: str) -> Iterator[None]:

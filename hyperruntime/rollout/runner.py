@@ -145,10 +145,8 @@ async def _open(
     if slots is None:
         from hyperruntime.rollout.pooled import PooledSlots
 
-        pool = options.pool
-        if pool.slots_per_container is None:
-            pool = attrs.evolve(pool, slots_per_container=getattr(environment, "slots_per_container", 1))
-        slots = await stack.enter_async_context(PooledSlots(runtime, pool, options.parallel))
+        count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
+        slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
     made = environment
     setting = Setting(
         environment=made,

@@ -92,7 +92,7 @@ class Tally:
         """Return the figures as they are now."""
         duration = time.monotonic() - self._began
         total = self._phases.get("total_s", 0.0)
-        theirs = sum(self._phases.get(name, 0.0) for name in _THEIRS)
+        theirs = sum(self._phases.get(name, 0.0) for name in _THEIRS) - self._phases.get("fresh_s", 0.0)
         return RolloutSummary(
             run_dir=run_dir,
             wanted=wanted,

@@ -93,9 +93,10 @@ def test_an_answer_that_is_encoded_twice_is_read_and_one_that_is_none_is_refused
     with scripted_upstream(lambda _: json_reply(json.dumps(body))) as server:
         assert ask(chat_model(server.url)).message["content"] == "hi"
     odds: list[Any] = [{}, {"choices": []}, {"choices": [{}]}, []]
-    for odd in odds:
-        with scripted_upstream(lambda _, odd=odd: json_reply(odd)) as server, pytest.raises(ModelError):
-            ask(chat_model(server.url))
+    with scripted_upstream(lambda _: json_reply(odds.pop())) as server:
+        while odds:
+            with pytest.raises(ModelError):
+                ask(chat_model(server.url))
 
 
 def test_options_are_checked() -> None:
