@@ -183,9 +183,14 @@ def test_the_tests_that_an_agent_never_sees_come_with_the_judge(
     """A test_patch is applied to what the agent left; neither it nor the solution is in the agent's reach."""
     files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/old.py": "import odd\n"}
     commit = make_repository(tmp_path / "odd", files)
-    added = "import unittest, odd\nclass Half(unittest.TestCase):\n    def test_odd(self):\n        assert odd.half(3) == 1.5\n"
-    lines = "".join(f"+{line}\n" for line in added.splitlines())
-    test_patch = f"--- /dev/null\n+++ b/tests/test_new.py\n@@ -0,0 +1,{len(lines.splitlines())} @@\n{lines}"
+    test_patch = """--- /dev/null
++++ b/tests/test_new.py
+@@ -0,0 +1,4 @@
++import unittest, odd
++class Half(unittest.TestCase):
++    def test_odd(self):
++        assert odd.half(3) == 1.5
+"""
     row = {
         "id": "odd", "repo": str(tmp_path / "odd"), "base_commit": commit, "problem_statement": "halve",
         "runner": "unittest", "test_patch": test_patch, "FAIL_TO_PASS": ["tests/test_new.py::Half::test_odd"],
