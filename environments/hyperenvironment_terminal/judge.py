@@ -26,7 +26,17 @@ _MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier
 _SHOWN = 4000
 _REWARD_LIMIT = 65536
 _PASSED, _FAILED = (0,), (1, 2)  # of pytest: 2 is also a test file that cannot be imported as the state is
-_ISOLATED = "import sys; sys.path.insert(0, {tools!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+# A Python that cannot import pytest must not end as tests do that fail.
+_RUN_PYTEST = f"""\
+import sys
+sys.path.append({TOOLS!r})
+try:
+    import pytest
+except BaseException as error:
+    print(f"pytest cannot be imported: {{error!r}}", file=sys.stderr)
+    sys.exit(70)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 # Its own names for the places where pytest would otherwise look for settings.
 _PYTEST_ARGS = ("-c", "/dev/null", "--rootdir", TESTS, "--confcutdir", TESTS, "-p", "no:cacheprovider", "-rA", "-q")
 
@@ -90,13 +100,11 @@ async def _by_script(task: Task, place: Lease, env: Mapping[str, str]) -> Findin
 
 
 async def _by_pytest(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
-    if (await place.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code == 0:
-        command = ["python3", "-I", "-m", "pytest"]
-    else:
+    if (await place.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with pytest_files() as folder:
             await place.put(str(folder), TOOLS)
-        command = ["python3", "-I", "-c", _ISOLATED.format(tools=TOOLS)]
-    result = await _run(task, place, [*command, *_PYTEST_ARGS, f"{TESTS}/{TEST_STATE}"], env)
+    command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{TEST_STATE}"]
+    result = await _run(task, place, command, env)
     known = {code: {"reward": 1.0} for code in _PASSED} | {code: {"reward": 0.0} for code in _FAILED}
     return _finding(result, {} if result.timed_out else known.get(result.exit_code, {}))
 

@@ -16,7 +16,7 @@ from hyperenvironment_terminal.listing import DIRECTORY, LINK, Listing
 TESTS, LOGS, SOLUTION, TOOLS = "/tests", "/logs", "/solution", "/.hyperruntime-judge"
 # Nobody's files: of the kernel, of this run, or the engine's own.
 NOT_LISTED = ("/proc", "/sys", "/dev", "/run", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab",
-              "/.dockerenv", "/.singularity.d", "/singularity", TOOLS)  # fmt: skip
+              "/.dockerenv", "/.singularity.d", "/singularity", SOLUTION, TOOLS)  # fmt: skip
 # Programs and libraries, and what package managers know of them.
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/boot", "/nix", "/snap",
            "/var/lib/dpkg", "/var/lib/apt", "/var/lib/rpm", "/var/lib/pacman", "/lib/apk", "/var/cache")  # fmt: skip
@@ -90,7 +90,7 @@ def make_protection(
         scripted: whether the tests are a script, whose Python looks for modules in ``workdir``.
     """
     begin = posixpath.normpath(workdir)
-    trees = {path.encode() for path in (*_SYSTEM, *_READ_FIRST, TESTS, LOGS, SOLUTION, *NOT_LISTED)}
+    trees = {path.encode() for path in (*_SYSTEM, *_READ_FIRST, TESTS, LOGS, *NOT_LISTED)}
     trees |= {path for path in pristine if path.startswith(b"/etc/python3.") and path.count(b"/") == 2}
     for directory in search_path:
         path = posixpath.normpath(directory)

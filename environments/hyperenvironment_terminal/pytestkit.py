@@ -11,7 +11,7 @@ from pathlib import Path
 from hyperruntime.errors import ExtraMissingError
 from hyperruntime.owner import owned_directory
 
-_NEEDED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_NEEDED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 
 
 @contextmanager

@@ -1,0 +1,66 @@
+"""Slots for tests of the environment ``terminal``: a pool of one task's containers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import hyperruntime as hr
+from hyperenvironment_terminal import Terminal
+from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.rollout.environment import Outcome, Verdict
+from hyperruntime.spec import ContainerSpec
+
+Agent = Callable[[Lease], Awaitable[object]]
+BASE = "localhost/hyperruntime/base:latest"
+
+
+async def idle(lease: Lease) -> None:
+    """Do nothing."""
+
+
+async def attempt(runtime: hr.Runtime, environment: Terminal, task: str, agent: Agent, *, calls: int = 1) -> Verdict:
+    """Return the verdict on what an agent does in a slot of a real pool."""
+    item = next(item for item in environment.items() if item.id == task)
+    loop = asyncio.get_running_loop()
+    spec = await loop.run_in_executor(None, environment.spec, item, ContainerSpec(image=BASE), runtime.images)
+    config = PoolConfig(spec=spec, slots_per_container=1, max_containers=3, spare_containers=0)
+    async with SlotPool(runtime, config) as pool:
+
+        def fresh(wanted: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+            assert wanted is None
+            return leased(pool)
+
+        async with pool.lease() as lease:
+            meta = await environment.setup(item, lease)
+            assert [m["role"] for m in environment.messages(item, meta)] == ["system", "user"]
+            await agent(lease)
+            await end_processes(lease)
+            outcome = Outcome(messages=(), turns=1, tool_calls=calls, stop_reason="finished")
+            return await environment.verify(item, outcome, lease, fresh, meta)
+
+
+@asynccontextmanager
+async def leased(pool: SlotPool) -> AsyncIterator[Lease]:
+    """Lease a slot."""
+    async with pool.lease() as lease:
+        yield lease
+
+
+_END = """
+own=$$
+for process in /proc/[0-9]*; do
+    id=${process#/proc/}
+    [ "$id" = 1 ] || [ "$id" = "$own" ] && continue
+    case $(tr '\\0' ' ' < "$process/environ" 2>/dev/null) in *HYPERRUNTIME_EXEC=*) kill -KILL "$id" ;; esac
+done
+true
+"""
+
+
+async def end_processes(lease: Lease) -> None:
+    """End what the agent left running."""
+    await lease.exec(["/bin/sh", "-c", _END], workdir="/")
