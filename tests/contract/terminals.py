@@ -30,8 +30,8 @@ async def attempt(runtime: hr.Runtime, environment: Terminal, task: str, agent: 
     config = PoolConfig(spec=spec, slots_per_container=1, max_containers=3, spare_containers=0)
     async with SlotPool(runtime, config) as pool:
 
-        def fresh(wanted: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
-            assert wanted is None
+        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+            assert spec is None
             return leased(pool)
 
         async with pool.lease() as lease:
