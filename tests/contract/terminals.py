@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
@@ -50,12 +51,11 @@ async def leased(pool: SlotPool) -> AsyncIterator[Lease]:
         yield lease
 
 
+# A limit marks what an exec has started, whatever it did to hide; see script.lane_script.
 _END = """
-own=$$
 for process in /proc/[0-9]*; do
-    id=${process#/proc/}
-    [ "$id" = 1 ] || [ "$id" = "$own" ] && continue
-    case $(tr '\\0' ' ' < "$process/environ" 2>/dev/null) in *HYPERRUNTIME_EXEC=*) kill -KILL "$id" ;; esac
+    [ "${process#/proc/}" = $$ ] && continue
+    grep -q "Max resident set  *[0-9]" "$process/limits" 2>/dev/null && kill -KILL "${process#/proc/}"
 done
 true
 """
@@ -64,3 +64,21 @@ true
 async def end_processes(lease: Lease) -> None:
     """End what the agent left running."""
     await lease.exec(["/bin/sh", "-c", _END], workdir="/")
+
+
+def make_task(folder: Path, test: str, *, name: str = "test.sh", solution: str = "", settings: str = "") -> Path:
+    """Write a task directory of the base image."""
+    for part in ("environment", "tests", "solution"):
+        (folder / part).mkdir(parents=True)
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "task.toml").write_text(settings or "[environment]\nallow_internet = false\n")
+    (folder / "environment" / "Dockerfile").write_text(f"FROM {BASE}\nWORKDIR /app\n{_IMAGE}")
+    (folder / "tests" / name).write_text(test)
+    (folder / "solution" / "solve.sh").write_text(solution)
+    return folder
+
+
+_IMAGE = """\
+RUN mkdir -p /app/old/deep /srv/data && touch /app/old/a /app/old/deep/b /app/gone && echo 1 > /srv/data/kept \\
+    && ln -s /srv/data /app/data && echo before > /app/changed && chmod 600 /app/changed
+"""
