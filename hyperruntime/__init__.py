@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hyperruntime.pool.config import PoolConfig
     from hyperruntime.pool.lease import Lease
     from hyperruntime.pool.manager import PoolManager
+    from hyperruntime.pool.policy import ToolPolicy
     from hyperruntime.pool.pool import SlotPool
     from hyperruntime.pool.profiles import Profiles, load_profiles
     from hyperruntime.pool.result import ExecutionResult
@@ -56,6 +57,7 @@ _HOMES = {
     "SyncPool": "pool.sync",
     "Split": "domain",
     "Task": "domain",
+    "ToolPolicy": "pool.policy",
     "Upstream": "gateway",
     "load_profiles": "pool.profiles",
     "open_pool": "pool.sync",
@@ -90,6 +92,7 @@ __all__ = [
     "Split",
     "SyncPool",
     "Task",
+    "ToolPolicy",
     "Upstream",
     "load_profiles",
     "open_pool",

@@ -13,7 +13,7 @@ import attrs
 
 from hyperenvironment_swe.builtin import builtin_rows
 from hyperenvironment_swe.items import SweItem, choose_rows, load_rows, parse_row
-from hyperenvironment_swe.judging import Court, Ended, JudgeError, Tested, TestPlan
+from hyperenvironment_swe.judging import Court, Ended, Findings, JudgeError, Plan
 from hyperenvironment_swe.state import State, brings_plugins, pytest_settings, write_state
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
 from hyperruntime.pool.lease import Lease
@@ -223,8 +223,8 @@ class Swe:
             return Ended(exit_code=0, timed_out=False, output="", report="", separate=court.separate)
         return await court.run(["/bin/sh", "-c", program, "install"], timeout_s=self._install_timeout_s)
 
-    async def _plan(self, one: SweItem, checkout: Checkout, ids: Sequence[str]) -> TestPlan:
-        return TestPlan(
+    async def _plan(self, one: SweItem, checkout: Checkout, ids: Sequence[str]) -> Plan:
+        return Plan(
             ids=ids,
             runner=one.runner,
             python=one.python or self._python,
@@ -234,7 +234,7 @@ class Swe:
             timeout_s=self._test_timeout_s,
         )
 
-    def _verdict(self, one: SweItem, state: State, tested: Tested, *, separate: bool) -> Verdict:
+    def _verdict(self, one: SweItem, state: State, tested: Findings, *, separate: bool) -> Verdict:
         wanted = self._wanted(one)
         fraction = len(tested.passed) / len(wanted)
         whole = len(tested.passed) == len(wanted)

@@ -17,8 +17,8 @@ _TABLES = ("generate", "gateway")
 _NOT_IN_A_FILE = ("config", "help", "json", "resume_from")
 
 
-def generate_table(path: Path, command: click.Command) -> dict[str, Any]:
-    """Return the ``[generate]`` options of a TOML file by parameter name.
+def generate_table(path: Path, command: click.Command, name: str = "generate") -> dict[str, Any]:
+    """Return the options of a TOML file's table by parameter name.
 
     Raises:
         AgentError: it is no TOML, or has an option that the command does not.
@@ -26,11 +26,11 @@ def generate_table(path: Path, command: click.Command) -> dict[str, Any]:
     known = {opt.removeprefix("--").replace("-", "_"): param for param in command.params for opt in param.opts}
     names = {name: param for name, param in known.items() if name not in _NOT_IN_A_FILE}
     table: dict[str, Any] = {}
-    for key, value in _table(path, _read(path), "generate").items():
+    for key, value in _table(path, _read(path), name).items():
         param = names.get(key.replace("-", "_"))
         if param is None or param.name is None:
             options = (text.replace("_", "-") for text in names)
-            raise AgentError(f"{path}: [generate]: {unknown_name('option', key, options)}")
+            raise AgentError(f"{path}: [{name}]: {unknown_name('option', key, options)}")
         if param.type is LIMITS:
             table.update(LIMITS.convert(value, param, None))
         else:
@@ -91,6 +91,8 @@ def _listed(param: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - any TO
     """Return a value as click takes an option that may be repeated: a list of what was said each time."""
     if not isinstance(param, click.Option) or not param.multiple:
         return value
+    if isinstance(value, dict):
+        return [f"{name}={text}" for name, text in value.items()]
     return [value] if param.type in (NAMES, COUNTS) or not isinstance(value, list) else value
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, unknown_name
 from hyperruntime.spec import check_inside_path, check_seconds
 
 _MIB = 1024**2
@@ -14,6 +16,17 @@ POLICY_KEYS = frozenset(
     " gpus policy file_roots read_roots".split()
 )
 """Names that a model may not decide about: in its arguments they are left out, and noted in the result."""
+
+TOOL_NAMES = (
+    *("bash", "bash_stateful", "terminal", "terminal_stateful"),
+    *("read_file", "write_file", "edit_file", "patch", "list_files", "search"),
+    *("read_artifact", "list_artifacts", "archive_artifacts"),
+)
+"""All that a slot has."""
+
+
+def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
+    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +49,7 @@ class ToolPolicy:
         require_sandbox: refuse what does not run in a container; everything in a pool does.
     """
 
-    tools: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
     default_timeout_s: float = 300.0
     min_timeout_s: float = 1.0
     max_timeout_s: float = 600.0
@@ -44,8 +57,8 @@ class ToolPolicy:
     file_bytes: int = 100 * _MIB
     artifact_bytes: int = 5 * _MIB
     max_entries: int = 5000
-    file_roots: tuple[str, ...] = ()
-    read_roots: tuple[str, ...] = ()
+    file_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    read_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
     allow_network: bool | None = None
     require_sandbox: bool = True
 
@@ -59,9 +72,14 @@ class ToolPolicy:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(name, value, "a whole number of at least 1")
-        for name in ("file_roots", "read_roots"):
-            for root in getattr(self, name):
-                check_inside_path(name, root)
+        for name in ("tools", "file_roots", "read_roots"):
+            if not isinstance(getattr(self, name) or (), tuple):
+                raise SpecError(name, getattr(self, name), "a list of texts")
+        for root in (*self.file_roots, *self.read_roots):
+            check_inside_path("file_roots, read_roots", root)
+        for tool in self.tools or ():
+            if tool not in TOOL_NAMES:
+                raise SpecError("tools", tool, unknown_name("tool", str(tool), TOOL_NAMES))
 
     def clamp(self, timeout_s: float) -> float:
         """Return how long a model's call may take; fractions of a second are kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -21,7 +22,7 @@ from hyperruntime.rollout.agent import Agent, AgentLimits, AgentResult, AgentTas
 from hyperruntime.rollout.environment import Environment, Item, Outcome, Verdict
 from hyperruntime.rollout.model import Model, Sampling
 from hyperruntime.rollout.record import INFRASTRUCTURE, SCORED, Trajectory
-from hyperruntime.rollout.recording import RecordedModel, Stopwatch, timed
+from hyperruntime.rollout.recording import RecordedModel, RecordedTools, Stopwatch
 from hyperruntime.rollout.slots import Slots
 from hyperruntime.rollout.toolset import Toolset
 
@@ -84,6 +85,7 @@ class _Episode:
         self._id = trajectory_id(item, index)
         self._watch = Stopwatch()
         self._model = RecordedModel(setting.model, self._watch, require_tokens=setting.require_tokens)
+        self._tools: RecordedTools | None = None
         self._phase = "acquire"
         self._result: AgentResult | None = None
         self._verdict: Verdict | None = None
@@ -128,15 +130,16 @@ class _Episode:
 
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
         setting = self._setting
-        tools, handler = setting.toolset(lease)
+        tools = setting.toolset(lease)
+        recorded = self._tools = RecordedTools(tools, self._model, self._watch)
         messages = setting.environment.messages(self._item, meta)
-        self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools)
+        self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools.schemas)
         task = AgentTask(
             id=self._id,
             model=self._model,
             messages=messages,
-            tools=tools,
-            tool_handler=timed(handler, self._watch),
+            tools=tools.schemas,
+            tool_handler=recorded.handle,
             limits=setting.limits,
             sampling=setting.sampling,
         )
@@ -149,8 +152,14 @@ class _Episode:
             messages=result.messages, turns=result.turns, tool_calls=result.tool_calls, stop_reason=result.stop_reason
         )
 
-    def _fresh(self, spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
-        return self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
+    @contextlib.asynccontextmanager
+    async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
+        """Hold a fresh container, and count how long it takes to get it: that is of the verification, and ours."""
+        fresh = self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
+        async with contextlib.AsyncExitStack() as stack:
+            with self._watch.phase("fresh_s"):
+                lease = await stack.enter_async_context(fresh)
+            yield lease
 
     @contextlib.asynccontextmanager
     async def _leased(self, leased: AbstractAsyncContextManager[Lease]) -> AsyncIterator[Lease]:
@@ -159,12 +168,9 @@ class _Episode:
             lease = await leased.__aenter__()
         try:
             yield lease
-        except BaseException as error:
+        finally:
             with self._watch.phase("release_s"):
-                await leased.__aexit__(type(error), error, error.__traceback__)
-            raise
-        with self._watch.phase("release_s"):
-            await leased.__aexit__(None, None, None)
+                await leased.__aexit__(*sys.exc_info())
 
     @contextlib.contextmanager
     def _in(self, phase: str) -> Iterator[None]:
@@ -178,7 +184,7 @@ class _Episode:
                 "messages": self._result.messages,
                 "turns": self._result.turns,
                 "stop_reason": self._result.stop_reason,
-                "tool_errors": self._result.tool_errors,
+                "tool_errors": _by_turn([*self._result.tool_errors, *(self._tools.errors if self._tools else ())]),
             }
         return attrs.evolve(
             self._trajectory,
@@ -205,6 +211,10 @@ def failure(error: BaseException, phase: str) -> dict[str, str]:
     text = str(error) or type(error).__name__
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}
+
+
+def _by_turn(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(errors, key=lambda error: int(error.get("turn", 0)))
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

@@ -1,16 +1,11 @@
-"""Groups of trajectories of one item. Imports record.
-
-Source of the advantages: GRPO, arXiv:2402.03300, section 4.1.
-"""
+"""Groups of trajectories of one item. Imports record and samples."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from hyperruntime.rollout.record import SCORED, Group, Trajectory
-
-_EPSILON = 1e-6
+from hyperruntime.rollout.samples import group_advantages
 
 
 def make_group(item_id: str, size: int, trajectories: Sequence[Trajectory]) -> Group:
@@ -22,15 +17,6 @@ def make_group(item_id: str, size: int, trajectories: Sequence[Trajectory]) -> G
         size=size,
         trajectories=[trajectory.id for trajectory in ordered],
         rewards=rewards,
-        advantages=advantages(rewards),
+        advantages=group_advantages(rewards),
         complete=len(ordered) == size and None not in rewards,
     )
-
-
-def advantages(rewards: Sequence[float | None]) -> list[float | None]:
-    """Return how many standard deviations each reward is above the group's mean; None for one that is none."""
-    scored = [reward for reward in rewards if reward is not None]
-    if not scored:
-        return [None] * len(rewards)
-    mean, deviation = statistics.fmean(scored), statistics.pstdev(scored)
-    return [None if reward is None else (reward - mean) / (deviation + _EPSILON) for reward in rewards]

@@ -37,13 +37,14 @@ class PoolOptions:
     """Where agents work.
 
     Attributes:
-        slots_per_container: None is what the engine can keep apart: 10, or 1 where it has no other users.
+        slots_per_container: None is what the environment says, else 1: agents that have a container of their own run
+            as its user, usually root; those that share one have users of their own.
         min_containers: of one kind, kept ready.
         max_containers: of one kind; None is what ``parallel`` needs.
         acquire_timeout_s: how long a trajectory waits for a slot.
     """
 
-    slots_per_container: int | None = 1
+    slots_per_container: int | None = None
     min_containers: int = 0
     max_containers: int | None = None
     acquire_timeout_s: float = attrs.field(default=600.0, validator=_above_zero)
@@ -56,7 +57,7 @@ class RolloutOptions:
     Attributes:
         environment: name of an installed environment, or ``module:Class``.
         environment_options: its own, as text.
-        model: who is asked.
+        model: who is asked; None where a program hands in a model of its own.
         group_size: trajectories of each item.
         parallel: trajectories at once.
         attempts: of a trajectory while infrastructure fails.
@@ -79,7 +80,7 @@ class RolloutOptions:
 
     environment: str
     environment_options: Mapping[str, str] = attrs.field(factory=dict)
-    model: ModelOptions
+    model: ModelOptions | None = None
     group_size: int = attrs.field(default=1, validator=_at_least_one)
     parallel: int = attrs.field(default=8, validator=_at_least_one)
     attempts: int = attrs.field(default=3, validator=_at_least_one)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.errors import ModelError
-from hyperruntime.rollout.agent import ToolHandler
 from hyperruntime.rollout.calls import Message
 from hyperruntime.rollout.model import Completion, Model, Sampling
 from hyperruntime.rollout.tokens import TokenRecord
+from hyperruntime.rollout.toolset import Tools
 
 
 class Stopwatch:
@@ -46,6 +46,7 @@ class RecordedModel:
 
     Attributes:
         name: of the model.
+        turns: that were answered.
         usage: tokens of all turns.
         tokens: their record.
     """
@@ -55,6 +56,7 @@ class RecordedModel:
         self.name = model.name
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0}
         self.tokens = TokenRecord()
+        self.turns = 0
         self._model, self._watch, self._require_tokens = model, watch, require_tokens
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
@@ -71,6 +73,7 @@ class RecordedModel:
                 "serve it with vLLM 0.10.2 or newer, or use --wire sglang"
             )
         self.tokens.add(completion.prompt_ids, completion.ids, completion.logprobs)
+        self.turns += 1
         for name in self.usage:
             self.usage[name] += completion.usage.get(name, 0)
         return completion
@@ -79,11 +82,25 @@ class RecordedModel:
         """Do nothing: the model is not ours."""
 
 
-def timed(handler: ToolHandler, watch: Stopwatch) -> ToolHandler:
-    """Return a handler whose time is counted."""
+class RecordedTools:
+    """Tools whose time is counted, and what they could not carry out noted.
 
-    async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
-        with watch.phase("tools_s"):
-            return await handler(name, arguments, task_id)
+    Attributes:
+        errors: ``turn``, ``tool`` and ``error`` of each such call.
+    """
 
-    return handle
+    def __init__(self, tools: Tools, model: RecordedModel, watch: Stopwatch) -> None:
+        """Call tools for a model."""
+        self.errors: list[dict[str, Any]] = []
+        self._tools, self._model, self._watch = tools, model, watch
+
+    async def handle(self, name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        """Carry a call out."""
+        before = len(self._tools.errors)
+        with self._watch.phase("tools_s"):
+            answer = await self._tools.handler(name, arguments, task_id)
+        self.errors += [
+            {"turn": self._model.turns, "tool": noted.tool, "error": noted.error}
+            for noted in self._tools.errors[before:]
+        ]
+        return answer

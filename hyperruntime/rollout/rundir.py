@@ -51,13 +51,14 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
     write_atomic(run_dir / RUN, json_document({"schema": SCHEMA, **value}))
 
 
+def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
+    """Return the trajectories of a run line by line; a trajectory that was run again comes again."""
+    return (trajectory_from_json(value) for value in _lines(Path(run_dir) / TRAJECTORIES))
+
+
 def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
-    """Return the trajectories of a run, in the order in which they were first recorded."""
-    found: dict[str, Trajectory] = {}
-    for value in _lines(Path(run_dir) / TRAJECTORIES):
-        trajectory = trajectory_from_json(value)
-        found[trajectory.id] = trajectory
-    return list(found.values())
+    """Return the trajectories of a run, each as it was recorded last, in the order of their first lines."""
+    return list({trajectory.id: trajectory for trajectory in iter_trajectories(run_dir)}.values())
 
 
 def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from hyperruntime.rollout.agent import ToolHandler
 from hyperruntime.rollout.calls import Message
@@ -12,7 +14,24 @@ if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
 
 DEFAULT_TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
-Toolset = Callable[["Lease"], tuple[Sequence[Message], ToolHandler]]
+
+
+@attrs.define(kw_only=True)
+class Tools:
+    """The tools of one trajectory.
+
+    Attributes:
+        schemas: in OpenAI's form, for the model.
+        handler: who carries calls out.
+        errors: calls that could not be carried out, as the handler notes them: ``tool`` and ``error`` of each.
+    """
+
+    schemas: Sequence[Message]
+    handler: ToolHandler
+    errors: Sequence[Any] = ()
+
+
+Toolset = Callable[["Lease"], Tools]
 
 
 def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
@@ -26,7 +45,8 @@ def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
 
     schemas = tuple(tool_schemas(tuple(names)))
 
-    def given(lease: Lease) -> tuple[Sequence[Message], ToolHandler]:
-        return schemas, SlotTools(lease.tool).tool_handler
+    def given(lease: Lease) -> Tools:
+        tools = SlotTools(lease.tool, raise_lost=True)
+        return Tools(schemas=schemas, handler=tools.tool_handler, errors=tools.errors)
 
     return given

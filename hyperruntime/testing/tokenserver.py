@@ -88,7 +88,7 @@ class TokenServer:
 
     def _sglang(self, body: Mapping[str, Any]) -> dict[str, Any]:
         turn = self._emit(body["input_ids"], body["sampling_params"]["max_new_tokens"])
-        entries = [[lp, token, None] for token, lp in zip(turn.ids, turn.logprobs, strict=True)]
+        entries: list[list[Any]] = [[lp, token, None] for token, lp in zip(turn.ids, turn.logprobs, strict=True)]
         reason = {"type": turn.finish_reason}
         return {"text": turn.text, "meta_info": {"finish_reason": reason, "output_token_logprobs": entries}}
 
@@ -99,8 +99,9 @@ class TokenServer:
 
     def _completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
         turn = self._emit(body["prompt"], body["max_tokens"])
-        choice = {"index": 0, "text": turn.text, "finish_reason": turn.finish_reason, "token_ids": list(turn.ids)}
-        logprobs = {"token_logprobs": list(turn.logprobs), "tokens": [str(token) for token in turn.ids]}
+        choice: dict[str, Any] = {"index": 0, "text": turn.text, "finish_reason": turn.finish_reason}
+        choice["token_ids"] = list(turn.ids)
+        logprobs: dict[str, Any] = {"token_logprobs": list(turn.logprobs), "tokens": [str(token) for token in turn.ids]}
         return {"object": "text_completion", "choices": [{**choice, "logprobs": logprobs}], "usage": _usage(turn)}
 
     def _chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class TokenServer:
             choice["finish_reason"] = "tool_calls"
         if body.get("logprobs"):
             choice["logprobs"] = {"content": [{"token": "", "logprob": lp} for lp in turn.logprobs]}
-        answer = {"object": "chat.completion", "choices": [choice], "usage": _usage(turn)}
+        answer: dict[str, Any] = {"object": "chat.completion", "choices": [choice], "usage": _usage(turn)}
         if body.get("return_token_ids"):
             choice["token_ids"] = list(turn.ids)
             answer["prompt_token_ids"] = list(turn.prompt_ids)

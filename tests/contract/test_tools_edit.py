@@ -104,6 +104,8 @@ def test_a_search_gives_lines_with_their_files(desk: Desk) -> None:
         "src/a b.py:2:    return 1\nsrc/a b.py:6:    return 1\nx\\ny.txt:1:a return 7 here"
     )
     assert desk("search", pattern="RETURN 1", ignore_case=True, glob="*.py").metadata["matches"] == 2
+    assert desk("search", pattern="return", glob="*.txt").output == "x\\ny.txt:1:a return 7 here"
+    assert desk("search", pattern="return", glob="*.txt", hidden=True).metadata["matches"] == 1
     assert desk("search", pattern="return 7", context=1).output.endswith(":a return 7 here\nx\\ny.txt-2-no")
     assert desk("search", pattern="f()", literal=True, path="src/a b.py").output == "src/a b.py:1:def f():"
     assert desk("search", pattern="return", hidden=True, path=".git").output == ".git/c:1:return 1"

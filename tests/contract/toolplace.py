@@ -36,7 +36,7 @@ class Desk:
 
     def sh(self, text: str) -> str:
         """Run a command past the tools, in the workspace; return its output."""
-        result = self.place.container.exec(["bash", "-c", text], workdir=self.place.workspace).check()
+        result = self.place.container.exec(["sh", "-c", text], workdir=self.place.workspace).check()
         return result.stdout.decode(errors="surrogateescape")
 
 

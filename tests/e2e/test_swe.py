@@ -11,7 +11,18 @@ import pytest
 
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
-from tests.swecase import bash, judge_all, make_repository, make_site, with_site, write_rows
+from hyperenvironment_swe.judging import JudgeError
+from hyperruntime.rollout.environment import Verdict
+from tests.swecase import (
+    PYTEST,
+    bash,
+    judge_all,
+    make_repository,
+    make_site,
+    make_wheelhouse,
+    with_site,
+    write_rows,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -93,3 +104,109 @@ def test_pytest_ids_reach_pytest_as_they_are(runtime: hr.Runtime, base_image: st
     for row, reward in zip(rows, (1.0, 0.0, 0.0, 0.0), strict=True):
         verdict = asyncio.run(judge_all(runtime, base, environment, {"agent": agent}, str(row["id"])))["agent"]
         assert (verdict.phase, verdict.reward) == ("tests", reward), verdict
+
+
+PACKAGE = {
+    "pyproject.toml": """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "fruit"
+version = "1"
+[tool.setuptools]
+packages = ["fruit"]
+package-dir = {fruit = "src/fruit"}
+[tool.pytest.ini_options]
+addopts = "-x"
+""",
+    "src/fruit/__init__.py": "def count(basket):\n    return len(set(basket))\n",
+    "tests/test_count.py": "import fruit\n\ndef test_count():\n    assert fruit.count('aab') == 3\n",
+    ".gitignore": ".venv\n*.egg-info\nbuild\n",
+}
+
+
+def judge_package(
+    runtime: hr.Runtime, image: str, tmp_path: Path, agents: dict[str, str], **row: str
+) -> dict[str, Verdict]:
+    """Return the verdicts on programs that work at a package whose tests need its installation."""
+    commit = make_repository(tmp_path / "fruit", PACKAGE)
+    wheelhouse = make_wheelhouse(tmp_path / "wheels", (*PYTEST, "pip", "setuptools"))
+    tests = {"FAIL_TO_PASS": '["tests/test_count.py::test_count"]', "PASS_TO_PASS": "[]"}
+    common = {"id": "fruit", "repo": "own/fruit", "base_commit": commit, "problem_statement": "count all"}
+    (tmp_path / "own").mkdir()
+    (tmp_path / "fruit").rename(tmp_path / "own" / "fruit")
+    items = write_rows(tmp_path / "rows.jsonl", {**common, **tests, **row})
+    environment = Swe(
+        items=items, repo_base_url=str(tmp_path), wheelhouse=str(wheelhouse), cache_dir=str(tmp_path / "cache")
+    )
+    programs = {name: bash(program) for name, program in agents.items()}
+    return asyncio.run(judge_all(runtime, hr.ContainerSpec(image=image), environment, programs))
+
+
+REPAIR = "sed -i 's/len(set(basket))/len(basket)/' src/fruit/__init__.py"
+
+
+@pytest.mark.slow
+def test_packages_are_installed_from_a_wheelhouse_without_network(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """R10: pip takes wheels of a directory; what an agent breaks there is worth nothing, in the phase ``install``."""
+    agents = {
+        "fixes": REPAIR,
+        "breaks": f"{REPAIR}; echo '[' >> pyproject.toml",
+        "needs what is not there": f"{REPAIR}; sed -i 's/.setuptools..$/[\"nowhere\"]/' pyproject.toml",
+    }
+    verdicts = judge_package(runtime, base_image, tmp_path, agents)
+    assert {name: (verdict.phase, verdict.reward) for name, verdict in verdicts.items()} == {
+        "fixes": ("tests", 1.0),
+        "breaks": ("install", 0.0),
+        "needs what is not there": ("install", 0.0),
+    }
+
+
+def test_a_base_that_does_not_install_is_nobodys_fault(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """W23: no reward is made of it."""
+    with pytest.raises(JudgeError, match=r"item fruit cannot be judged.*no compiler here"):
+        judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="echo no compiler here; exit 1")
+
+
+def test_an_image_without_a_test_runner_is_nobodys_fault(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """W23."""
+    with pytest.raises(JudgeError, match="has no pytest"):
+        judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="true")
+
+
+def test_the_tests_that_an_agent_never_sees_come_with_the_judge(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """A test_patch is applied to what the agent left; neither it nor the solution is in the agent's reach."""
+    files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/old.py": "import odd\n"}
+    commit = make_repository(tmp_path / "odd", files)
+    test_patch = """--- /dev/null
++++ b/tests/test_new.py
+@@ -0,0 +1,4 @@
++import unittest, odd
++class Half(unittest.TestCase):
++    def test_odd(self):
++        assert odd.half(3) == 1.5
+"""
+    row = {
+        "id": "odd", "repo": str(tmp_path / "odd"), "base_commit": commit, "problem_statement": "halve",
+        "runner": "unittest", "test_patch": test_patch, "FAIL_TO_PASS": ["tests/test_new.py::Half::test_odd"],
+        "patch": "the solution",
+    }  # fmt: skip
+    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+    agents = {
+        "fixes": "test ! -e tests/test_new.py && sed -i s,//,/, odd/__init__.py",
+        "stands in its way": "sed -i s,//,/, odd/__init__.py; rm -r tests; echo 1 > tests",
+        "writes the test": "mkdir -p tests; echo pass > tests/test_new.py",
+    }
+    programs = {name: bash(program) for name, program in agents.items()}
+    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs))
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+        "fixes": 1.0,
+        "stands in its way": 1.0,
+        "writes the test": 0.0,
+    }
+    assert "solution" not in str(next(iter(environment.items())).data)

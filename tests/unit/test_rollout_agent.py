@@ -62,7 +62,7 @@ def test_calls_are_answered_one_after_the_other_in_their_order() -> None:
     async def slow_first(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         await asyncio.sleep(0.01 if not order else 0)
         order.append(arguments["command"])
-        return arguments["command"]
+        return str(arguments["command"])
 
     model = Scripted(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})), says("done"))
     result = converse(model, slow_first)

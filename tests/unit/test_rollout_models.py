@@ -92,9 +92,11 @@ def test_an_answer_that_is_encoded_twice_is_read_and_one_that_is_none_is_refused
     body = json.loads(chat("hi").pieces[0])
     with scripted_upstream(lambda _: json_reply(json.dumps(body))) as server:
         assert ask(chat_model(server.url)).message["content"] == "hi"
-    for odd in ({}, {"choices": []}, {"choices": [{}]}, []):
-        with scripted_upstream(lambda _, odd=odd: json_reply(odd)) as server, pytest.raises(ModelError):  # type: ignore[misc]
-            ask(chat_model(server.url))
+    odds: list[Any] = [{}, {"choices": []}, {"choices": [{}]}, []]
+    with scripted_upstream(lambda _: json_reply(odds.pop())) as server:
+        while odds:
+            with pytest.raises(ModelError):
+                ask(chat_model(server.url))
 
 
 def test_options_are_checked() -> None:
@@ -178,8 +180,8 @@ def test_a_directory_with_a_template_and_a_tokenizer_is_enough(tmp_path: Path) -
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     built = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    built.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
     built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     built.save(str(tmp_path / "tokenizer.json"))
     template = (

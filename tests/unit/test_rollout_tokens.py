@@ -16,13 +16,11 @@ def _turns(draw: st.DrawFn) -> list[tuple[list[int], list[int], list[float]]]:
     turns: list[tuple[list[int], list[int], list[float]]] = []
     for _ in range(draw(st.integers(1, 6))):
         before = turns[-1][0] + turns[-1][1] if turns else []
-        prompt = draw(
-            st.one_of(
-                _IDS.map(lambda more, before=before: before + more),
-                _IDS,
-                st.integers(0, len(before)).map(lambda end, before=before: before[:end]),
-            )
-        )
+        kind = draw(st.sampled_from(["on", "anew", "cut"]))
+        if kind == "on":
+            prompt = before + draw(_IDS)
+        else:
+            prompt = draw(_IDS) if kind == "anew" else before[: draw(st.integers(0, len(before)))]
         ids = draw(_IDS)
         logprobs = draw(st.lists(st.floats(-20, 0), min_size=len(ids), max_size=len(ids)))
         turns.append((prompt, ids, logprobs))

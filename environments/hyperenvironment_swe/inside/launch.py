@@ -90,22 +90,20 @@ def make_reporter(pytest, send, controls):
     Who makes everything pass makes those pass too.
     """
 
-    class Control(pytest.Item):
-        def runtest(self):
-            raise AssertionError(self.name)
+    def control():
+        raise AssertionError("a control")
 
-        def repr_failure(self, excinfo):
-            return "a control"
-
-        def reportinfo(self):
-            return self.path if hasattr(self, "path") else self.fspath, 0, self.name
-
-    make = getattr(Control, "from_parent", None) or (lambda session, name: Control(name, session))
+    def make(parent, name):
+        build = getattr(pytest.Function, "from_parent", None)
+        if build is None:  # before pytest 5.4
+            return pytest.Function(name, parent, callobj=control)
+        return build(parent, name=name, callobj=control)
 
     class Reporter(object):
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, session, items):
-            made = [make(session, name=name) for name in controls]
+            module = items[0].getparent(pytest.Module) if items else None
+            made = [make(module or session, name) for name in controls]
             items[:0] = made[: len(made) // 2]
             items += made[len(made) // 2 :]
 
@@ -143,13 +141,13 @@ def run_unittest(asked, send):
             text = bad[0][1][-2000:] if bad else ""
             send(kind="test", id=self.name, when="call", outcome=outcome, xfail=False, text=text)
 
-    class Control(unittest.TestCase):
-        def runTest(self):
-            self.fail("a control")
+    def control(name):
+        case = type("Case", (unittest.TestCase,), {name: lambda self: self.fail("a control")})(name)
+        unittest.TestSuite([case]).run(Result(name))
 
     half = len(asked["controls"]) // 2
     for name in asked["controls"][:half]:
-        Control().run(Result(name))
+        control(name)
     for name in asked["ids"]:
         try:
             case = unittest_case(name, unittest)
@@ -158,7 +156,7 @@ def run_unittest(asked, send):
             continue
         unittest.TestSuite([case]).run(Result(name))  # a suite sets classes and modules up too
     for name in asked["controls"][half:]:
-        Control().run(Result(name))
+        control(name)
 
 
 def unittest_case(name, unittest):

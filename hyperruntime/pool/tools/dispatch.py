@@ -35,7 +35,7 @@ _ALL = (
     ARCHIVE_ARTIFACTS,
 )
 TOOLS = {tool.name: tool for tool in _ALL}
-ALIASES = {"terminal": "bash"}
+ALIASES = {"terminal": "bash", "terminal_stateful": "bash_stateful"}
 _TIMEOUT = "timeout"
 
 

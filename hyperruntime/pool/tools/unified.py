@@ -120,8 +120,12 @@ def apply_hunks(content: bytes, hunks: Sequence[Hunk]) -> bytes:
 
 
 def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
-    """Return what comes where old lines were; kept lines stay as the file has them, added ones end as they do."""
-    carriage = bool(old) and all(line.endswith(b"\r\n") for line in old)
+    """Return what comes where old lines were; kept lines stay as the file has them, added ones end as they do.
+
+    A diff that was written without the file's carriage returns gets them.
+    """
+    wanted = hunk.old
+    carriage = any(line.endswith(b"\r\n") for line in old) and not any(line.endswith(b"\r\n") for line in wanted)
     new, rest = [], iter(old)
     for mark, text in hunk.body:
         if mark == b"+":

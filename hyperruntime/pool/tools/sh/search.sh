@@ -8,16 +8,15 @@ if [ -n "$leaf" ]; then
   [ -r "./$leaf" ] || exit 85
   start=./$leaf hidden=1 glob=
 fi
-grep "-$form" -e "$pattern" /dev/null
+echo | grep "-$form" -e "$pattern" >/dev/null
 [ $? -le 1 ] || exit 93
 flags="-n -$form ${ignore_case:+-i}"
 [ "$context" = 0 ] || flags="$flags -C $context"
 [ -n "$leaf" ] && echo file || echo directory
 grep -r -Z -I -s --include=x -e x /dev/null 2>/dev/null
 if [ $? -le 1 ]; then
-  [ -n "$hidden" ] || set -- '--exclude=.?*' '--exclude-dir=.?*'
-  [ -z "$hidden" ] || set --
-  [ -z "$glob" ] || set -- "$@" "--include=$glob"
+  set -- ${glob:+"--include=$glob"} # first: what no option names is then left out
+  [ -n "$hidden" ] || set -- "$@" '--exclude=.?*' '--exclude-dir=.?*'
   grep $flags -H -Z -I -s -r "$@" -e "$pattern" -- "$start"
   exit 0
 fi

@@ -1,0 +1,163 @@
+"""Bring an agent's work into a fresh container of the same image, and nothing that would judge it.
+
+What the agent's container says of itself is believed of its own files only: names and owners come from its list, which
+is checked; content comes through a tar reader for strangers; the archive that is unpacked is written here, and holds no
+path that leads through a link.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, cast
+
+import attrs
+
+from hyperenvironment_terminal.changes import plan_changes
+from hyperenvironment_terminal.listing import Entry, Listing, Runs, list_files
+from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
+from hyperruntime.errors import TransferError
+from hyperruntime.spec import ExecResult
+from hyperruntime.tarstream import TarReader
+
+_BATCH_BYTES = 16 * 1024**2
+_BATCH_FILES = 2000
+_READ = ["tar", "--create", "--file=-", "--directory=/", "--hard-dereference", "--no-recursion", "--null",
+         "--verbatim-files-from", "--files-from=-"]  # fmt: skip
+_WRITE = ["tar", "--extract", "--file=-", "--directory=/", "--preserve-permissions", "--numeric-owner"]
+_MAX_NAME = 4096
+
+
+class StateError(TransferError):
+    """The agent's container does not give its files out: the agent has broken or outgrown it."""
+
+
+@attrs.frozen(kw_only=True)
+class Carried:
+    """What was brought over.
+
+    Attributes:
+        changed: paths that were made, changed or removed.
+        withheld: paths at which a change was not taken over, the first hundred.
+        withheld_count: how many there are.
+    """
+
+    changed: int
+    withheld: tuple[str, ...]
+    withheld_count: int
+
+
+async def carry(
+    agent: Runs, judge: Runs, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
+) -> Carried:
+    """Make a fresh container hold what an agent did to another of the same image.
+
+    Args:
+        agent: the agent's container; all its processes have ended.
+        judge: the fresh one.
+        mounted: targets of host paths in both.
+        workdir: where the tests begin.
+        scripted: whether the tests are a script.
+        limit_bytes: how much may be brought over.
+
+    Raises:
+        StateError: the agent's container cannot be read, or holds too much.
+        TransferError: the fresh one cannot be read or written.
+    """
+    leave_out = (*NOT_LISTED, *mounted)
+    pristine = await list_files(judge, leave_out)
+    try:
+        listing = await list_files(agent, leave_out)
+    except TransferError as error:
+        raise StateError(str(error)) from error
+    shown = await judge.exec(["printenv", "PATH"], workdir="/", output_limit_bytes=65536)
+    search = shown.stdout.decode(errors="replace").strip().split(":")
+    plan = plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
+    total = sum(listing[path].size for path in plan.files)
+    if total > limit_bytes:
+        raise StateError(f"the agent's files are {total} bytes, and {limit_bytes} are taken over at most")
+    await _remove(judge, plan.remove)
+    await _write(judge, _members(plan.directories, listing))
+    for batch in _batches(plan.files, listing):
+        await _write(judge, await _contents(agent, batch, listing))
+    await _write(judge, _members(plan.links, listing))
+    return Carried(
+        changed=len(plan.remove) + len(plan.directories) + len(plan.files) + len(plan.links),
+        withheld=tuple(path.decode(errors="replace") for path in plan.withheld[:100]),
+        withheld_count=len(plan.withheld),
+    )
+
+
+async def _remove(judge: Runs, paths: Iterable[bytes]) -> None:
+    if names := b"".join(path + b"\0" for path in paths):
+        _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "cleared")
+
+
+async def _write(judge: Runs, archive: bytes) -> None:
+    if archive:
+        _check(await judge.exec(_WRITE, input=archive, workdir="/"), "written")
+
+
+def _check(result: ExecResult, what: str) -> None:
+    if result.exit_code != 0:
+        why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
+        raise TransferError(f"files of the container that judges could not be {what}: {why[0]}")
+
+
+def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for path in paths:
+        if batch and (size + listing[path].size > _BATCH_BYTES or len(batch) >= _BATCH_FILES):
+            yield batch
+            batch, size = [], 0
+        batch.append(path)
+        size += listing[path].size
+    if batch:
+        yield batch
+
+
+async def _contents(agent: Runs, batch: Sequence[bytes], listing: Listing) -> bytes:
+    """Return an archive of files, their content from the agent's container, everything else from the list."""
+    wanted = {path[1:]: listing[path] for path in batch}
+    room = sum(entry.size for entry in wanted.values()) + (_MAX_NAME + 4096) * len(wanted) + 65536
+    names = b"".join(name + b"\0" for name in wanted)
+    result = await agent.exec(_READ, input=names, workdir="/", output_limit_bytes=room)
+    if result.exit_code != 0 or result.truncated:
+        raise StateError("files of the agent's container could not be read")
+    buffer = io.BytesIO()
+    reader = TarReader(cast(BinaryIO, io.BytesIO(result.stdout)))
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+        try:
+            for member in reader:
+                entry = wanted.pop(member.name, None)
+                if entry is None or member.kind != "file" or member.extents is not None:
+                    raise StateError(f"the agent's container gave {member.name!r}, which was not asked for")
+                content = b"".join(bytes(chunk) for chunk in reader.data())
+                archive.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
+        except TransferError as error:
+            raise StateError(str(error)) from error
+    if wanted:
+        raise StateError(f"the agent's container did not give {len(wanted)} of its files")
+    return buffer.getvalue()
+
+
+def _members(paths: Iterable[bytes], listing: Listing) -> bytes:
+    buffer = io.BytesIO()
+    found = list(paths)
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+        for path in found:
+            archive.addfile(_header(path, listing[path], 0))
+    return buffer.getvalue() if found else b""
+
+
+_TYPES = {b"f": tarfile.REGTYPE, b"d": tarfile.DIRTYPE, b"l": tarfile.SYMTYPE}
+
+
+def _header(path: bytes, entry: Entry, size: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(path[1:].decode("utf-8", "surrogateescape"))
+    info.type, info.mode, info.uid, info.gid, info.size = _TYPES[entry.kind], entry.mode, entry.uid, entry.gid, size
+    info.mtime = float(entry.mtime)
+    info.linkname = entry.link.decode("utf-8", "surrogateescape")
+    return info

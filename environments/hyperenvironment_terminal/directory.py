@@ -1,0 +1,200 @@
+"""Read task directories: Harbor's (Terminal-Bench 2) and those of endless-terminals.
+
+Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``environment/``, ``tests/test.sh`` and
+``solution/solve.sh``. A directory of endless-terminals has ``environment/container.def`` and
+``tests/test_final_state.py`` instead, and needs no ``task.toml``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+
+from hyperenvironment_terminal.task import FRESH, SAME, TEST_SCRIPT, TEST_STATE, Resources, Task
+from hyperruntime.errors import SpecError
+from hyperruntime.units import parse_size
+
+INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
+_DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
+_APP = "/app"  # where the images of Terminal-Bench begin
+_USER = "/home/user"  # where the tasks of endless-terminals live
+_MIB = 1024**2
+_CANARY = re.compile(r"(?:\s*(?:<!--.*?-->|#[^\n]*)[ \t]*(?:\n|$))*", re.DOTALL)
+_WORKDIR = re.compile(r"^[ \t]*(FROM|WORKDIR)[ \t]+(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_ID = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def is_task(folder: Path) -> bool:
+    """Tell whether a directory is a task."""
+    return (folder / INSTRUCTION).is_file()
+
+
+def read_task(folder: Path, *, name: str = "") -> Task:
+    """Return the task that a directory holds.
+
+    Args:
+        folder: the task's directory.
+        name: instead of the directory's.
+
+    Raises:
+        SpecError: something in it is missing, malformed, or cannot be done here.
+    """
+    settings = _settings(folder / SETTINGS)
+    place = _Place(folder / SETTINGS)
+    environment, verifier = place.table(settings, "environment"), place.table(settings, "verifier")
+    agent, metadata = place.table(settings, "agent"), place.table(settings, "metadata")
+    _refuse_what_is_not_done(place, environment, verifier, agent, folder)
+    image = place.text(environment, "docker_image")
+    recipe = None if image else _recipe(folder)
+    ours = place.table(metadata, "hyperruntime")
+    tests = folder / "tests"
+    if not any((tests / file).is_file() for file in (TEST_SCRIPT, TEST_STATE)):
+        raise SpecError("task", str(folder), f"a directory with tests/{TEST_SCRIPT} or tests/{TEST_STATE}")
+    return Task(
+        id=_ID.sub("-", name or folder.resolve().name).strip("-.") or "task",
+        instruction=_instruction(folder / INSTRUCTION),
+        image=image,
+        recipe=recipe,
+        context=None if recipe is None else recipe.parent,
+        tests=tests,
+        solution=folder / "solution" if (folder / "solution" / "solve.sh").is_file() else None,
+        workdir=place.text(environment, "workdir") or _workdir(recipe),
+        agent_timeout_s=place.seconds(agent, "timeout_sec", None),
+        verifier_timeout_s=place.seconds(verifier, "timeout_sec", 600.0) or 600.0,
+        resources=_resources(place, environment),
+        env=place.texts(environment, "env"),
+        verifier_env=place.texts(verifier, "env"),
+        solution_env=place.texts(place.table(settings, "solution"), "env"),
+        verify=place.choice(ours, "verify", ("", SAME, FRESH)),
+        metadata=metadata,
+    )
+
+
+@attrs.frozen
+class _Place:
+    """Takes values out of tables, and names the file where one is of the wrong kind."""
+
+    path: Path
+
+    def refuse(self, key: str, value: object, allowed: str) -> NoReturn:
+        raise SpecError(f"{self.path}: {key}", value, allowed)
+
+    def table(self, table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        value = table.get(key, {})
+        return value if isinstance(value, dict) else self.refuse(key, value, "a table")
+
+    def text(self, table: Mapping[str, Any], key: str) -> str:
+        value = table.get(key) or ""
+        return value if isinstance(value, str) else self.refuse(key, value, "text")
+
+    def choice(self, table: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
+        value = self.text(table, key)
+        return value if value in allowed else self.refuse(key, value, " or ".join(filter(None, allowed)))
+
+    def number(self, table: Mapping[str, Any], key: str) -> float | None:
+        value = table.get(key)
+        good = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+        return value if good else self.refuse(key, value, "a number, not below 0")
+
+    def seconds(self, table: Mapping[str, Any], key: str, default: float | None) -> float | None:
+        value = self.number(table, key)
+        return default if value is None else value or self.refuse(key, value, "a number of seconds above 0")
+
+    def texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
+        values = self.table(table, key)
+        if not all(isinstance(value, str | int | float) for value in values.values()):
+            self.refuse(key, values, "a table of texts")
+        return {name: str(value) for name, value in values.items()}
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError("task", str(path), f"TOML, which it is not: {error}") from None
+
+
+def _refuse_what_is_not_done(
+    place: _Place, environment: Mapping[str, Any], verifier: Mapping[str, Any], agent: Mapping[str, Any], folder: Path
+) -> None:
+    if any((folder / "environment" / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
+        raise SpecError("task", str(folder), "a task of one container; those of several (docker-compose) are not run")
+    if (folder / "steps").is_dir():
+        raise SpecError("task", str(folder), "a task of one step; those with steps/ are not run")
+    for table, user in (("agent", agent.get("user")), ("verifier", verifier.get("user"))):
+        if user not in (None, "root", 0):
+            place.refuse(f"{table}.user", user, "root: agent and tests are the image's root here")
+    if environment.get("mcp_servers"):
+        place.refuse("environment.mcp_servers", environment["mcp_servers"], "no servers: they are not started here")
+    if environment.get("healthcheck"):
+        place.refuse("environment.healthcheck", environment["healthcheck"], "none: nothing runs before the agent here")
+    if verifier.get("environment_mode") == "separate":
+        place.refuse("verifier.environment_mode", "separate", "tests that run in an image of the task's own")
+
+
+def _resources(place: _Place, table: Mapping[str, Any]) -> Resources:
+    gpus = place.number(table, "gpus") or 0
+    return Resources(
+        cpus=place.number(table, "cpus"),
+        memory_bytes=_bytes(place, table, "memory"),
+        disk_bytes=_bytes(place, table, "storage"),
+        gpus=int(gpus),
+        internet=_internet(place, table),
+    )
+
+
+def _bytes(place: _Place, table: Mapping[str, Any], key: str) -> int | None:
+    """Return a size in bytes: ``key_mb`` is a number, ``key`` a text such as ``2G``."""
+    if (megabytes := place.number(table, f"{key}_mb")) is not None:
+        return int(megabytes * _MIB)
+    text = place.text(table, key)
+    return parse_size(text) if text else None
+
+
+def _internet(place: _Place, table: Mapping[str, Any]) -> bool | None:
+    mode = place.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
+    if mode == "allowlist" or table.get("allowed_hosts"):
+        place.refuse("environment.network_mode", "allowlist", "public or no-network: hosts are not told apart here")
+    if mode:
+        return mode == "public"
+    allowed = table.get("allow_internet")
+    if not isinstance(allowed, bool | None):
+        place.refuse("environment.allow_internet", allowed, "true or false")
+    return allowed
+
+
+def _recipe(folder: Path) -> Path:
+    """Return what makes the image; a definition file goes before a Containerfile, for every engine builds it."""
+    for name in (_DEFINITION, *_CONTAINERFILES):
+        if (folder / "environment" / name).is_file():
+            return folder / "environment" / name
+    raise SpecError("task", str(folder), f"environment/Dockerfile, environment/{_DEFINITION} or a docker_image")
+
+
+def _instruction(path: Path) -> str:
+    """Return the text without the comment at its head that marks a benchmark's files."""
+    text = path.read_text()
+    head = _CANARY.match(text)
+    return text[head.end() :].strip() if head is not None and "canary" in head[0].lower() else text.strip()
+
+
+def _workdir(recipe: Path | None) -> str:
+    """Return where a recipe's image begins, as far as the recipe itself says."""
+    if recipe is None:
+        return _APP
+    text = recipe.read_text()
+    if recipe.name == _DEFINITION:
+        return _USER if _USER in text else "/"
+    found = ""
+    for word, value in _WORKDIR.findall(text):
+        plain = value.strip("\"'")
+        found = "" if word.upper() == "FROM" or "$" in plain else posixpath.join(found or "/", plain)
+    return posixpath.normpath(found) if found else _APP

@@ -1,0 +1,263 @@
+"""The environment ``terminal``: tasks done at a shell as root of a container, judged by the state they leave."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hyperenvironment_terminal.carry import Carried, StateError, carry
+from hyperenvironment_terminal.image import task_image
+from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
+from hyperenvironment_terminal.load import BUILTIN, load_tasks
+from hyperenvironment_terminal.protected import SOLUTION
+from hyperenvironment_terminal.task import FRESH, SAME, Resources, Task
+from hyperruntime.errors import SpecError, TransferError
+from hyperruntime.images import ImageStore
+from hyperruntime.pool.lease import Lease
+from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.spec import ContainerSpec, ExecResult, Limits
+
+_LIMIT_BYTES = 1024**3
+_TEMPLATE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_SYSTEM = """\
+You work at a shell in a Linux container, as root, through tools; nobody else uses it and nobody answers questions. \
+Commands begin in {workdir}. Do what the task says, look that it is done, and then answer in words without a tool \
+call. What counts is the state of the files that you leave: processes that you started are ended before it is \
+tested{system}."""
+_FILES_ONLY = ", and changes to installed programs and libraries do not count"
+
+
+class Terminal:
+    """Tasks in the forms of Harbor (Terminal-Bench 2) and of endless-terminals.
+
+    Attributes:
+        name: ``terminal``.
+        own_container: its slots are containers of their own, for an agent is root in them.
+    """
+
+    name = "terminal"
+    own_container = True
+
+    def __init__(
+        self,
+        tasks: str = BUILTIN,
+        verify: str | None = None,
+        resources: str = "task",
+        internet: str = "task",
+        substitute: tuple[str, ...] = (),
+        pass_env: tuple[str, ...] = (),
+        pull: bool = False,
+        limit_bytes: int = _LIMIT_BYTES,
+    ) -> None:
+        """Read the tasks.
+
+        Args:
+            tasks: a task directory, a directory of them, a ``.jsonl`` file, or ``builtin``.
+            verify: ``fresh``: in a new container of the task's image, into which the agent's files are brought but for
+                those that would judge; ``same``: in the agent's own. None: what the task says, else ``fresh``.
+            resources: ``task``: limits as the task says, refused where the engine cannot; ``base``: the run's own.
+            internet: ``task``: a task that needs it is refused where the run gives none; ``base``: it goes without.
+            substitute: ``NAME=IMAGE``: take IMAGE where a task names the image NAME.
+            pass_env: names of the host's variables that tasks may ask for.
+            pull: whether images that tasks name are fetched from registries.
+            limit_bytes: how much of an agent's files is brought over.
+
+        Raises:
+            SpecError: a task or an option is malformed; says which.
+        """
+        for option, value, allowed in (
+            ("verify", verify, (None, SAME, FRESH)),
+            ("resources", resources, ("task", "base")),
+            ("internet", internet, ("task", "base")),
+        ):
+            if value not in allowed:
+                raise SpecError(f"option {option}", value, " or ".join(filter(None, allowed)))
+        self._verify, self._resources, self._internet = verify, resources, internet
+        self._pass_env, self._pull, self._limit_bytes = tuple(pass_env), pull, limit_bytes
+        self._substitutes = dict(_pair(text) for text in substitute)
+        self._tasks = {task.id: task for task in load_tasks(tasks)}
+
+    def items(self) -> Iterable[Item]:
+        """Return the tasks."""
+        return [Item(id=name, data={"instruction": task.instruction}) for name, task in self._tasks.items()]
+
+    def time_limit_s(self, item: Item) -> float | None:
+        """Return how long the task lets an agent work."""
+        return self._tasks[item.id].agent_timeout_s
+
+    def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
+        """Return the task's container, its image built if it is not there.
+
+        Raises:
+            SpecError: the task needs what this run does not give; says what to do.
+            ImageError: its image cannot be had.
+        """
+        task = self._tasks[item.id]
+        network = self._network(task, base)
+        image = task_image(task, images, self._substitutes, pull=self._pull)
+        return attrs.evolve(
+            base,
+            image=image,
+            workdir=task.workdir,
+            env={**base.env, **self._env(task, task.env)},
+            network=network,
+            limits=base.limits if self._resources == "base" else _limits(task.resources, base.limits),
+            gpus=base.gpus if self._resources == "base" or not task.resources.gpus else f"auto:{task.resources.gpus}",
+        )
+
+    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+        """Look that the container can be worked and judged in; the image is the workspace.
+
+        Raises:
+            VerifierError: it cannot.
+        """
+        task = self._tasks[item.id]
+        script = "id -u; command -v find tar xargs >/dev/null && find / -maxdepth 0 -printf yes"
+        result = await lease.exec(["/bin/sh", "-c", script], workdir="/")
+        user, _, found = result.stdout.decode(errors="replace").partition("\n")
+        if user != "0":
+            raise VerifierError(
+                f"task {item.id!r} is done as root, and its slot is user {user}; one slot per container"
+            )
+        if self._mode(task) == FRESH and found != "yes":
+            raise VerifierError(
+                f"the image of task {item.id!r} has no GNU find, tar and xargs, which verify='fresh' needs; "
+                "add them, or say --option verify=same"
+            )
+        return {"verify": self._mode(task)}
+
+    def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return how work is done here, and the task's instruction."""
+        task = self._tasks[item.id]
+        system = _SYSTEM.format(workdir=task.workdir, system=_FILES_ONLY if self._mode(task) == FRESH else "")
+        return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
+
+    async def verify(
+        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+    ) -> Verdict:
+        """Return the tests' reward.
+
+        Raises:
+            VerifierError: the tests come to no verdict, with an agent's work and without.
+        """
+        task, mode = self._tasks[item.id], self._mode(self._tasks[item.id])
+        if outcome.tool_calls == 0:
+            return _verdict(0.0, "agent", "no tool was called", {"verify": mode})
+        env = self._env(task, task.verifier_env)
+        if mode == SAME:
+            finding = await self._judge_same(task, lease, env)
+            return await self._conclude(task, fresh, env, finding, {"verify": SAME})
+        async with fresh() as judge:
+            try:
+                carried = await self._carry(task, lease, judge)
+            except StateError as error:
+                return _verdict(0.0, "state", str(error), {"verify": FRESH})
+            finding = await run_tests(task, judge, env)
+        return await self._conclude(task, fresh, env, finding, {"verify": FRESH, **attrs.asdict(carried)})
+
+    async def solve(self, item: Item, lease: Lease, *, timeout_s: float | None = None) -> ExecResult:
+        """Run the task's known solution where an agent would work.
+
+        Raises:
+            SpecError: the task has none.
+        """
+        task = self._tasks[item.id]
+        if task.solution is None:
+            raise SpecError("task", item.id, "a task with solution/solve.sh")
+        await lease.put(str(task.solution), SOLUTION)
+        return await lease.exec(
+            ["/bin/sh", "-c", f'exec "$(command -v bash || command -v sh)" {SOLUTION}/solve.sh'],
+            env=self._env(task, task.solution_env),
+            workdir=task.workdir,
+            timeout_s=timeout_s or task.agent_timeout_s,
+        )
+
+    def _mode(self, task: Task) -> str:
+        return self._verify or task.verify or FRESH
+
+    async def _carry(self, task: Task, lease: Lease, judge: Lease) -> Carried:
+        return await carry(
+            lease, judge, mounted=(), workdir=task.workdir, scripted=not task.uses_pytest, limit_bytes=self._limit_bytes
+        )
+
+    async def _judge_same(self, task: Task, lease: Lease, env: Mapping[str, str]) -> Finding:
+        """Run the tests in the agent's container; one that lets nothing run any more is its agent's doing."""
+        try:
+            return await run_tests(task, lease, env)
+        except (VerifierError, TransferError) as error:
+            return Finding(rewards={}, exit_code=-1, timed_out=False, output=str(error), duration_s=0.0)
+
+    async def _conclude(
+        self, task: Task, fresh: Fresh, env: Mapping[str, str], finding: Finding, facts: Mapping[str, Any]
+    ) -> Verdict:
+        """Return the verdict; where there is none, see whether the tests come to one without the agent's work."""
+        facts = {**facts, **finding.facts}
+        if finding.rewards:
+            reward = finding.rewards["reward"]
+            return Verdict(
+                reward=reward, parts=finding.rewards, phase="tests", detail=_detail(reward, facts), facts=facts
+            )
+        async with fresh() as judge:
+            control = await run_tests(task, judge, env)
+        why = f"did not end in {task.verifier_timeout_s:g} s" if finding.timed_out else "left no reward"
+        if not control.rewards:
+            raise VerifierError(
+                f"the tests of task {task.id!r} {why}, and come to none without the agent's work either (exit code "
+                f"{control.exit_code}): {control.output[-500:].strip() or 'no output'}"
+            )
+        return _verdict(0.0, "tests", f"the tests {why}, which they do without the agent's work", facts)
+
+    def _network(self, task: Task, base: ContainerSpec) -> Any:  # noqa: ANN401 - a Literal of the spec's
+        internet = task.resources.internet
+        if internet is False:
+            return "none"
+        if internet and base.network == "none" and self._internet == "task":
+            raise SpecError(
+                f"task {task.id!r}", "allow_internet = true",
+                "what a run with --network none can give; say --network bridge or host, or --option internet=base",
+            )  # fmt: skip
+        return base.network
+
+    def _env(self, task: Task, given: Mapping[str, str]) -> dict[str, str]:
+        """Return variables with those of the host in place that the user lets tasks see."""
+
+        def value(match: re.Match[str]) -> str:
+            if match[1] in self._pass_env and match[1] in os.environ:
+                return os.environ[match[1]]
+            if match[2] is None:
+                allowed = f"variables of the host that are set and in --option pass_env={match[1]}"
+                raise SpecError(f"task {task.id!r}", match[0], allowed)
+            return match[2]
+
+        return {name: _TEMPLATE.sub(value, text) for name, text in given.items()}
+
+
+def _limits(wanted: Resources, base: Limits) -> Limits:
+    return attrs.evolve(
+        base,
+        cpus=base.cpus if wanted.cpus is None else wanted.cpus,
+        memory_bytes=base.memory_bytes if wanted.memory_bytes is None else wanted.memory_bytes,
+        disk_bytes=base.disk_bytes if wanted.disk_bytes is None else wanted.disk_bytes,
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise SpecError("option substitute", text, "NAME=IMAGE")
+    return name, value
+
+
+def _verdict(reward: float, phase: str, detail: str, facts: Mapping[str, Any]) -> Verdict:
+    return Verdict(reward=reward, parts={"reward": reward}, phase=phase, detail=detail, facts=facts)
+
+
+def _detail(reward: float, facts: Mapping[str, Any]) -> str:
+    withheld = facts.get("withheld_count", 0)
+    if withheld and reward < 1:
+        return f"reward {reward:g}; {withheld} changes to the system's own files were not taken over"
+    return f"reward {reward:g}"

@@ -1,0 +1,86 @@
+"""Make a task's image: built once, named after what it is made from, or the ready image that the task names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hyperenvironment_terminal.task import Task
+from hyperruntime.containerfiles import SUFFIX, check_contained, check_no_host_sections
+from hyperruntime.definitions import parse_definition, with_base
+from hyperruntime.errors import ImageNotFoundError
+from hyperruntime.images import ImageStore
+from hyperruntime.owner import owned_directory
+from hyperruntime.pulling import is_local
+
+PREFIX = "localhost/hyperruntime-task/"
+_FROM = re.compile(r"^([ \t]*FROM[ \t]+(?:--\S+[ \t]+)*)(\S+)", re.IGNORECASE | re.MULTILINE)
+_UPPER = re.compile(r"[^a-z0-9.-]+")
+
+
+def task_image(task: Task, images: ImageStore, substitutes: Mapping[str, str], *, pull: bool) -> str:
+    """Return the reference of a task's image, made if it is not here.
+
+    Args:
+        task: the task.
+        images: where it is made.
+        substitutes: images to take in place of those that tasks name.
+        pull: whether a ready image that is not here is fetched from its registry.
+
+    Raises:
+        ImageError: it cannot be had, or a step of its build failed.
+        SpecError: its recipe would take something of the host's.
+    """
+    if task.recipe is None:
+        return _ready(substitutes.get(task.image, task.image), images, pull=pull)
+    text = recipe_text(task.recipe, images.exists, substitutes)
+    reference = f"{PREFIX}{_UPPER.sub('-', task.id.lower()).strip('-.') or 'task'}:{_digest(task, text)}"
+    if images.exists(reference):
+        return reference
+    with owned_directory() as directory:
+        recipe = Path(directory) / task.recipe.name
+        recipe.write_text(text)
+        return images.build(reference, containerfile=recipe, context=task.context)
+
+
+def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mapping[str, str]) -> str:
+    """Return a recipe with its bases put in place.
+
+    Raises:
+        SpecError: it is a definition file that would run something on the host, or copy from elsewhere.
+    """
+    text = recipe.read_text()
+    if recipe.suffix != SUFFIX:
+        return _FROM.sub(lambda found: found[1] + substitutes.get(found[2], found[2]), text)
+    definition = parse_definition(text)
+    check_no_host_sections(definition)
+    check_contained(definition, recipe.parent)
+    base = substitutes.get(definition.base, definition.base)
+    here = definition.bootstrap == "docker" and exists(base)
+    return with_base(text, "localimage", base) if here or base != definition.base else text
+
+
+def _ready(reference: str, images: ImageStore, *, pull: bool) -> str:
+    try:
+        return images.ensure(reference)
+    except ImageNotFoundError:
+        if not pull or is_local(reference):
+            raise
+    return images.pull(reference)
+
+
+def _digest(task: Task, text: str) -> str:
+    """Return a name for all that goes into an image: the recipe, and every file beside it with its mode."""
+    found = hashlib.sha256(text.encode())
+    for path in sorted(task.context.rglob("*")) if task.context is not None else ():
+        name = path.relative_to(task.context or path).as_posix()
+        if path == task.recipe or "__pycache__" in name:
+            continue
+        if path.is_symlink():
+            found.update(f"l {name} {path.readlink()}\0".encode())
+        elif path.is_file():
+            found.update(f"f {name} {path.stat().st_mode & 0o777:o} {path.stat().st_size}\0".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]

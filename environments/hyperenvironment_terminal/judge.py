@@ -1,0 +1,174 @@
+"""Run a task's tests in a container, and read what they say.
+
+Nothing that was in the container decides where the tests are or what they find in ``/logs``: both are made anew just
+before. The commands' environment is the image's own, never what an agent's shell has set.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from hyperenvironment_terminal.protected import LOGS, TESTS, TOOLS
+from hyperenvironment_terminal.pytestkit import pytest_files
+from hyperenvironment_terminal.task import TEST_SCRIPT, TEST_STATE, Task
+from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.pool.lease import Lease
+from hyperruntime.spec import ExecResult
+
+REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/reward.json"
+_MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier {LOGS}/agent"
+_SHOWN = 4000
+_REWARD_LIMIT = 65536
+_PASSED, _FAILED = (0,), (1, 2)  # of pytest: 2 is also a test file that cannot be imported as the state is
+# A Python that cannot import pytest must not end as tests do that fail.
+_RUN_PYTEST = f"""\
+import sys
+sys.path.append({TOOLS!r})
+try:
+    import pytest
+except BaseException as error:
+    print(f"pytest cannot be imported: {{error!r}}", file=sys.stderr)
+    sys.exit(70)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+# Its own names for the places where pytest would otherwise look for settings.
+_PYTEST_ARGS = ("-c", "/dev/null", "--rootdir", TESTS, "--confcutdir", TESTS, "-p", "no:cacheprovider", "-rA", "-q")
+
+
+class VerifierError(HyperRuntimeError):
+    """Tests came to no verdict though nothing of an agent's was there."""
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """What tests came to.
+
+    Attributes:
+        rewards: by name; ``reward`` is the one that counts. Empty: they came to no verdict.
+        exit_code: of the tests' command.
+        timed_out: whether they were ended at their deadline.
+        output: its last lines.
+        duration_s: how long they took.
+    """
+
+    rewards: Mapping[str, float]
+    exit_code: int
+    timed_out: bool
+    output: str
+    duration_s: float
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a report shows."""
+        return {
+            "exit_code": self.exit_code,
+            "timed_out": self.timed_out,
+            "output": self.output,
+            "duration_s": round(self.duration_s, 3),
+        }
+
+
+async def run_tests(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
+    """Run a task's tests to their end.
+
+    Args:
+        task: the task.
+        place: the container whose state is tested.
+        env: of the tests beside the container's.
+
+    Raises:
+        VerifierError: the tests cannot be put there or begun.
+    """
+    await _must(place, ["/bin/sh", "-c", _MAKE_ANEW], "/tests and /logs cannot be made")
+    await place.put(str(task.tests), TESTS)
+    return await (_by_pytest if task.uses_pytest else _by_script)(task, place, env)
+
+
+async def _by_script(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
+    path = f"{TESTS}/{TEST_SCRIPT}"
+    own_line = (task.tests / TEST_SCRIPT).read_bytes().startswith(b"#!")
+    begin = f'chmod +x {path}; exec "$0"' if own_line else f'exec "$(command -v bash || command -v sh)" {path}'
+    result = await _run(task, place, ["/bin/sh", "-c", begin, path], env)
+    rewards = {} if result.timed_out else await _rewards(place)
+    return _finding(result, rewards)
+
+
+async def _by_pytest(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
+    if (await place.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
+        with pytest_files() as folder:
+            await place.put(str(folder), TOOLS)
+    command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{TEST_STATE}"]
+    result = await _run(task, place, command, env)
+    known = {code: {"reward": 1.0} for code in _PASSED} | {code: {"reward": 0.0} for code in _FAILED}
+    return _finding(result, {} if result.timed_out else known.get(result.exit_code, {}))
+
+
+async def _run(task: Task, place: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
+    return await place.exec(
+        args,
+        timeout_s=task.verifier_timeout_s,
+        env={"HOME": "/root", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **env},
+        workdir=task.workdir,
+    )
+
+
+async def _rewards(place: Lease) -> dict[str, float]:
+    """Return what the tests wrote, or nothing where that is no reward."""
+    for path, parse in ((REWARD_TEXT, _parse_text), (REWARD_JSON, _parse_json)):
+        script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
+        result = await place.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
+        if result.exit_code == 0 and result.stdout.strip():
+            return parse(result.stdout)
+    return {}
+
+
+def _parse_text(data: bytes) -> dict[str, float]:
+    try:
+        value = float(data.decode("ascii").strip())
+    except ValueError:
+        return {}
+    return {"reward": value} if math.isfinite(value) else {}
+
+
+def _parse_json(data: bytes) -> dict[str, float]:
+    try:
+        values = json.loads(data)
+    except ValueError:
+        return {}
+    values = values if isinstance(values, dict) else {"reward": values}
+    numbers = {
+        str(name): float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    if len(numbers) == 1 and "reward" not in numbers:
+        return {**numbers, "reward": next(iter(numbers.values()))}
+    if numbers and "reward" not in numbers:
+        raise SpecError(REWARD_JSON, sorted(numbers), "a member 'reward' where there is more than one number")
+    return numbers
+
+
+def _finding(result: ExecResult, rewards: Mapping[str, float]) -> Finding:
+    output = (result.stdout + (b"\n[stderr]\n" + result.stderr if result.stderr.strip() else b"")).decode(
+        errors="replace"
+    )
+    return Finding(
+        rewards=rewards,
+        exit_code=result.exit_code,
+        timed_out=result.timed_out,
+        output=output[-_SHOWN:],
+        duration_s=result.duration_s,
+    )
+
+
+async def _must(place: Lease, args: list[str], what: str) -> None:
+    result = await place.exec(args, workdir="/")
+    if result.exit_code != 0:
+        why = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
+        raise VerifierError(f"{what} in the container: {why}; the tests need its root, sh, rm and mkdir")

@@ -1,0 +1,114 @@
+"""List a container's files, and tell what differs between two lists. Imports errors only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import attrs
+
+from hyperruntime.errors import TransferError
+from hyperruntime.spec import ExecResult
+
+FILE, DIRECTORY, LINK = b"f", b"d", b"l"
+_NUMBER = rb"\d{1,19}"
+_LINE = re.compile(
+    rb"(?P<kind>[a-zA-Z]) (?P<mode>[0-7]{1,5}) (?P<uid>" + _NUMBER + rb") (?P<gid>" + _NUMBER + rb") (?P<size>"
+    + _NUMBER + rb") (?P<mtime>-?\d{1,12}(?:\.\d{1,10})?) (?P<path>/.*)",
+    re.DOTALL,
+)  # fmt: skip
+_FORMAT = "%y %m %U %G %s %T@ %p\\0%l\\0"
+_LIMIT_BYTES = 256 * 1024**2
+
+
+@attrs.frozen
+class Entry:
+    """A file, directory, link or whatever else.
+
+    Attributes:
+        kind: ``f``, ``d``, ``l``, or another letter of find's.
+        mode: permission bits.
+        uid: owner.
+        gid: group.
+        size: bytes.
+        mtime: seconds since the epoch, as text.
+        link: what a link names.
+    """
+
+    kind: bytes
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime: bytes
+    link: bytes = b""
+
+    def same(self, other: Entry) -> bool:
+        """Tell whether another entry is this one unchanged, as far as a list shows; directories live on."""
+        if self.kind == other.kind == DIRECTORY:
+            return (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
+        return self == other
+
+
+Listing = Mapping[bytes, Entry]
+
+
+class Runs(Protocol):
+    """Whatever runs commands as a lease does."""
+
+    async def exec(
+        self,
+        args: list[str],
+        *,
+        timeout_s: float | None = 300.0,
+        workdir: str | None = None,
+        input: bytes | None = None,  # noqa: A002 - as in Lease.exec
+        output_limit_bytes: int = 0,
+    ) -> ExecResult:
+        """Run a command."""
+        ...
+
+
+def listing_args(leave_out: Iterable[str]) -> list[str]:
+    """Return the command that lists all files but those in some places; it needs GNU find."""
+    pruned: list[str] = []
+    for path in leave_out:
+        pruned += ["-o", "-path", path.translate(_PATTERN)]
+    return ["find", "/", "-mindepth", "1", "(", *pruned[1:], ")", "-prune", "-o", "-printf", _FORMAT]
+
+
+_PATTERN = str.maketrans({letter: f"\\{letter}" for letter in "*?[]\\"})
+
+
+def parse_listing(output: bytes) -> dict[bytes, Entry]:
+    """Return what a container says it holds; it may lie about itself, and about nothing else.
+
+    Raises:
+        TransferError: it makes no sense.
+    """
+    parts = output.split(b"\0")
+    if len(parts) % 2 == 0 or parts[-1]:
+        raise TransferError("the list of a container's files ends early")
+    found = {}
+    for line, link in zip(parts[:-1:2], parts[1::2], strict=True):
+        match = _LINE.fullmatch(line)
+        names = match["path"].split(b"/")[1:] if match is not None else [b""]
+        if match is None or not all(names) or {b".", b".."} & set(names):
+            raise TransferError("the list of a container's files holds what is no file")
+        uid, gid, size = (int(match[name]) for name in ("uid", "gid", "size"))
+        found[match["path"]] = Entry(match["kind"], int(match["mode"], 8), uid, gid, size, match["mtime"], link)
+    return found
+
+
+async def list_files(place: Runs, leave_out: Iterable[str]) -> dict[bytes, Entry]:
+    """Return all files of a container but those in some places.
+
+    Raises:
+        TransferError: it cannot list them.
+    """
+    result = await place.exec(listing_args(leave_out), workdir="/", output_limit_bytes=_LIMIT_BYTES)
+    if result.exit_code != 0 or result.truncated:
+        why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
+        raise TransferError(f"the files of a container could not be listed: {why[0]}")
+    return parse_listing(result.stdout)

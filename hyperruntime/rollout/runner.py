@@ -1,0 +1,314 @@
+"""A run of rollouts: items times group size, kept as it goes, gone on with after a kill. Imports the rest of rollout.
+
+``trajectories.jsonl`` is the truth: what has a line there is done, what has none is run. A run that is ended at any
+instant loses nothing that was recorded and counts nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.loop.lock import RunLock
+from hyperruntime.loop.storage import make_directory
+from hyperruntime.rollout.agent import Agent, run_agent
+from hyperruntime.rollout.environment import Environment, Item
+from hyperruntime.rollout.episode import Setting
+from hyperruntime.rollout.groups import make_group
+from hyperruntime.rollout.model import Model, Sampling
+from hyperruntime.rollout.options import RolloutOptions
+from hyperruntime.rollout.record import SCORED, Group, Trajectory
+from hyperruntime.rollout.running import Job, Pace, run_jobs
+from hyperruntime.rollout.slots import Slots
+from hyperruntime.rollout.store import Store, slim
+from hyperruntime.rollout.summary import RolloutSummary, Tally
+from hyperruntime.rollout.toolset import Toolset, slot_tools
+
+if TYPE_CHECKING:
+    from hyperruntime.runtime import Runtime
+
+
+@attrs.frozen(kw_only=True)
+class RolloutEvent:
+    """Something happened in a run.
+
+    Attributes:
+        kind: ``start`` or ``done``.
+        id: of the trajectory.
+        done: how many are recorded now, those of an earlier start included.
+        wanted: of the whole run.
+        mean_reward: so far, or None.
+        trajectory: that is done.
+    """
+
+    kind: str
+    id: str
+    done: int
+    wanted: int
+    mean_reward: float | None = None
+    trajectory: Trajectory | None = None
+
+
+@attrs.define(kw_only=True)
+class Parts:
+    """What a program may hand in instead of having it made from the options.
+
+    Attributes:
+        environment: what agents are given to do.
+        model: who is asked; stays open.
+        slots: where agents work; stay open.
+        agent: who asks the model.
+        toolset: which tools agents get; the options' are of the slot.
+    """
+
+    environment: Environment | None = None
+    model: Model | None = None
+    slots: Slots | None = None
+    agent: Agent | None = None
+    toolset: Toolset | None = None
+
+
+async def run_rollouts(
+    runtime: Runtime,
+    options: RolloutOptions,
+    *,
+    run_dir: Path | None = None,
+    parts: Parts | None = None,
+    on_event: Callable[[RolloutEvent], None] = lambda _: None,
+    keep: Callable[[Trajectory], None] = lambda _: None,
+) -> RolloutSummary:
+    """Run all trajectories that are not recorded yet, and return figures of the whole run.
+
+    Cancelled, it ends when every slot is given back; what was recorded stays.
+
+    Args:
+        runtime: where containers are.
+        options: what to run.
+        run_dir: where to keep it; one that exists is gone on with. None keeps nothing.
+        parts: what is there already.
+        on_event: told of every trajectory.
+        keep: handed every trajectory that is done now.
+
+    Raises:
+        RunLockedError: another live process owns the directory.
+        RunError: too many trajectories in a row could not be scored, or the directory is of another run.
+        SpecError: an option cannot be.
+        ModelError: the model cannot be opened.
+    """
+    parts = parts or Parts()
+    options = options.settled()
+    async with AsyncExitStack() as stack:
+        store: Store | None = None
+        if run_dir is not None:
+            make_directory(run_dir)
+            lock = RunLock(run_dir)
+            stack.enter_context(lock)
+            _cancel_when_lost(lock)
+            store = Store(run_dir)
+            stack.callback(store.close)
+            options = store.begin(options)
+        setting, items = await _open(stack, runtime, options, parts)
+        run = _Run(options, items, store, on_event, keep)
+        pace = Pace(parallel=options.parallel, attempts=options.attempts, give_up_after=options.give_up_after)
+        await run_jobs(
+            lambda job: attrs.evolve(setting, sampling=_sampling(options, job)),
+            run.jobs(),
+            pace,
+            on_start=run.on_start,
+            on_done=run.on_done,
+        )
+        return run.summary()
+
+
+async def _open(
+    stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts
+) -> tuple[Setting, list[Item]]:
+    """Make what is not there yet; the stack lets go of it."""
+    environment = parts.environment
+    if environment is None:
+        from hyperruntime.rollout.environments import load_environment
+
+        environment = await asyncio.to_thread(load_environment, options.environment, options.environment_options)
+    items = await asyncio.to_thread(chosen_items, environment, options)
+    model = parts.model
+    if model is None:
+        model = open_chosen_model(options)
+        stack.push_async_callback(model.close)
+    slots = parts.slots
+    if slots is None:
+        from hyperruntime.rollout.pooled import PooledSlots
+
+        count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
+        slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
+    made = environment
+    setting = Setting(
+        environment=made,
+        name=options.environment,
+        model=model,
+        slots=slots,
+        spec_of=lambda item: made.spec(item, options.container, runtime.images),
+        toolset=parts.toolset or slot_tools(options.tools),
+        agent=parts.agent or load_agent(options.agent),
+        limits=options.limits,
+        require_tokens=options.require_tokens,
+        setup_s=options.setup_s,
+        verify_s=options.verify_s,
+    )
+    return setting, items
+
+
+def open_chosen_model(options: RolloutOptions) -> Model:
+    """Return the client of the model that the options name.
+
+    Raises:
+        SpecError: they name none.
+        ModelError: it cannot be opened.
+    """
+    from hyperruntime.rollout.models import open_model
+
+    if options.model is None:
+        raise SpecError("model", None, "ModelOptions, or a Model of your own handed in")
+    return open_model(options.model)
+
+
+def load_agent(reference: str | None) -> Agent:
+    """Return an agent by ``module:function``, or ours.
+
+    Raises:
+        SpecError: there is no such function.
+    """
+    if reference is None:
+        return run_agent
+    from importlib import import_module
+
+    module, colon, name = reference.partition(":")
+    try:
+        found: Any = getattr(import_module(module), name) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise SpecError("agent", reference, f"module:function of an agent ({error})") from error
+    if not callable(found):
+        raise SpecError("agent", reference, "module:function of an agent: async (AgentTask) -> AgentResult")
+    agent: Agent = found
+    return agent
+
+
+def chosen_items(environment: Environment, options: RolloutOptions) -> list[Item]:
+    """Return the items that a run takes.
+
+    Raises:
+        SpecError: there are none, two have one id, or one that is asked for is not there.
+    """
+    items = {}
+    for item in environment.items():
+        if item.id in items:
+            raise SpecError("items", item.id, "each id once in an environment")
+        items[item.id] = item
+    for name in options.items:
+        if name not in items:
+            raise SpecError("items", name, f"an item of {options.environment!r}; {name_hint(name, items)}")
+    chosen = [items[name] for name in options.items] or list(items.values())
+    if not chosen:
+        raise SpecError("environment", options.environment, "one with items; these options leave none")
+    return chosen[: options.max_items]
+
+
+def _sampling(options: RolloutOptions, job: Job) -> Sampling:
+    """Return how a trajectory is sampled: its seed depends on the run's and its id, and on no order."""
+    digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest) % 2**31
+    return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
+
+
+def _cancel_when_lost(lock: RunLock) -> None:
+    """End the run when another process takes its directory over."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "inside a coroutine"
+
+    def cancel() -> None:
+        loop.call_soon_threadsafe(task.cancel)
+
+    lock.on_lost(cancel)
+
+
+class _Run:
+    """What a run has come to so far."""
+
+    def __init__(
+        self,
+        options: RolloutOptions,
+        items: list[Item],
+        store: Store | None,
+        on_event: Callable[[RolloutEvent], None],
+        keep: Callable[[Trajectory], None],
+    ) -> None:
+        self._options, self._items, self._store = options, items, store
+        self._on_event, self._keep = on_event, keep
+        self._tally = Tally()
+        self._groups: dict[str, dict[int, Trajectory]] = {item.id: {} for item in items}
+        self._complete = 0
+        self._wanted = len(items) * options.group_size
+        for trajectory in store.recorded() if store is not None else ():
+            self._take_back(trajectory)
+        if store is not None:
+            store.write_groups(filter(None, (self._group(item.id) for item in items)))
+
+    def jobs(self) -> Iterator[Job]:
+        """Return what is still to be run, item by item."""
+        for item in self._items:
+            for index in range(self._options.group_size):
+                if index not in self._groups[item.id]:
+                    yield Job(item=item, index=index)
+
+    def on_start(self, job: Job) -> None:
+        self._on_event(self._event("start", job))
+
+    async def on_done(self, job: Job, trajectory: Trajectory) -> None:
+        """Record a trajectory, and its group if it was the last of it."""
+        if self._store is not None:
+            await self._store.add(trajectory)
+        self._tally.done(trajectory)
+        self._groups[job.item.id][job.index] = slim(trajectory)
+        self._keep(trajectory)
+        group = self._group(job.item.id)
+        if group is not None and self._store is not None:
+            await self._store.add_group(group)
+        self._on_event(self._event("done", job, trajectory))
+
+    def summary(self) -> RolloutSummary:
+        complete = sum(group.complete for item in self._items if (group := self._group(item.id)) is not None)
+        run_dir = "" if self._store is None else str(self._store.run_dir)
+        return self._tally.summary(run_dir, self._wanted, complete)
+
+    def _take_back(self, trajectory: Trajectory) -> None:
+        """Count what an earlier start recorded; what is to be tried again is not counted."""
+        group = self._groups.get(trajectory.item_id)
+        if group is None or trajectory.index >= self._options.group_size:
+            return
+        if self._options.retry_failed and trajectory.status != SCORED:
+            return
+        self._tally.seen(trajectory)
+        group[trajectory.index] = slim(trajectory)
+
+    def _group(self, item_id: str) -> Group | None:
+        """Return an item's group, or None while some of it is still to be run."""
+        found = self._groups[item_id]
+        size = self._options.group_size
+        return make_group(item_id, size, list(found.values())) if len(found) == size else None
+
+    def _event(self, kind: str, job: Job, trajectory: Trajectory | None = None) -> RolloutEvent:
+        done = sum(len(group) for group in self._groups.values())
+        return RolloutEvent(
+            kind=kind,
+            id=job.id,
+            done=done,
+            wanted=self._wanted,
+            mean_reward=self._tally.mean_reward,
+            trajectory=trajectory,
+        )

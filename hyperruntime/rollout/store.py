@@ -1,0 +1,71 @@
+"""The files of a run while it runs. Imports rundir and optionsfile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.errors import RunError
+from hyperruntime.loop.storage import write_atomic
+from hyperruntime.rollout.options import RolloutOptions
+from hyperruntime.rollout.optionsfile import check_same, options_to_json
+from hyperruntime.rollout.record import Group, Trajectory
+from hyperruntime.rollout.rundir import (
+    GROUPS,
+    RUN,
+    TRAJECTORIES,
+    Journal,
+    iter_trajectories,
+    read_run,
+    to_line,
+    write_run,
+)
+
+
+class Store:
+    """The files of a run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._trajectories = Journal(run_dir / TRAJECTORIES)
+        self._groups = Journal(run_dir / GROUPS)
+
+    def begin(self, options: RolloutOptions) -> RolloutOptions:
+        """Write what is run, or make sure that it is what was run here before; return it with its seed."""
+        if (self.run_dir / RUN).is_file():
+            return check_same(read_run(self.run_dir), options, self.run_dir)
+        if (self.run_dir / TRAJECTORIES).exists():
+            raise RunError(f"{str(self.run_dir)!r} has trajectories and no {RUN}; give another --run-id")
+        write_run(self.run_dir, {"created": time.time(), "options": options_to_json(options)})
+        return options
+
+    def recorded(self) -> Iterator[Trajectory]:
+        """Return what is recorded, the last line of each trajectory."""
+        last = {trajectory.id: slim(trajectory) for trajectory in iter_trajectories(self.run_dir)}
+        yield from last.values()
+
+    def write_groups(self, groups: Iterable[Group]) -> None:
+        """Write the file of groups anew: it follows from the trajectories."""
+        write_atomic(self.run_dir / GROUPS, b"".join(to_line(group) for group in groups))
+
+    async def add(self, trajectory: Trajectory) -> None:
+        """Record a trajectory; it is on disk when this returns, and also if this is cancelled."""
+        await asyncio.shield(self._trajectories.add(to_line(trajectory)))
+
+    async def add_group(self, group: Group) -> None:
+        """Record a group."""
+        await asyncio.shield(self._groups.add(to_line(group)))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._trajectories.close()
+        self._groups.close()
+
+
+def slim(trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory without what takes room."""
+    return attrs.evolve(trajectory, messages=(), tools=(), segments=(), tool_errors=(), verdict={})

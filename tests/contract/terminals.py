@@ -1,0 +1,84 @@
+"""Slots for tests of the environment ``terminal``: a pool of one task's containers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import hyperruntime as hr
+from hyperenvironment_terminal import Terminal
+from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.lease import Lease
+from hyperruntime.pool.pool import SlotPool
+from hyperruntime.rollout.environment import Outcome, Verdict
+from hyperruntime.spec import ContainerSpec
+
+Agent = Callable[[Lease], Awaitable[object]]
+BASE = "localhost/hyperruntime/base:latest"
+
+
+async def idle(lease: Lease) -> None:
+    """Do nothing."""
+
+
+async def attempt(runtime: hr.Runtime, environment: Terminal, task: str, agent: Agent, *, calls: int = 1) -> Verdict:
+    """Return the verdict on what an agent does in a slot of a real pool."""
+    item = next(item for item in environment.items() if item.id == task)
+    loop = asyncio.get_running_loop()
+    spec = await loop.run_in_executor(None, environment.spec, item, ContainerSpec(image=BASE), runtime.images)
+    config = PoolConfig(spec=spec, slots_per_container=1, max_containers=3, spare_containers=0)
+    async with SlotPool(runtime, config) as pool:
+
+        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+            assert spec is None
+            return leased(pool)
+
+        async with pool.lease() as lease:
+            meta = await environment.setup(item, lease)
+            assert [m["role"] for m in environment.messages(item, meta)] == ["system", "user"]
+            await agent(lease)
+            await end_processes(lease)
+            outcome = Outcome(messages=(), turns=1, tool_calls=calls, stop_reason="finished")
+            return await environment.verify(item, outcome, lease, fresh, meta)
+
+
+@asynccontextmanager
+async def leased(pool: SlotPool) -> AsyncIterator[Lease]:
+    """Lease a slot."""
+    async with pool.lease() as lease:
+        yield lease
+
+
+# A limit marks what an exec has started, whatever it did to hide; see script.lane_script.
+_END = """
+for process in /proc/[0-9]*; do
+    [ "${process#/proc/}" = $$ ] && continue
+    grep -q "Max resident set  *[0-9]" "$process/limits" 2>/dev/null && kill -KILL "${process#/proc/}"
+done
+true
+"""
+
+
+async def end_processes(lease: Lease) -> None:
+    """End what the agent left running."""
+    await lease.exec(["/bin/sh", "-c", _END], workdir="/")
+
+
+def make_task(folder: Path, test: str, *, name: str = "test.sh", solution: str = "", settings: str = "") -> Path:
+    """Write a task directory of the base image."""
+    for part in ("environment", "tests", "solution"):
+        (folder / part).mkdir(parents=True)
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "task.toml").write_text(settings or "[environment]\nallow_internet = false\n")
+    (folder / "environment" / "Dockerfile").write_text(f"FROM {BASE}\nWORKDIR /app\n{_IMAGE}")
+    (folder / "tests" / name).write_text(test)
+    (folder / "solution" / "solve.sh").write_text(solution)
+    return folder
+
+
+_IMAGE = """\
+RUN mkdir -p /app/old/deep /srv/data && touch /app/old/a /app/old/deep/b /app/gone && echo 1 > /srv/data/kept \\
+    && ln -s /srv/data /app/data && echo before > /app/changed && chmod 600 /app/changed
+"""

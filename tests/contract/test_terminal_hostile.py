@@ -1,0 +1,183 @@
+"""Agents that are root and want a reward without the work: they get none, and honest work is taken over whole."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import hyperruntime as hr
+from hyperenvironment_terminal import Terminal
+from hyperenvironment_terminal.judge import VerifierError
+from hyperruntime.pool.lease import Lease
+from hyperruntime.rollout.environment import Verdict
+from tests.contract.terminals import attempt, idle, make_task
+
+# Written so that a tool that judges, if it were this one, would give the reward.
+FORGED = """#!/bin/sh
+mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; exit 0
+"""
+SCRIPTED = """#!/bin/bash
+echo 0 > /logs/verifier/reward.txt
+export PYTHONPATH=/tests
+python3 -m check && echo 1 > /logs/verifier/reward.txt
+"""
+CHECK = """
+import json, sys
+with open("/app/answer.json") as file:
+    answer = json.load(file)
+print("answer", answer)
+sys.exit(answer != {"answer": 42})
+"""
+STATE = """
+def test_the_answer():
+    with open("/app/answer.json") as file:
+        assert "42" in file.read()
+"""
+# Each line is an attack of its own; none stops the others.
+IN_FILES = f"""
+cat > /forged <<'END'
+{FORGED}END
+chmod 755 /forged
+mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt; echo '{{"reward": 1}}' > /logs/verifier/reward.json
+cp /forged /tests/test.sh; echo 'def test(): pass' > /tests/test_final_state.py
+echo 'alias python3=/forged' >> /root/.bashrc; echo 'PATH=/root/shims:$PATH' >> /root/.profile
+mkdir -p /root/shims; cp /forged /root/shims/python3; cp /forged /root/shims/bash
+echo 'BASH_ENV=/forged' >> /etc/environment; echo 'export BASH_ENV=/forged' > /etc/profile.d/a.sh
+setsid sh -c 'while :; do mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; sleep 0.01; done' >/dev/null 2>&1 &
+echo '{{"answer": 1}}' > /app/answer.json
+"""
+IN_TOOLS = """
+forger='import os; os.makedirs("/logs/verifier", exist_ok=True)
+open("/logs/verifier/reward.txt", "w").write("1"); os._exit(0)'
+for place in /app/json.py /app/sitecustomize.py /usr/lib/python3/dist-packages/sitecustomize.py \\
+    /etc/python3.11/sitecustomize.py /usr/lib/python3.11/json/__init__.py /conftest.py /app/conftest.py \\
+    /root/.local/lib/python3.11/site-packages/usercustomize.py /usr/local/lib/python3.11/dist-packages/pytest.py; do
+    mkdir -p "$(dirname "$place")"; echo "$forger" > "$place"
+done
+echo '[pytest]
+addopts = --collect-only' | tee /pytest.ini > /app/pytest.ini
+ls /usr/lib/*/libmemusage.so > /etc/ld.so.preload
+for tool in python3 bash sh env cat; do cp /forged /usr/local/bin/$tool; done
+cp /forged /usr/bin/.new; mv /usr/bin/.new /usr/bin/python3.11; cp /forged /bin/bash.new; mv /bin/bash.new /bin/bash
+"""
+
+
+def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -> Verdict:
+    """Return the verdict on a script of an agent's."""
+
+    async def agent(lease: Lease) -> None:
+        await lease.exec(["/bin/sh", "-c", script])
+
+    return asyncio.run(attempt(runtime, Terminal(tasks=str(folder), verify=verify), folder.name, agent))
+
+
+@pytest.fixture(autouse=True)
+def needs_an_image(runtime: hr.Runtime, base_image: str) -> None:
+    """Tasks have images of their own, which bubblewrap refuses; that is seen elsewhere."""
+    if runtime.name == "bubblewrap":
+        pytest.skip("tasks have images of their own, which bubblewrap refuses: test_terminal.py looks at that")
+
+
+@pytest.mark.parametrize("form", ["test.sh", "test_final_state.py"])
+def test_an_agent_that_forges_all_it_can_reach_gets_nothing(runtime: hr.Runtime, tmp_path: Path, form: str) -> None:
+    """W22: reward files, tests, shells, Python and its modules, the loader, pytest's settings, background processes."""
+    folder = make_task(tmp_path / "forge", SCRIPTED if form == "test.sh" else STATE, name=form)
+    (folder / "tests" / "check.py").write_text(CHECK)
+    verdict = run(runtime, folder, IN_FILES + IN_TOOLS)
+    assert (verdict.reward, verdict.phase) == (0.0, "tests"), verdict
+    withheld = set(verdict.facts["withheld"])
+    assert {"/etc/ld.so.preload", "/conftest.py", "/pytest.ini", "/usr/local/bin/python3"} <= withheld
+    assert "Memory usage" not in verdict.facts["output"], "the agent's preloaded library was loaded"
+    honest = run(
+        runtime, folder, IN_FILES + IN_TOOLS.replace("\nls ", "\necho '{\"answer\": 42}' > /app/answer.json\nls ")
+    )
+    assert honest.reward == 1.0, "the honest part of its work counts, whatever else it did"
+
+
+def test_in_its_own_container_files_alone_forge_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """With ``verify=same`` the tests and the place of the reward are made anew; programs are the agent's."""
+    folder = make_task(tmp_path / "forge", SCRIPTED)
+    (folder / "tests" / "check.py").write_text(CHECK)
+    assert run(runtime, folder, IN_FILES, "same").reward == 0.0
+    assert run(runtime, folder, "echo '{\"answer\": 42}' > /app/answer.json", "same").reward == 1.0
+
+
+def test_links_lead_nothing_past_what_is_protected(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """A directory that becomes a link, or a link that becomes a directory, is no way to another place."""
+    folder = make_task(tmp_path / "links", SCRIPTED)
+    (folder / "tests" / "check.py").write_text(CHECK)
+    script = f"""
+cat > /app/python3 <<'END'
+{FORGED}END
+chmod 755 /app/python3; mkdir -p /srv/evil/verifier; cp /app/python3 /srv/evil/test.sh
+echo 1 > /srv/evil/verifier/reward.txt
+rm -rf /tests /logs; ln -s /srv/evil /tests; ln -s /srv/evil /logs
+rm -rf /usr/local; ln -s /app /usr/local; mv /var /var.old; ln -s /srv/evil /var
+rm /app/data; mkdir /app/data; ln -s /usr/bin /app/data/bin; ln -s / /app/root
+"""
+    verdict = run(runtime, folder, script)
+    assert (verdict.reward, verdict.phase) == (0.0, "tests"), verdict
+    assert {"/usr/local", "/var", "/tests", "/logs"} <= set(verdict.facts["withheld"])
+
+
+def test_an_agent_that_breaks_its_container_has_done_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """What cannot be read any more is no work, and no failure of ours."""
+    folder = make_task(tmp_path / "broken", "echo 1 > /logs/verifier/reward.txt")
+    verdict = run(runtime, folder, "rm -f /usr/bin/find")
+    assert (verdict.reward, verdict.phase) == (0.0, "state")
+    liar = "printf '#!/bin/sh\\nprintf x\\n' > /usr/bin/find"
+    assert run(runtime, folder, liar).phase == "state"
+
+
+def test_honest_work_is_taken_over_whole(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """New, changed and removed files; modes, links, odd names, empty directories; a setting of the system's."""
+    checks = r"""
+test ! -e /app/gone && test ! -e /app/old && test "$(cat /app/changed)" = after
+test "$(stat -c %a /app/changed)" = 640 && test "$(stat -c %Y /app/changed)" = 1000000000
+test "$(readlink /app/absolute)" = /srv/data/kept && test "$(cat /app/absolute)" = 1
+test "$(readlink /app/dangling)" = ../nowhere && test -d "/app/empty dir"
+test "$(cat "/app/$(printf 'new\nline \377 x')")" = odd && test "$(cat /app/second)" = first
+test -d /app/data && test ! -L /app/data && test "$(cat /app/data/inner)" = inner && test "$(cat /srv/data/kept)" = 1
+grep -q hello /etc/motd && grep -q mine /root/.bashrc && test -u /app/setuid && test "$(wc -c < /app/large)" = 20000000
+"""
+    folder = make_task(tmp_path / "honest", f"#!/bin/bash\nset -ex\n{checks}echo 1 > /logs/verifier/reward.txt\n")
+    work = r"""set -e
+rm -rf /app/gone /app/old; echo after > /app/changed; chmod 640 /app/changed; touch -d @1000000000 /app/changed
+ln -s /srv/data/kept /app/absolute; ln -s ../nowhere /app/dangling; mkdir "/app/empty dir"
+echo odd > "/app/$(printf 'new\nline \377 x')"; echo first > /app/first; ln /app/first /app/second
+rm /app/data; mkdir /app/data; echo inner > /app/data/inner
+echo hello >> /etc/motd; echo "# mine" >> /root/.bashrc; touch /app/setuid; chmod 4755 /app/setuid
+head -c 20000000 /dev/zero > /app/large; mkfifo /app/pipe
+"""
+    verdict = run(runtime, folder, work)
+    assert verdict.reward == 1.0, verdict
+    assert verdict.facts["withheld"] == ("/app/pipe",)
+
+
+def test_tests_without_a_verdict_are_an_agents_doing_only_where_they_have_one_without_it(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
+    """W23: a broken or endless test is an infrastructure failure; one that an agent breaks is worth nothing."""
+    breaks = make_task(tmp_path / "breaks", "[ -e /app/x ] && exit 3\necho 0.5 > /logs/verifier/reward.txt")
+    verdict = run(runtime, breaks, "touch /app/x")
+    assert (verdict.reward, verdict.phase) == (0.0, "tests")
+    assert "without the agent's work" in verdict.detail
+    assert run(runtime, breaks, "true").reward == 0.5
+    hangs = make_task(
+        tmp_path / "hangs",
+        "[ -e /app/x ] && sleep 100\necho 1 > /logs/verifier/reward.txt",
+        settings="[verifier]\ntimeout_sec = 2\n",
+    )
+    assert run(runtime, hangs, "touch /app/x").reward == 0.0
+    broken = make_task(tmp_path / "broken", "echo oh-no >&2; exit 3")
+    with pytest.raises(VerifierError, match="oh-no"):
+        run(runtime, broken, "true")
+
+
+def test_no_tool_call_is_worth_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
+    """R10: nothing is run for it, and what the tests would say does not matter."""
+    folder = make_task(tmp_path / "lazy", "echo 1 > /logs/verifier/reward.txt")
+    verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder)), "lazy", idle, calls=0))
+    assert (verdict.reward, verdict.phase) == (0.0, "agent")

@@ -1,0 +1,326 @@
+"""Runs of rollouts with everything fake but the runner: resuming, failures, cancellation, records."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ArchiveError, RunError, RunLockedError, SandboxLostError, SpecError
+from hyperruntime.rollout.agent import AgentLimits
+from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.models import ModelOptions
+from hyperruntime.rollout.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.optionsfile import options_from_json, options_to_json
+from hyperruntime.rollout.record import Trajectory
+from hyperruntime.rollout.rundir import GROUPS, TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.runner import Parts, RolloutEvent, run_rollouts
+from hyperruntime.rollout.summary import RolloutSummary
+from hyperruntime.rollout.toolset import Tools
+
+
+class Slots:
+    """Leases that are nothing, counted."""
+
+    def __init__(self) -> None:
+        self.held = self.given = 0
+
+    @asynccontextmanager
+    async def lease(self, spec: hr.ContainerSpec, task_id: str) -> AsyncIterator[Any]:
+        self.held += 1
+        self.given += 1
+        try:
+            yield self
+        finally:
+            await asyncio.sleep(0)
+            self.held -= 1
+
+    fresh = lease
+
+    async def end_processes(self, lease: Any) -> None: ...
+
+
+class Says:
+    """Says one word; what it says is a function's of the seed."""
+
+    name = "says"
+
+    def __init__(self, wait: Callable[[], Any] = lambda: asyncio.sleep(0)) -> None:
+        self.seeds: list[int | None] = []
+        self._wait = wait
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Completion:
+        self.seeds.append(sampling.seed)
+        await self._wait()
+        usage = {"prompt_tokens": 3, "completion_tokens": 2}
+        prompt, ids = (1, 2, 3), (4, (sampling.seed or 0) % 100)
+        message = {"role": "assistant", "content": f"word \udc80 {sampling.seed}"}
+        return Completion(
+            message=message, finish_reason="stop", usage=usage, prompt_ids=prompt, ids=ids, logprobs=(-0.5, -0.25)
+        )
+
+    async def close(self) -> None: ...
+
+
+@attrs.define
+class World:
+    """An environment whose verification fails as it is told."""
+
+    count: int = 3
+    fails: Callable[[str, int], Exception | None] = lambda item, attempt: None
+    rewards: Callable[[str, int], float] = lambda item, attempt: 1.0
+    attempts: dict[str, int] = attrs.field(factory=dict)
+    name: str = "world"
+
+    def items(self) -> Iterable[Item]:
+        return [Item(id=f"i{number}") for number in range(self.count)]
+
+    def spec(self, item: Item, base: hr.ContainerSpec, images: Any) -> hr.ContainerSpec:
+        return base
+
+    async def setup(self, item: Item, lease: Any) -> Mapping[str, Any]:
+        return {"item": item.id}
+
+    def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        return [{"role": "user", "content": f"do {meta['item']}"}]
+
+    async def verify(self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]) -> Verdict:
+        attempt = self.attempts[item.id] = self.attempts.get(item.id, 0) + 1
+        if (error := self.fails(item.id, attempt)) is not None:
+            raise error
+        async with fresh():
+            reward = self.rewards(item.id, attempt)
+            return Verdict(reward=reward, parts={"all": reward}, phase="tests", detail="so")
+
+
+class _Runtime:
+    images = None
+
+
+def options(**given: Any) -> RolloutOptions:
+    return RolloutOptions(**{"environment": "world", "seed": 1, "group_size": 2, "parallel": 3, "tools": (), **given})
+
+
+def made(world: World, model: Says, slots: Slots) -> Parts:
+    async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        return "{}"
+
+    tools = Tools(schemas=(), handler=handle)
+    return Parts(environment=cast(Any, world), model=model, slots=cast(Any, slots), toolset=lambda lease: tools)
+
+
+def rollouts(
+    world: World,
+    run_dir: Path | None = None,
+    *,
+    slots: Slots | None = None,
+    model: Says | None = None,
+    on_event: Callable[[RolloutEvent], None] = lambda _: None,
+    keep: Callable[[Trajectory], None] = lambda _: None,
+    **given: Any,
+) -> RolloutSummary:
+    parts = made(world, model or Says(), slots or Slots())
+    runtime = cast(hr.Runtime, _Runtime())
+    return asyncio.run(
+        run_rollouts(runtime, options(**given), run_dir=run_dir, parts=parts, on_event=on_event, keep=keep)
+    )
+
+
+def test_a_run_leaves_one_line_for_each_trajectory_and_each_group(tmp_path: Path) -> None:
+    summary = rollouts(World(rewards=lambda item, attempt: float(attempt % 2)), tmp_path / "run")
+    found = read_trajectories(tmp_path / "run")
+    assert sorted(t.id for t in found) == [f"i{n}/{k}" for n in range(3) for k in range(2)]
+    first = found[0]
+    assert (first.status, first.stop_reason, first.turns, first.attempts) == ("scored", "finished", 1, 1)
+    assert first.verdict == {"phase": "tests", "detail": "so", "facts": {}}
+    assert first.messages[0] == {"role": "user", "content": f"do {first.item_id}"}
+    assert {"acquire_s", "setup_s", "model_s", "verify_s", "release_s", "total_s"} <= set(first.timing)
+    assert [list(s.mask) for s in first.segments] == [[0, 0, 0, 1, 1]]
+    groups = read_groups(tmp_path / "run")
+    assert sorted(g.item_id for g in groups) == ["i0", "i1", "i2"]
+    assert sorted(groups[0].rewards) == [0.0, 1.0]  # type: ignore[type-var]
+    assert sum(value for value in groups[0].advantages if value is not None) == pytest.approx(0)
+    assert (summary.scored, summary.wanted, summary.mean_reward, summary.groups) == (6, 6, 0.5, 3)
+
+
+def test_files_are_utf8_whatever_a_model_says(tmp_path: Path) -> None:
+    rollouts(World(count=1), tmp_path)
+    for line in (tmp_path / TRAJECTORIES).read_bytes().splitlines():
+        assert "word ?" in json.loads(line.decode("utf-8"))["messages"][1]["content"]
+
+
+@pytest.mark.parametrize(("whole", "cut"), [(0, 0), (0, 1), (0, 100), (2, 300), (6, 0), (5, -1)])
+def test_a_run_killed_at_any_byte_goes_on_with_none_lost_and_none_twice(tmp_path: Path, whole: int, cut: int) -> None:
+    rollouts(World(), tmp_path)
+    path = tmp_path / TRAJECTORIES
+    lines = path.read_bytes().splitlines(keepends=True)
+    torn = b"".join(lines[whole:])[:cut] if cut >= 0 else lines[whole][:-1]
+    whole += cut < 0  # only its end is missing
+    path.write_bytes(b"".join(lines[: whole - (cut < 0)]) + torn)
+    (tmp_path / GROUPS).write_bytes(b'{"torn')
+    again: list[str] = []
+    summary = rollouts(World(), tmp_path, keep=lambda trajectory: again.append(trajectory.id))
+    assert len(again) == 6 - whole
+    assert summary.resumed == whole
+    ids = [t.id for t in read_trajectories(tmp_path)]
+    assert sorted(ids) == [f"i{n}/{k}" for n in range(3) for k in range(2)]
+    good = [line for line in path.read_bytes().splitlines() if line.endswith(b"}")]
+    assert len(good) == 6
+    assert len(read_groups(tmp_path)) == 3
+
+
+def test_a_finished_run_gone_on_with_runs_nothing(tmp_path: Path) -> None:
+    rollouts(World(), tmp_path)
+    before = (tmp_path / TRAJECTORIES).read_bytes()
+    summary = rollouts(World(), tmp_path)
+    assert (summary.resumed, summary.scored) == (6, 6)
+    assert (tmp_path / TRAJECTORIES).read_bytes() == before
+
+
+def test_w23_what_infrastructure_failed_is_tried_again_and_recorded_and_never_a_reward(tmp_path: Path) -> None:
+    def fails(item: str, attempt: int) -> Exception | None:
+        if item == "i0" or (item == "i1" and attempt == 1):
+            return SandboxLostError("the container ended")
+        return None
+
+    summary = rollouts(World(fails=fails), tmp_path, group_size=1, attempts=2)
+    found = {t.id: t for t in read_trajectories(tmp_path)}
+    lost = found["i0/0"]
+    assert (lost.status, lost.reward, lost.attempts) == ("infrastructure", None, 2)
+    assert lost.error == {"kind": "SandboxLostError", "message": "the container ended", "phase": "verify"}
+    assert lost.messages, "what the agent said is kept"
+    assert (found["i1/0"].status, found["i1/0"].reward, found["i1/0"].attempts) == ("scored", 1.0, 2)
+    assert (summary.scored, summary.infrastructure, summary.mean_reward) == (2, 1, 1.0)
+    assert summary.errors == {"SandboxLostError": 1}
+    group = {g.item_id: g for g in read_groups(tmp_path)}["i0"]
+    assert (group.complete, list(group.rewards), list(group.advantages)) == (False, [None], [None])
+
+
+def test_failed_trajectories_are_tried_again_when_that_is_asked_for(tmp_path: Path) -> None:
+    rollouts(World(fails=lambda item, attempt: OSError("gone")), tmp_path, attempts=1)
+    assert rollouts(World(), tmp_path).scored == 0
+    summary = rollouts(World(), tmp_path, retry_failed=True)
+    assert (summary.scored, summary.infrastructure) == (6, 0)
+    assert [t.status for t in read_trajectories(tmp_path)] == ["scored"] * 6
+    assert all(group.complete for group in read_groups(tmp_path))
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", None])
+def test_a_reward_that_is_no_number_is_no_reward(reward: Any) -> None:
+    found: list[Trajectory] = []
+    rollouts(World(count=1, rewards=lambda item, attempt: reward), keep=found.append, attempts=1)
+    assert {t.status for t in found} == {"infrastructure"}
+    assert "no number" in (found[0].error or {})["message"]
+
+
+def test_failures_in_a_row_end_the_run_with_their_cause(tmp_path: Path) -> None:
+    world = World(count=50, fails=lambda item, attempt: OSError("disk full"))
+    slots = Slots()
+    with pytest.raises(RunError, match="disk full"):
+        rollouts(world, tmp_path, slots=slots, attempts=1, give_up_after=4)
+    assert slots.held == 0
+    assert 4 <= len(read_trajectories(tmp_path)) <= 4 + 3
+
+
+def test_r11_a_cancelled_run_gives_every_slot_back_and_records_nothing_half_done(tmp_path: Path) -> None:
+    slots, model = Slots(), Says(wait=lambda: asyncio.sleep(3600))
+
+    async def cancelled() -> None:
+        parts = made(World(), model, slots)
+        run = run_rollouts(cast(hr.Runtime, _Runtime()), options(), run_dir=tmp_path, parts=parts)
+        task = asyncio.create_task(run)
+        async with asyncio.timeout(60):
+            while len(model.seeds) < 3:
+                await asyncio.sleep(0.01)
+        assert slots.held == 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert slots.held == 0
+    assert read_trajectories(tmp_path) == []
+    assert rollouts(World(), tmp_path).scored == 6
+
+
+def test_two_runs_on_one_directory_are_refused(tmp_path: Path) -> None:
+    model = Says(wait=lambda: asyncio.sleep(3600))
+
+    async def twice() -> None:
+        parts = made(World(), model, Slots())
+        runtime = cast(hr.Runtime, _Runtime())
+        first = asyncio.create_task(run_rollouts(runtime, options(), run_dir=tmp_path, parts=parts))
+        async with asyncio.timeout(60):
+            while not model.seeds:
+                await asyncio.sleep(0.01)
+        with pytest.raises(RunLockedError):
+            await run_rollouts(runtime, options(), run_dir=tmp_path, parts=parts)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+    asyncio.run(twice())
+
+
+def test_another_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    rollouts(World(), tmp_path)
+    with pytest.raises(RunError, match="group_size=2, not 4"):
+        rollouts(World(), tmp_path, group_size=4)
+    os.unlink(tmp_path / "run.json")
+    with pytest.raises(RunError, match=r"no run\.json"):
+        rollouts(World(), tmp_path)
+
+
+def test_seeds_depend_on_the_trajectory_and_on_no_order() -> None:
+    def tokens(**given: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        rollouts(World(count=4), keep=lambda t: found.update({t.id: list(t.segments[0].ids)}), **given)
+        return found
+
+    one = tokens(parallel=1)
+    assert one == tokens(parallel=8)
+    assert one != tokens(parallel=1, seed=2)
+    model = Says()
+    rollouts(World(count=4), model=model)
+    assert len(set(model.seeds)) == 8
+
+
+def test_items_are_chosen_and_checked() -> None:
+    found: list[str] = []
+    rollouts(World(), items=["i2"], group_size=1, keep=lambda t: found.append(t.id))
+    assert found == ["i2/0"]
+    with pytest.raises(SpecError, match="did you mean 'i2'"):
+        rollouts(World(), items=["i22"])
+    with pytest.raises(SpecError, match="leave none"):
+        rollouts(World(count=0))
+
+
+def test_options_are_the_same_after_a_file_and_what_is_none_is_refused() -> None:
+    chosen = options(
+        environment_options={"items": "x"},
+        model=ModelOptions(name="m", base_url="http://h/v1", extra={"top_p": 0.5}, key_env="KEY"),
+        container=hr.ContainerSpec(
+            image="localhost/x:1",
+            env={"A": "1"},
+            gpus=("0", "1"),
+            mounts=(hr.Mount(source="/data", target="/data"),),
+            limits=hr.Limits(memory_bytes=1 << 30),
+        ),
+        pool=PoolOptions(slots_per_container=4),
+        limits=AgentLimits(turns=3, time_s=1.5),
+        items=("a",),
+    )
+    assert options_from_json(json.loads(json.dumps(options_to_json(chosen)))) == chosen
+    assert options_from_json(json.loads(json.dumps(options_to_json(options())))) == options()
+    with pytest.raises(ArchiveError):
+        options_from_json({"environment": "x", "colour": 1})
+    with pytest.raises(SpecError, match="group_size"):
+        options(group_size=0)

@@ -1,0 +1,163 @@
+"""Rows of data sets, and reports of judges: what is made of text that others wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperenvironment_swe import Swe
+from hyperenvironment_swe.items import parse_row
+from hyperenvironment_swe.judging import Ended, Findings, read_report
+from hyperenvironment_swe.state import protected_paths
+from hyperruntime.changes import ChangeRules
+from hyperruntime.errors import SpecError
+from tests.swecase import write_rows
+
+ROW: dict[str, Any] = {
+    "instance_id": "own__name-1",
+    "repo": "own/name",
+    "base_commit": "a" * 40,
+    "problem_statement": "mend it",
+    "FAIL_TO_PASS": ["tests/test_a.py::test_b"],
+}
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1)))
+def test_ids_are_the_same_as_a_list_and_as_json(names: list[str]) -> None:
+    """SWE-bench writes JSON in a string, SWE-smith a list; nothing of an id is lost."""
+    ids = [f"t.py::{name}" for name in names if name.isprintable()]
+    listed = parse_row({**ROW, "PASS_TO_PASS": ids}).pass_to_pass
+    assert set(listed) == set(ids)
+    assert parse_row({**ROW, "PASS_TO_PASS": json.dumps(ids)}).pass_to_pass == listed
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("repo", None),
+        ("repo", ["a"]),
+        ("base_commit", 7),
+        ("instance_id", "a b"),
+        ("FAIL_TO_PASS", "tests/a.py::x"),
+        ("FAIL_TO_PASS", {"a": 1}),
+        ("FAIL_TO_PASS", ["../x.py::t"]),
+        ("FAIL_TO_PASS", ["/etc/x.py::t"]),
+        ("FAIL_TO_PASS", ["a.py::t\nx"]),
+        ("repo_dir", "../x"),
+        ("repo_dir", "a/b"),
+        ("repo_dir", "-x"),
+        ("runner", "sh"),
+        ("env", {"A": 1}),
+    ],
+)
+def test_rows_that_are_malformed_say_where(field: str, value: object) -> None:
+    """W24, W26: refused before anything runs."""
+    with pytest.raises(SpecError, match=field):
+        parse_row({**ROW, field: value})
+
+
+def items(path: Path, rows: list[dict[str, Any]], **options: Any) -> list[str]:
+    """Return the ids of the items that some rows make."""
+    made = Swe(items=write_rows(path / "rows.jsonl", *rows), cache_dir=str(path / "cache"), **options)
+    assert [item.id for item in made.items()] == [item.id for item in made.items()]
+    return [item.id for item in made.items()]
+
+
+def test_options_choose_items(tmp_path: Path) -> None:
+    """Order, number and language; rows whose lists are JSON in a string are Python too."""
+    rows = [{**ROW, "instance_id": f"i{n}", "PASS_TO_PASS": '["a.py::b"]'} for n in range(20)]
+    rows += [{**ROW, "instance_id": "go", "PASS_TO_PASS": ["TestOther"]}]
+    assert items(tmp_path, rows, max_items=3) == ["i0", "i1", "i2"]
+    assert "go" not in items(tmp_path, rows, python_only=True)
+    shuffled = items(tmp_path, rows, shuffle_seed=0)
+    assert shuffled != items(tmp_path, rows)
+    assert sorted(shuffled) == sorted(items(tmp_path, rows, shuffle_seed=1))
+
+
+def test_an_item_that_nothing_judges_and_ids_twice_are_refused(tmp_path: Path) -> None:
+    """W23: no reward is made up."""
+    with pytest.raises(SpecError, match="at least one test"):
+        items(tmp_path, [{**ROW, "FAIL_TO_PASS": []}])
+    with pytest.raises(SpecError, match="ids that differ"):
+        items(tmp_path, [ROW, ROW])
+
+
+def test_a_directory_with_train_jsonl_and_a_json_list_are_read(tmp_path: Path) -> None:
+    """The two other forms."""
+    write_rows(tmp_path / "train.jsonl", ROW)
+    (tmp_path / "rows.json").write_text(json.dumps([ROW]))
+    for place in (tmp_path, tmp_path / "rows.json"):
+        assert [item.id for item in Swe(items=str(place), cache_dir=str(tmp_path)).items()] == ["own__name-1"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["tests/test_a.py", "tests/helper.py", "src/conftest.py", "x.pth", "a/b.egg-info/entry_points.txt", "pytest.ini"],
+)
+def test_what_decides_is_protected(path: str) -> None:
+    """W22."""
+    rules = ChangeRules(protected=protected_paths(parse_row(ROW)))
+    assert rules.problem(path.encode())
+    assert not rules.problem(b"src/tests.py")
+    assert not rules.problem(b"pyproject.toml")
+
+
+SECRET, CONTROLS = "s" * 8, ("c1", "c2")
+
+
+def report(*records: dict[str, Any], secret: str = SECRET) -> Findings:
+    """Return what is made of a report."""
+    lines = "".join(f"{secret}{json.dumps(record)}\n" for record in records)
+    ended = Ended(exit_code=0, timed_out=False, output="", report=lines, separate=True)
+    return read_report(ended, SECRET, ["t1", "t2"], CONTROLS)
+
+
+def phases(name: str, outcome: str, **more: Any) -> list[dict[str, Any]]:
+    """Return what a test that runs reports."""
+    calls = [("setup", "passed"), ("call", outcome), ("teardown", "passed")]
+    return [{"kind": "test", "id": name, "when": when, "outcome": what, "xfail": False, **more} for when, what in calls]
+
+
+START = {"kind": "runner", "version": "1"}
+FAILED_CONTROLS = [record for name in CONTROLS for record in phases(name, "failed")]
+
+
+def test_a_report_is_believed_where_the_controls_failed() -> None:
+    """Otherwise nothing in it is."""
+    whole = [START, *phases("t1", "passed"), *phases("t2", "passed")]
+    assert report(*whole, *FAILED_CONTROLS).passed == {"t1", "t2"}
+    for controls in ([], phases("c1", "failed"), [*phases("c1", "failed"), *phases("c2", "passed")]):
+        assert report(*whole, *controls).forged
+    assert not report(*whole, *FAILED_CONTROLS, secret="other").ran
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        phases("t1", "failed"),
+        phases("t1", "skipped"),
+        phases("t1", "passed", xfail=True),
+        phases("t1", "passed")[:1],
+        [*phases("t1", "passed")[:2], {**phases("t1", "passed")[2], "outcome": "failed"}],
+        [*phases("t1", "passed"), *phases("t1", "failed")],
+        [],
+    ],
+)
+def test_only_a_test_that_passed_wholly_has_passed(records: list[dict[str, Any]]) -> None:
+    """Setup, call and teardown; neither skipped nor expected to fail; each time that it ran."""
+    found = report(START, *records, *phases("t2", "passed"), *FAILED_CONTROLS)
+    assert found.passed == {"t2"}
+    assert set(found.problems) == {"t1"}
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_report(data: bytes) -> None:
+    """The candidate can write to the pipe what it likes."""
+    text = data.decode("utf-8", "replace") + "\n" + SECRET + "[1]\n" + SECRET + "{\n"
+    ended = Ended(exit_code=0, timed_out=False, output="", report=text, separate=True)
+    assert read_report(ended, SECRET, ["t1"], CONTROLS).passed == frozenset()

@@ -1,0 +1,241 @@
+"""The pure parts of the tools: patterns, diffs, windows of files, streams of searches and archives."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+import re
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperruntime.errors import TransferError
+from hyperruntime.pool.policy import TOOL_NAMES
+from hyperruntime.pool.tools.archiving import TooLargeError, pack
+from hyperruntime.pool.tools.content import Window, decode, encode
+from hyperruntime.pool.tools.dispatch import ALIASES, TOOLS
+from hyperruntime.pool.tools.listing import Entries, parse_record
+from hyperruntime.pool.tools.pattern import to_posix
+from hyperruntime.pool.tools.search import EnoughError, Lines
+from hyperruntime.pool.tools.shown import Shown
+from hyperruntime.pool.tools.tool import ToolProblemError
+from hyperruntime.pool.tools.unified import DiffError, apply_hunks, parse_diff
+from hyperruntime.process import run_process
+
+_CHARS = "ab1_ .-]^\tx,"
+_BRACKET = st.builds(
+    lambda negated, items: f"[{'^' * negated}{''.join(items)}]",
+    st.booleans(),
+    st.lists(
+        st.sampled_from(["a", "1", r"\d", r"\w", r"\s", r"\]", r"\-", r"\^", r"\.", "a-b", "_"]), min_size=1, max_size=3
+    ),
+)
+_ATOM = st.sampled_from([r"\d", r"\D", r"\w", r"\s", r"\t", r"\.", ".", *"ab1_x,", r"\-", r"\]"]) | _BRACKET
+_REGEX = st.recursive(
+    _ATOM,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        inner.map(lambda p: f"({p})"),
+        st.tuples(inner, inner).map(lambda p: f"(?:{p[0]}|{p[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}"])).map(lambda p: f"(?:{p[0]}){p[1]}"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(pattern=_REGEX, lines=st.lists(st.text(_CHARS, max_size=6), min_size=1, max_size=8))
+@settings(max_examples=80, deadline=None)
+def test_a_pattern_finds_in_grep_what_it_finds_in_python(pattern: str, lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+
+    result = run_process(["env", "LC_ALL=C", "grep", "-nE", "-e", to_posix(pattern)], input=text.encode())
+
+    expected = [f"{n}:{line}\n" for n, line in enumerate(lines, 1) if re.search(pattern, line, re.ASCII)]
+    assert result.stdout.decode() == "".join(expected), to_posix(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)", "(?P<n>a)", "[a", "[", "[^", "a\\", r"a\nb", r"[\W]", "[]"])
+def test_what_grep_cannot_do_is_refused(pattern: str) -> None:
+    with pytest.raises(ToolProblemError, match="not understood"):
+        to_posix(pattern)
+
+
+_LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", " c\n", "--- d\n", "+e\r\n", "@@ f\n"]), max_size=12)
+
+
+@given(before=_LINES, after=_LINES, context=st.integers(0, 4), open_end=st.booleans())
+@settings(deadline=None)
+def test_a_diff_of_difflib_leads_from_one_text_to_the_other(
+    before: list[str], after: list[str], context: int, open_end: bool
+) -> None:
+    if open_end and before and after:
+        before, after = [*before[:-1], "end"], [*after[:-1], "end too"]
+    lines = [
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(before, after, "a/f", "b/f", n=context)
+    ]
+    if lines:
+        (found,) = parse_diff("".join(lines).encode())
+        assert found.path == b"f"
+        assert apply_hunks("".join(before).encode(), found.hunks).decode() == "".join(after)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.lists(st.sampled_from([b"--- a\n", b"+++ b\n", b"@@ -1 +1 @@\n", b"-a\n", b"+b\n", b"\\\n"])).map(b"".join)
+)
+def test_any_bytes_are_a_diff_or_are_refused(data: bytes) -> None:
+    try:
+        files = parse_diff(data)
+    except DiffError as error:
+        assert str(error)  # noqa: PT017 - either end is right
+    else:
+        assert files
+        assert all(file.hunks for file in files)
+
+
+def test_a_hunk_of_a_model_fits_though_its_numbers_and_line_ends_are_wrong() -> None:
+    diff = b"--- a/f\n+++ b/f\n@@ -90,9 +90,9 @@\n one\n-two\n+2\n\n three"
+    (found,) = parse_diff(diff)
+
+    assert apply_hunks(b"zero\r\none\r\ntwo\r\n\r\nthree", found.hunks) == b"zero\r\none\r\n2\r\n\r\nthree"
+    assert apply_hunks(b"", parse_diff(b"@@ -0,0 +1 @@\n+new\n", b"f")[0].hunks) == b"new\n"
+
+
+@pytest.mark.parametrize(
+    ("diff", "words"),
+    [
+        ("--- a/f\n+++ b/g\n@@ -1 +1 @@\n-a\n+b\n", "rename"),
+        ("rename from a\nrename to b\n", "not do this"),
+        ("--- a/f\n+++ b/f\n", "no hunk"),
+        ("@@ -1 +1 @@\n-a\n+b\n", "before the lines"),
+        ("--- a/f\n+++ b/f\n@@ -1 +1 @@\n a\n", "changes nothing"),
+        ("--- /dev/null\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n", "said to be new"),
+        ('--- "a/f"\n+++ "b/f"\n@@ -1 +1 @@\n-a\n+b\n', "cannot be read"),
+    ],
+)
+def test_a_diff_that_means_something_else_is_refused(diff: str, words: str) -> None:
+    with pytest.raises(DiffError, match=words):
+        parse_diff(diff.encode())
+
+
+@given(st.binary(max_size=60), st.integers(1, 5), st.none() | st.integers(1, 4), st.lists(st.integers(1, 9)))
+def test_a_window_is_the_same_however_the_file_flows(
+    data: bytes, first: int, count: int | None, cuts: list[int]
+) -> None:
+    window = Window(first, count, 20)
+    at = 0
+    for cut in [*cuts, len(data)]:
+        window.write(data[at : at + cut])
+        at += cut
+
+    lines = data.split(b"\n")
+    ended = [line + b"\n" for line in lines[:-1]] + [lines[-1]] * bool(lines[-1])
+    assert window.kept == b"".join(ended[first - 1 : None if count is None else first - 1 + count])[:20]
+    assert (window.lines, window.size_bytes) == (len(ended), len(data))
+    assert window.sha256 == hashlib.sha256(data).hexdigest()
+
+
+@given(st.binary(max_size=50))
+def test_content_comes_back_as_it_was(data: bytes) -> None:
+    for encoding in ("auto", "base64"):
+        content, form = encode(data, encoding=encoding)
+        assert decode(content, form) == data
+
+
+@given(st.text(max_size=80), st.integers(1, 30), st.integers(1, 7))
+def test_what_is_shown_is_head_and_tail(text: str, limit: int, step: int) -> None:
+    shown, data = Shown(limit), text.encode()
+    for at in range(0, len(data), step):
+        shown.write(data[at : at + step])
+
+    result, cut = shown.text()
+
+    assert cut == (len(text) > limit)
+    if cut:
+        head, notice, tail = re.fullmatch(
+            r"(.*?)\n(\[\.\.\. \d+ bytes are not shown \.\.\.\])\n(.*)", result, re.S
+        ).groups()  # type: ignore[union-attr]
+        assert (head, tail) == (text[: (limit + 1) // 2], text[len(text) - limit // 2 :])
+        assert int(notice.split()[1]) == len(data) - len(head.encode()) - len(tail.encode())
+    else:
+        assert result == text
+
+
+def test_shown_keeps_flat_memory_of_an_endless_stream() -> None:
+    """W9."""
+    shown = Shown(100)
+    for _ in range(2000):
+        shown.write(b"x" * 10_000)
+
+    assert len(shown._head) + len(shown._tail) <= 2000
+    assert shown.text()[0].startswith("x" * 50 + "\n[... 19999900 bytes")
+
+
+@given(st.lists(st.binary(max_size=30)))
+def test_hostile_records_of_listings_and_searches_mean_nothing(chunks: list[bytes]) -> None:
+    entries, lines = Entries(), Lines(5, 1000)
+    for chunk in chunks:
+        entries.write(chunk)
+        lines.write(chunk)
+
+    assert all(isinstance(entry.size, int) for entry in entries.found)
+    assert lines.matches <= 5
+
+
+def test_a_search_takes_what_comes_in_pieces_and_stops_when_it_has_enough() -> None:
+    lines = Lines(2, 1000)
+    for piece in (b"direc", b"tory\n./a\nb\0", b"1:x", b"x\n--\n./c\0", b"7-y\n./c\0002:", b"z" * 200_000, b"end\n"):
+        lines.write(piece)
+
+    assert [(line.path, line.number, line.text[:3], line.matches) for line in lines.found] == [
+        ("a\nb", 1, "xx", True), ("c", 7, "y", False), ("c", 2, "zzz", True),
+    ]  # fmt: skip
+    with pytest.raises(EnoughError):
+        lines.write(b"./d\x001:x\n")
+
+
+@pytest.mark.parametrize("record", [b"", b"f|1|2", b"f|x|2|n", b"f|1|y|n", b"f|" + b"9" * 5000 + b"|1|n"])
+def test_torn_records_are_left_out(record: bytes) -> None:
+    assert parse_record(record) is None
+
+
+def _tar(*members: tuple[str, bytes, bytes]) -> io.BytesIO:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, kind, data in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size = kind, len(data)
+            info.linkname = "target"
+            tar.addfile(info, io.BytesIO(data))
+    out.seek(0)
+    return out
+
+
+def test_a_hostile_archive_becomes_an_honest_one() -> None:
+    source = _tar(
+        ("../up", tarfile.REGTYPE, b"1"), ("/abs", tarfile.REGTYPE, b"2"), ("ok", tarfile.REGTYPE, b"3"),
+        ("./ok", tarfile.REGTYPE, b"4"), ("dev", tarfile.CHRTYPE, b""), ("a/../../b", tarfile.REGTYPE, b"5"),
+    )  # fmt: skip
+
+    packed = pack(source, "zip", max_bytes=10_000, max_entries=10)
+
+    assert [entry.path for entry in packed.entries] == ["ok"]
+    assert len(packed.problems) == 5
+
+
+def test_limits_of_an_archive_are_kept() -> None:
+    for form in ("tar", "tar.gz", "zip"):
+        with pytest.raises(TooLargeError, match="larger than 50 bytes"):
+            pack(_tar(("a", tarfile.REGTYPE, bytes(range(256)))), form, max_bytes=50, max_entries=9)
+        with pytest.raises(TooLargeError, match="more than 1 entries"):
+            pack(_tar(*[(n, tarfile.DIRTYPE, b"") for n in "ab"]), form, max_bytes=50_000, max_entries=1)
+        with pytest.raises(TransferError):
+            pack(io.BytesIO(b"no tar" * 1000), form, max_bytes=50_000, max_entries=1)
+
+
+def test_the_names_that_a_policy_knows_are_those_that_there_are() -> None:
+    assert set(TOOL_NAMES) == {*TOOLS, *ALIASES, "bash_stateful"}
