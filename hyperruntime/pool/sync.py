@@ -51,7 +51,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work to its end; what interrupts the wait cancels it, and waits for that."""
+        """Do work to its end; what interrupts the wait cancels it."""
         future = self.submit(work)
         try:
             return future.result()

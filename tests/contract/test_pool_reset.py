@@ -69,7 +69,8 @@ async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[
         status = pool.status()
         assert (status.quarantined, status.free) == (0, status.total_slots)
         async with pool.lease("tidy") as lease:
-            assert await shell(lease, "ls -A . ~ $TMPDIR | grep -v : | tr -d '\\n'") == ""
+            directories = ". ~ $TMPDIR" if status.reset == "clean" else "."
+            assert await shell(lease, f"ls -A {directories} | grep -v : | tr -d '\\n'") == ""
         if status.reset == "replace":
             assert slot.container not in {container.name for container in containers(pool)}
             return "", pool, uid

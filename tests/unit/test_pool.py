@@ -433,3 +433,20 @@ def test_a_config_that_cannot_be_is_refused_by_field(wrong: dict[str, Any], fiel
     with pytest.raises(SpecError) as refusal:
         hr.PoolConfig(spec=SPEC, **wrong)
     assert refusal.value.field == field
+
+
+def test_w17_one_slow_call_delays_nobody_and_who_waits_for_a_slot_does_not_keep_others_from_giving_theirs() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+            slow, quick = await pool.acquire("slow"), await pool.acquire("quick")
+            sleeping = asyncio.create_task(pool.lease_of(slow).exec(["sleep", "20"]))
+            waiting = asyncio.create_task(pool.acquire("third"))
+            await asyncio.sleep(0.01)
+            assert (await pool.lease_of(quick).exec(["true"])).exit_code == 0
+            assert not sleeping.done()
+            await pool.release(quick)
+            assert (await waiting).slot_id == quick.slot_id
+            await pool.release(slow)
+            await fails(StaleLeaseError, sleeping, "was released")
+
+    run(work)
