@@ -136,9 +136,9 @@ class SlotPool:
         if cell is None and not self._line:
             cell = fleet.roster.next_free()
         if cell is not None:
-            slot = self._grant(cell, task_id)
-            fleet.balance(len(self._line))
-            return slot
+            if self._plan is not None and self._plan.spares:
+                asyncio.get_running_loop().call_soon(self._dispatch)
+            return self._grant(cell, task_id)
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
         return await self._line.wait(
             task_id,
@@ -355,9 +355,12 @@ class SlotPool:
         cell.state = CellState.CLEANING
 
         async def reset() -> None:
-            if grant is not None:
-                await grant.end_calls()
-            await cell.place.close()
+            try:
+                if grant is not None:
+                    await grant.end_calls()
+                await cell.place.close()
+            except Exception as error:  # noqa: BLE001 - the reset that follows ends and looks for itself
+                log.warning("calls not ended", pool=self.config.name, slot=cell.place.slot_id, why=str(error))
             if self._fleet_or_none is not None:
                 await self._fleet_or_none.renew(cell)
 

@@ -24,7 +24,7 @@ class Survey:
 
     Attributes:
         uid_map: of its user namespace.
-        places: directories.
+        places: directories; what is below them can be reached through others of the kind.
         open_places: those of them where one user can rename another's files.
         files: files, FIFOs and sockets.
         race_option: what tells this ``find`` that files vanish while it looks, or "".
@@ -51,7 +51,7 @@ def take_survey(container: Container) -> Survey:
     sticky = _names(_run(container, inside.FIND_STICKY, *roots))
     return Survey(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
-        places=places,
+        places=tuple(name for name in places if posixpath.dirname(name) not in set(places)),
         open_places=tuple(name for name in places if name not in set(sticky)),
         files=tuple(name for name in _names(_run(container, inside.FIND_FILES, *roots)) if name not in mounted),
         race_option=_run(container, inside.RACE_OPTION).decode().strip(),

@@ -33,6 +33,7 @@ export MARK=left
 setsid sh -c 'trap "" TERM HUP INT; while :; do echo x >/tmp/again; sleep 0.05; done' >/dev/null 2>&1 &
 nohup setsid sleep 1000 >/dev/null 2>&1 &
 (sleep 1000 & exec setsid sleep 1001) >/dev/null 2>&1 &
+(unshare --user --pid --fork sleep 1002 || true) >/dev/null 2>&1 &
 python3 -c '
 import os, time
 if os.fork() == 0:

@@ -450,3 +450,26 @@ def test_w17_one_slow_call_delays_nobody_and_who_waits_for_a_slot_does_not_keep_
             await fails(StaleLeaseError, sleeping, "was released")
 
     run(work)
+
+
+def test_what_happens_to_a_pool_is_logged_under_fixed_names(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, min_containers=1) as pool:
+            spoilt, lost = await pool.acquire(), await pool.acquire()
+            runtime.containers[0].refuses = lambda args: "renew" in args
+            await pool.release(spoilt)
+            await pool.settle()
+            runtime.containers[0].end()
+            await until(lambda: pool.status().lost == 1)
+            await pool.release(lost)
+            await until(lambda: pool.status().free > 0)
+            pool.shrink()
+            await until(lambda: not pool.status().containers and len(runtime.open) == 0)
+
+    with caplog.at_level("DEBUG", logger="hyperruntime"):
+        run(work)
+    events = {record.getMessage().partition(" pool=")[0] for record in caplog.records}
+    containers = {f"container {what}" for what in ("started", "draining", "lost", "recycled")}
+    assert {*containers, "pool started", "pool stopped"} <= events
+    assert {f"slot {what}" for what in ("acquired", "released", "quarantined")} <= events
