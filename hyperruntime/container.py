@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -18,16 +18,18 @@ import attrs
 from hyperruntime import transfer
 from hyperruntime.cancellation import run_cancellable
 from hyperruntime.driver import Driver, Launch, LiveContainer
-from hyperruntime.errors import SpecError
 from hyperruntime.exchange import EXCHANGE_TARGET, make_exchange
-from hyperruntime.execution import ExecOptions, Execution, OutputCallback
+from hyperruntime.execoptions import ExecOptions, OutputCallback
+from hyperruntime.execution import Execution
 from hyperruntime.gpus import GpuGrant
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner
 from hyperruntime.runas import RunAs
 from hyperruntime.script import export_script, make_request, shell_keeps
 from hyperruntime.sessions import Home, Sessions
+from hyperruntime.shelltext import check_names
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount
+from hyperruntime.stateful import Shell, ShellStart
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 from hyperruntime.watchdog import Watch, split_limits, unwatch, watch_container
 
@@ -61,6 +63,7 @@ class Container:
         self._threads: ThreadPoolExecutor | None = None
         self._undertaker: threading.Thread | None = None
         self._watch: Watch | None = None
+        self._shells: weakref.WeakSet[Shell] = weakref.WeakSet()
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
@@ -152,7 +155,7 @@ class Container:
             UnsupportedOptionError: ``user`` is a RunAs, and the engine has no other users or the container's is not
                 root.
         """
-        options = self._options(timeout_s, input, on_output, output_limit_bytes, user, group)
+        options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return self._run(args, env, workdir, options)
 
     async def aexec(
@@ -173,11 +176,41 @@ class Container:
         At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
         thread.
         """
-        options = self._options(timeout_s, input, on_output, output_limit_bytes, user, group)
+        options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return await run_cancellable(
             self._pool(),
             lambda cancel_fd: self._run(args, env, workdir, attrs.evolve(options, cancel_fd=cancel_fd)),
         )
+
+    def shell(
+        self,
+        *,
+        user: str | RunAs | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        group: str | None = None,
+    ) -> Shell:
+        """Return a bash that lasts: directory, variables, functions and jobs stay from one text to the next.
+
+        Nothing is started before its first text. It ends with :meth:`Shell.close`, or with the container.
+
+        Args:
+            user: as of :meth:`exec`.
+            env: its variables, on top of the spec's.
+            workdir: where it starts; default is the spec's.
+            group: as of :meth:`exec`.
+
+        Raises:
+            SpecError: an argument is malformed.
+        """
+        checked = make_request(["bash"], env=env, workdir=workdir)
+        check_names(checked.env)
+        start = ShellStart(
+            user=user, env={**self._late_env, **self._live.exec_env, **checked.env}, workdir=workdir, group=group
+        )
+        shell = Shell(self._sessions, self._pool, start)
+        self._shells.add(shell)
+        return shell
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a user's uid, whatever it did to hide, and forget its lanes; tell whether none is left.
@@ -240,6 +273,8 @@ class Container:
         finally:
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
+            for shell in tuple(self._shells):
+                shell.abandon()
             unwatch(self._watch)
             self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
@@ -257,28 +292,6 @@ class Container:
     ) -> None:
         """Close it, whatever happened."""
         self.close()
-
-    def _options(
-        self,
-        timeout_s: float | None,
-        source: bytes | BinaryIO | None,
-        on_output: OutputCallback | None,
-        output_limit_bytes: int,
-        user: str | RunAs | None,
-        group: str | None,
-    ) -> ExecOptions:
-        if timeout_s is not None and not 0 < timeout_s < math.inf:
-            raise SpecError("timeout_s", timeout_s, "a positive number of seconds, or None")
-        if output_limit_bytes < 2:
-            raise SpecError("output_limit_bytes", output_limit_bytes, "at least 2")
-        return ExecOptions(
-            timeout_s=timeout_s,
-            source=source,
-            on_output=on_output,
-            output_limit_bytes=output_limit_bytes,
-            user=user,
-            group=group,
-        )
 
     def _run(
         self,

@@ -28,7 +28,7 @@ from hyperruntime.owner import release_on_fork
 from hyperruntime.runas import RunAs
 from hyperruntime.session import Session
 from hyperruntime.spec import ExecResult, check_user
-from hyperruntime.tags import TagNumbers
+from hyperruntime.tags import TagNumbers, TagSeries
 from hyperruntime.watchdog import Watch
 
 log = get_logger(__name__)
@@ -145,6 +145,10 @@ class Sessions:
         if not ended:
             self.numbers.rejoin_group(group, series)
         return ended
+
+    def end_series(self, series: TagSeries) -> bool:
+        """Kill what everything marked from a series has started; return whether none is left."""
+        return self._find(None).end_series([series])
 
     def close(self) -> bool:
         """Let nothing begin any more; return whether that was so already."""

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, BinaryIO, Literal
 
 from hyperruntime.container import Container
-from hyperruntime.execution import OutputCallback
+from hyperruntime.execoptions import OutputCallback
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 
 Isolation = Literal["container", "uid", "directory"]
