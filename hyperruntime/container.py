@@ -9,7 +9,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import BinaryIO
 
@@ -37,7 +36,6 @@ log = get_logger(__name__)
 
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
-_ASYNC_THREADS = 64
 
 
 class Container:
@@ -59,8 +57,6 @@ class Container:
         self.spec = spec
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
         self._undertaker: threading.Thread | None = None
         self._watch: Watch | None = None
         self._shells: weakref.WeakSet[Shell] = weakref.WeakSet()
@@ -173,12 +169,10 @@ class Container:
     ) -> ExecResult:
         """Do what :meth:`exec` does without blocking the event loop; cancelling ends what the command started.
 
-        At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
-        thread.
+        At most 1024 run at once in one process; more wait their turn. ``on_output`` is called in another thread.
         """
         options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return await run_cancellable(
-            self._pool(),
             lambda cancel_fd: self._run(args, env, workdir, attrs.evolve(options, cancel_fd=cancel_fd)),
         )
 
@@ -208,7 +202,7 @@ class Container:
         start = ShellStart(
             user=user, env={**self._late_env, **self._live.exec_env, **checked.env}, workdir=workdir, group=group
         )
-        shell = Shell(self._sessions, self._pool, start)
+        shell = Shell(self._sessions, start)
         self._shells.add(shell)
         return shell
 
@@ -271,8 +265,6 @@ class Container:
             if live := getattr(self, "_live", None):
                 self._sessions.end(live, timeout_s)
         finally:
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
             for shell in tuple(self._shells):
                 shell.abandon()
             unwatch(self._watch)
@@ -303,10 +295,3 @@ class Container:
         extra = {**self._late_env, **self._live.exec_env, **(env or {})}
         request = make_request(args, env=extra, workdir=workdir, has_input=options.source is not None)
         return self._sessions.run(Execution(self._sessions.find(options.user), request, options))
-
-    def _pool(self) -> ThreadPoolExecutor:
-        self._sessions.check_open()
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
-            return self._threads

@@ -9,8 +9,6 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 import attrs
@@ -67,15 +65,14 @@ class ShellStart:
 class Shell:
     """A bash that lasts; made by :meth:`Container.shell`. One text at a time; others wait their turn."""
 
-    def __init__(self, sessions: Sessions, threads: Callable[[], ThreadPoolExecutor], start: ShellStart) -> None:
+    def __init__(self, sessions: Sessions, start: ShellStart) -> None:
         """Prepare; bash is started with the first text.
 
         Args:
             sessions: of its container.
-            threads: gives the threads in which awaited texts run.
             start: how it begins.
         """
-        self._sessions, self._threads, self._start = sessions, threads, start
+        self._sessions, self._start = sessions, start
         self._series = sessions.numbers.open_series(start.group)
         self._turn = threading.Lock()
         self._lane: ShellLane | None = None
@@ -125,9 +122,7 @@ class Shell:
     ) -> ExecResult:
         """Do what :meth:`run` does without blocking the event loop; cancelling ends what this text started, no more."""
         code, options = check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes)
-        return await run_cancellable(
-            self._threads(), lambda cancel_fd: self._run(code, attrs.evolve(options, cancel_fd=cancel_fd))
-        )
+        return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(options, cancel_fd=cancel_fd)))
 
     def close(self) -> bool:
         """End the shell and everything that it has started; tell whether none is left. May be called again."""
