@@ -95,8 +95,8 @@ class Execution:
             while (result := self._attempt()) is None:
                 if time.monotonic() + pause_s > min(patience, self._deadline or patience):
                     raise ExecStartError(
-                        "no process could be made in the container for this command (its pids limit is reached); "
-                        "end what runs in it, or raise Limits.pids"
+                        "no process could be made in the container for this command (its pids limit, or its user's, is "
+                        "reached); end what runs in it, or raise Limits.pids or RunAs.pids"
                     )
                 time.sleep(pause_s)
                 pause_s *= 1.5
