@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import BinaryIO
@@ -59,7 +58,7 @@ class Container:
         self._pid = os.getpid()
         self._undertaker: threading.Thread | None = None
         self._watch: Watch | None = None
-        self._shells: weakref.WeakSet[Shell] = weakref.WeakSet()
+        self._shells: set[Shell] = set()
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
@@ -202,7 +201,7 @@ class Container:
         start = ShellStart(
             user=user, env={**self._late_env, **self._live.exec_env, **checked.env}, workdir=workdir, group=group
         )
-        shell = Shell(self._sessions, start)
+        shell = Shell(self._sessions, start, self._shells.discard)
         self._shells.add(shell)
         return shell
 

@@ -9,6 +9,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from typing import BinaryIO
 
 import attrs
@@ -65,14 +66,15 @@ class ShellStart:
 class Shell:
     """A bash that lasts; made by :meth:`Container.shell`. One text at a time; others wait their turn."""
 
-    def __init__(self, sessions: Sessions, start: ShellStart) -> None:
+    def __init__(self, sessions: Sessions, start: ShellStart, on_close: Callable[[Shell], None]) -> None:
         """Prepare; bash is started with the first text.
 
         Args:
             sessions: of its container.
             start: how it begins.
+            on_close: called with it when it is closed.
         """
-        self._sessions, self._start = sessions, start
+        self._sessions, self._start, self._on_close = sessions, start, on_close
         self._series = sessions.numbers.open_series(start.group)
         self._turn = threading.Lock()
         self._lane: ShellLane | None = None
@@ -127,15 +129,21 @@ class Shell:
     def close(self) -> bool:
         """End the shell and everything that it has started; tell whether none is left. May be called again."""
         self._closed = True
-        try:
-            ended = self._sessions.end_series(self._series)
-        except (ContainerLostError, ContainerStateError):
-            ended = True  # everything in it has ended
-        with self._turn:
-            self._drop_lane()
+        ended = self._end_all()
+        while not self._turn.acquire(timeout=0.2):  # a text may have been about to begin
+            ended = self._end_all()
+        self._drop_lane()
+        self._turn.release()
         if ended:
             self._sessions.numbers.close_series(self._series)
+        self._on_close(self)
         return ended
+
+    def _end_all(self) -> bool:
+        try:
+            return self._sessions.end_series(self._series)
+        except (ContainerLostError, ContainerStateError):
+            return True  # everything in it has ended
 
     def abandon(self) -> None:
         """Close what it holds open, because its container is gone."""
