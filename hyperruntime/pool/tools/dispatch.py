@@ -21,6 +21,7 @@ from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
 from hyperruntime.pool.tools.search import SEARCH
 from hyperruntime.pool.tools.tool import Call, Tool, ToolProblemError
+from hyperruntime.spec import check_seconds
 
 _ALL = (
     BASH,
@@ -37,6 +38,7 @@ _ALL = (
 TOOLS = {tool.name: tool for tool in _ALL}
 ALIASES = {"terminal": "bash", "terminal_stateful": "bash_stateful"}
 _TIMEOUT = "timeout"
+_DEFAULT = ToolPolicy()
 
 
 def canonical(name: str) -> str:
@@ -86,10 +88,13 @@ async def call_tool(
     Raises:
         ContainerLostError: the container ended.
         ContainerStateError: it was closed.
+        SpecError: ``timeout_s`` is no positive number.
         StorageError: this machine has no room left for the streams.
     """
     started = time.monotonic()
-    policy = policy or ToolPolicy()
+    policy = policy or _DEFAULT
+    if timeout_s is not None:
+        check_seconds("timeout_s", timeout_s)
     facts = {
         "tool": str(name)[:100],
         "network": place.network,
