@@ -249,4 +249,4 @@ def test_limits_of_an_archive_are_kept() -> None:
 
 
 def test_the_names_that_a_policy_knows_are_those_that_there_are() -> None:
-    assert set(TOOL_NAMES) == {*TOOLS, *ALIASES, "bash_stateful"}
+    assert set(TOOL_NAMES) == {*TOOLS, *ALIASES}

@@ -15,7 +15,7 @@ from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
-from hyperruntime.pool.tools.command import BASH
+from hyperruntime.pool.tools.command import BASH, BASH_STATEFUL
 from hyperruntime.pool.tools.edit import EDIT_FILE, PATCH
 from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
@@ -25,6 +25,7 @@ from hyperruntime.spec import check_seconds
 
 _ALL = (
     BASH,
+    BASH_STATEFUL,
     READ_FILE,
     WRITE_FILE,
     EDIT_FILE,
