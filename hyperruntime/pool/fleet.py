@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from hyperruntime.container import Container
-from hyperruntime.errors import PoolClosedError
+from hyperruntime.errors import PoolClosedError, PoolError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.config import Plan, PoolConfig
 from hyperruntime.pool.keeper import Keeper
 from hyperruntime.pool.members import Cell, CellState, Member, Roster
+from hyperruntime.pool.place import Place
 from hyperruntime.pool.threads import RESETS, STARTS, blocking
 from hyperruntime.pool.trouble import Trouble
 from hyperruntime.spec import ContainerSpec
@@ -188,6 +189,16 @@ class Fleet:
             await self._clean(cell)
         self._changed()
 
+    async def end_processes(self, place: Place) -> None:
+        """End everything that runs in a place, and leave its files.
+
+        Raises:
+            PoolError: something could not be ended.
+        """
+        await place.close()
+        if not await blocking(RESETS, lambda: self._keeper.end(place)):
+            raise PoolError(f"processes of slot {place.slot_id} could not be ended; release it")
+
     async def _clean(self, cell: Cell) -> None:
         member = cell.member
         try:
@@ -285,7 +296,7 @@ class Fleet:
             while not self._closed and self._is_in_use:
                 await asyncio.sleep(_TICK_S)
                 for member in self.roster:
-                    if not is_alive(member.container):
+                    if not member.container.is_alive:
                         self.lose(member, "it ended")
                 self._changed()
         finally:
@@ -296,8 +307,3 @@ class Fleet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def is_alive(container: Container) -> bool:
-    """Tell, at no cost, whether a container still runs."""
-    return bool(getattr(container, "is_alive", True))

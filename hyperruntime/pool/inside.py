@@ -29,8 +29,11 @@ mkdir -p -- "$1" 2>/dev/null && chmod 0711 -- "$1" 2>/dev/null && [ -w "$1" ]
 # $1 a slot's directory, $2 its user or "" for the container's own.
 _MAKE_AREA = """
 umask 077
-mkdir -- "$area" "$area/workspace" "$area/home" "$area/tmp" || exit 4
-[ -z "$user" ] || chown "$user:$user" "$area" "$area/workspace" "$area/home" "$area/tmp" || exit 4
+set -- "$area" "$area/workspace" "$area/home" "$area/tmp"
+if [ -z "$user" ]; then mkdir -- "$@" || exit 4
+elif ! install -d -m 0700 -o "$user" -g "$user" -- "$@" 2>/dev/null; then
+    mkdir -p -- "$@" && chown "$user:$user" "$@" || exit 4
+fi
 """
 MAKE_AREA = f"area=$1 user=$2{_MAKE_AREA}"
 

@@ -43,6 +43,10 @@ class Keeper(Protocol):
         """
         ...
 
+    def end(self, place: Place) -> bool:
+        """End every process of a place; tell whether none is left."""
+        ...
+
     def forget(self, place: Place) -> None:
         """Give up what is kept for a place whose container is gone."""
         ...
@@ -64,11 +68,16 @@ class ContainerKeeper:
             why = result.stderr.decode(errors="replace").strip()
             raise PoolError(f"a slot has no workspace in {container.name}: {why}; name one as the spec's workdir")
         workspace = result.stdout.decode()
-        return [Place(container, slot_id=f"{container.name}-0", workspace=workspace, isolation="container")]
+        slot_id = f"{container.name}-0"
+        return [Place(container, slot_id=slot_id, workspace=workspace, isolation="container", group=slot_id)]
 
     def renew(self, place: Place) -> Place:
         """Refuse: its user may have changed anything."""
         raise PoolError(f"slot {place.slot_id} is not cleaned; its container is replaced")
+
+    def end(self, place: Place) -> bool:
+        """End what its commands started."""
+        return place.container.end_group(place.slot_id)
 
     def forget(self, place: Place) -> None:
         """Do nothing."""

@@ -64,6 +64,14 @@ class Lease:
         """Call a tool; the same as ``pool.execute``."""
         return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s)
 
+    async def end_processes(self) -> None:
+        """End everything that runs in the slot, background processes and persistent shells too; its files stay.
+
+        Raises:
+            PoolError: something could not be ended.
+        """
+        await self.pool.end_processes(self.slot)
+
     async def put(self, source: str | os.PathLike[str], target: str) -> None:
         """Copy a file or directory of the host to ``target`` (absolute, or relative to the workspace)."""
 

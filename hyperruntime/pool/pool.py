@@ -18,12 +18,11 @@ from hyperruntime.errors import (
     ContainerStateError,
     HyperRuntimeError,
     PoolClosedError,
-    PoolStartError,
     SandboxLostError,
-    SlotTimeoutError,
     SpecError,
 )
 from hyperruntime.logs import get_logger
+from hyperruntime.pool import refusals
 from hyperruntime.pool.config import Plan, PoolConfig, make_plan
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.grants import Grant, Grants, stale
@@ -144,7 +143,7 @@ class SlotPool:
         return await self._line.wait(
             task_id,
             timeout_s,
-            too_late=lambda: self._too_late(timeout_s),
+            too_late=lambda: refusals.too_late(self.status(), timeout_s, fleet.trouble.error),
             joined=self._dispatch,
             give_back=self._give_back,
         )
@@ -234,6 +233,10 @@ class SlotPool:
             verdict = grant.verdict or self._closed_error
             raise verdict() from error
 
+    async def end_processes(self, slot: Slot) -> None:
+        """End everything that runs in a slot; its files stay. See :meth:`Lease.end_processes`."""
+        await self.run(slot, self._fleet.end_processes)
+
     def status(self) -> PoolStatus:
         """Return what it holds at this moment."""
         fleet, plan = self._fleet_or_none, self._plan
@@ -310,7 +313,8 @@ class SlotPool:
         fleet.balance(len(self._line))
         if fleet.trouble.is_news and fleet.trouble.is_hopeless and not fleet.starting and not fleet.roster.serving():
             fleet.trouble.is_news = False
-            self._line.fail_all(self._start_error)
+            error = fleet.trouble.error
+            self._line.fail_all(lambda: refusals.cannot_start(self.config.name, error))
 
     def _reset_kept(self, fleet: Fleet) -> None:
         """Make as many places new that were kept for a task as there are others who wait and nothing comes for."""
@@ -370,25 +374,8 @@ class SlotPool:
                 "release the slot and acquire another one"
             )
 
-    def _too_late(self, timeout_s: float) -> HyperRuntimeError:
-        status = self.status()
-        why = f"; containers do not start: {status.error}" if status.error else ""
-        error = SlotTimeoutError(
-            f"no slot of pool {self.config.name!r} became free within {timeout_s:g} s ({status.leased} leased in "
-            f"{status.containers} of at most {status.max_containers} containers, {len(self._line)} more wait){why}"
-        )
-        if self._fleet_or_none is not None:
-            error.__cause__ = self._fleet_or_none.trouble.error
-        return error
-
-    def _start_error(self) -> HyperRuntimeError:
-        cause = self._fleet_or_none.trouble.error if self._fleet_or_none is not None else None
-        error = PoolStartError(f"no container of pool {self.config.name!r} can be started: {cause}")
-        error.__cause__ = cause
-        return error
-
     def _closed_error(self) -> HyperRuntimeError:
-        return PoolClosedError(f"pool {self.config.name!r} was stopped")
+        return refusals.closed(self.config.name)
 
     async def _stop(self) -> None:
         self._state = "stopped"

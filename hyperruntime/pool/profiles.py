@@ -269,9 +269,9 @@ def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - what a fil
 
 
 def _number(field: str, key: str, text: str) -> float:
+    if key in _SIZES:
+        return parse_size(text, field)
     try:
-        if key in _SIZES:
-            return parse_size(text, field)
         return int(text) if key in _WHOLE else float(text)
     except ValueError:
         raise SpecError(field, text, "a number, or 'none'") from None

@@ -50,7 +50,7 @@ class UserKeeper:
         survey, users, user = self._survey, self._users, place.user
         assert survey is not None
         assert users is not None
-        if not place.container.end_user(user):
+        if not self.end(place):
             raise PoolError(f"processes of slot {place.slot_id} could not be ended")
         following = self._next_user()
         try:
@@ -58,7 +58,7 @@ class UserKeeper:
             if result.exit_code == _ELSEWHERE:
                 remove = ("/bin/sh", "-c", inside.REMOVE_OWN, "remove", str(user.uid))
                 place.container.exec([*remove, *survey.places], user=user, workdir="/", timeout_s=_TIMEOUT_S)
-                if not place.container.end_user(user):
+                if not self.end(place):
                     raise PoolError(f"processes of slot {place.slot_id} could not be ended")
                 result = self._clean(place, following, survey)
             _check(place.slot_id, result)
@@ -67,6 +67,10 @@ class UserKeeper:
             raise
         users.give_back(user.uid)
         return _place(place.container, posixpath.dirname(place.workspace), following)
+
+    def end(self, place: Place) -> bool:
+        """Kill the user's processes."""
+        return place.container.end_user(place.user)
 
     def forget(self, place: Place) -> None:
         """Take back the user of a place whose container is gone."""
@@ -117,12 +121,16 @@ class DirectoryKeeper:
 
     def renew(self, place: Place) -> Place:
         """End what its commands started and remove its directory; what it wrote elsewhere nobody can tell apart."""
-        if not place.container.end_group(place.slot_id):
+        if not self.end(place):
             raise PoolError(f"processes of slot {place.slot_id} could not be ended")
         area = posixpath.dirname(place.workspace)
         command = ["/bin/sh", "-c", inside.RENEW_DIRECTORY, "renew", area]
         _check(place.slot_id, place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
         return _place(place.container, area, None)
+
+    def end(self, place: Place) -> bool:
+        """End what its commands started."""
+        return place.container.end_group(place.slot_id)
 
     def forget(self, place: Place) -> None:
         """Do nothing."""

@@ -14,7 +14,7 @@ from hyperruntime.spec import ContainerSpec
 
 _TIMEOUT_S = 600.0
 _LIMIT_BYTES = 64 * 1024**2
-_NO_FILES = frozenset(("proc", "sysfs", "cgroup", "cgroup2", "devpts", "securityfs", "debugfs", "tracefs", "bpf"))
+_NO_FILES = frozenset(b"proc sysfs cgroup cgroup2 devpts securityfs debugfs tracefs bpf".split())
 _NOT_OURS = "/run/hyperruntime"
 
 
@@ -43,14 +43,17 @@ def take_survey(container: Container) -> Survey:
     Raises:
         PoolError: it has no ``find`` and ``xargs`` that can do it.
     """
-    roots = writable_roots(_run(container, "cat /proc/self/mountinfo").decode(errors="surrogateescape"), container.spec)
+    mountinfo = _run(container, "cat /proc/self/mountinfo")
+    roots = writable_roots(mountinfo, container.spec)
+    # A device that is mounted on a file is taken for that file by find(1): it asks the directory.
+    mounted = {_target(line) for line in mountinfo.splitlines()}
     places = _names(_run(container, inside.FIND_PLACES, *roots))
     sticky = _names(_run(container, inside.FIND_STICKY, *roots))
     return Survey(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
         places=places,
         open_places=tuple(name for name in places if name not in set(sticky)),
-        files=_names(_run(container, inside.FIND_FILES, *roots)),
+        files=tuple(name for name in _names(_run(container, inside.FIND_FILES, *roots)) if name not in mounted),
         race_option=_run(container, inside.RACE_OPTION).decode().strip(),
     )
 
@@ -66,24 +69,24 @@ def apply_survey(container: Container, survey: Survey) -> None:
             _run(container, inside.CHMOD, mode, source=b"\0".join(names) + b"\0")
 
 
-def writable_roots(mountinfo: str, spec: ContainerSpec) -> list[str]:
+def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:
     """Return the mount points with files that can be written, without the spec's own. Source: proc(5), mountinfo."""
     own = {"/" + posixpath.normpath(mount.target).lstrip("/") for mount in spec.mounts}
     roots = []
     for line in mountinfo.splitlines():
-        fields, _, rest = line.partition(" - ")
-        words = fields.split(" ")
-        target = os.fsdecode(_unescape(os.fsencode(words[4])))
-        skipped = target in own or f"{target}/".startswith(f"{_NOT_OURS}/") or rest.split(" ")[0] in _NO_FILES
+        fields, _, rest = line.partition(b" - ")
+        options = fields.split(b" ")[5].split(b",")
+        target = os.fsdecode(_target(line))
+        skipped = target in own or f"{target}/".startswith(f"{_NOT_OURS}/") or rest.split(b" ")[0] in _NO_FILES
         kernels = f"{target}/".startswith(("/proc/", "/sys/"))
-        if not skipped and not kernels and "ro" not in words[5].split(","):
+        if not skipped and not kernels and b"ro" not in options:
             roots.append(target)
     return list(dict.fromkeys(roots)) or ["/"]
 
 
-def _unescape(path: bytes) -> bytes:
-    """Return a path of /proc/self/mountinfo as it is: blanks and the like are written in octal."""
-    head, *parts = path.split(b"\\")
+def _target(line: bytes) -> bytes:
+    """Return a line's mount point as it is: blanks and the like are written in octal."""
+    head, *parts = line.split(b" ")[4].split(b"\\")
     return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)
 
 

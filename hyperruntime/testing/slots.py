@@ -60,6 +60,11 @@ class PromisedContainer:
         self._check()
         return True
 
+    def end_group(self, _: str) -> bool:
+        """Succeed."""
+        self._check()
+        return True
+
     def end(self) -> None:
         """End by itself, as when it is killed."""
         self.is_alive = False

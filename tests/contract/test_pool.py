@@ -1,0 +1,260 @@
+"""A pool on a real engine: many slots at once, containers that die, an owner that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import SandboxLostError, StaleLeaseError
+from hyperruntime.process import DEVNULL, run_process, spawn, wait_until
+from tests.contract.pools import containers, make_pool, run, shell, until
+
+pytestmark = pytest.mark.engine
+
+Batch = list[tuple[hr.Slot, str, dict[str, Any]]]
+
+
+def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_goes_on(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, min_containers=3, max_containers=3) as pool:
+            slots = [await pool.acquire() for _ in range(3)]
+            ticks: list[float] = []
+
+            async def tick() -> None:
+                while True:
+                    await asyncio.sleep(0.05)
+                    ticks.append(time.monotonic())
+
+            ticker = asyncio.create_task(tick())
+            timed = {"command": "date +%s.%N; sleep 1; date +%s.%N"}
+            results = await pool.execute_batch([(slot, "bash", timed) for slot in slots])
+            ticker.cancel()
+            spans = [tuple(map(float, result.stdout.split())) for result in results]
+            assert max(start for start, _ in spans) < min(end for _, end in spans)
+            assert len(ticks) > 5
+
+    run(work)
+
+
+def test_r16_a_batch_keeps_its_order_and_one_failure_is_one_results(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, max_containers=3) as pool:
+            first, second = await pool.acquire("first"), await pool.acquire("second")
+            gone = await pool.acquire("gone")
+            await pool.release(gone)
+            batch: Batch = [
+                (first, "bash", {"command": "echo 1 >>log"}),
+                (second, "bash", {"command": "exit 3"}),
+                (first, "bash", {"command": "echo 2 >>log; cat log"}),
+                (gone, "bash", {"command": "echo never"}),
+                (second, "bash", {"command": "sleep 30", "timeout": 1}),
+                (second, "bash", {"command": "echo after"}),
+            ]
+            results = await pool.execute_batch(batch)
+            assert [result.exit_code for result in results] == [0, 3, 0, None, 124, 0]
+            assert results[2].stdout == "1\n2\n"
+            assert results[3].metadata["lost"]
+            assert results[4].timed_out
+            assert results[5].stdout == "after\n"
+            assert len({result.execution_id for result in results if result.execution_id}) >= 5
+
+    run(work)
+
+
+def test_r13_a_killed_container_fails_only_its_own_requests_and_capacity_comes_back(
+    runtime: hr.Runtime, base_image: str, engine_command: Any
+) -> None:
+    async def work() -> None:
+        one = {"slots_per_container": 2} if runtime.info.users else {}
+        async with make_pool(runtime, base_image, min_containers=2, max_containers=2, **one) as pool:
+            capacity = pool.status().total_slots
+            slots = [await pool.acquire(str(number)) for number in range(capacity)]
+            doomed = slots[0].container
+            batch = asyncio.create_task(
+                pool.execute_batch([(s, "bash", {"command": "sleep 3; echo ok"}) for s in slots])
+            )
+            await asyncio.sleep(1)
+            await asyncio.to_thread(engine_command.remove, doomed)
+            await until(lambda: pool.status().lost == 1)
+            await until(lambda: pool.status().total_slots >= capacity)  # while its leases are not even released
+            for slot, result in zip(slots, await batch, strict=True):
+                assert result.success == (slot.container != doomed), result
+                assert bool(result.metadata.get("lost")) == (slot.container == doomed)
+            with pytest.raises(SandboxLostError):
+                await pool.execute(slots[0], "bash", {"command": "true"})
+            for slot in slots:
+                await pool.release(slot)
+            again = [await pool.acquire() for _ in range(capacity)]
+            assert doomed not in {slot.container for slot in again}
+
+    run(work)
+
+
+def test_r12_r15_what_a_lease_brings_and_takes_goes_by_files_too(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        (tmp_path / "in" / "a b").mkdir(parents=True)
+        (tmp_path / "in" / "a b" / "f\n").write_text("text")
+        async with make_pool(runtime, base_image) as pool:
+            async with pool.lease("files") as lease:
+                await lease.put(tmp_path / "in", "tree")
+                assert await shell(lease, "cat tree/*/*; stat -c %U tree >/dev/null; echo more >tree/new") == "text"
+                await lease.get("tree", tmp_path / "out")
+                assert (await lease.exec(["pwd"], workdir="tree")).stdout.decode() == f"{lease.slot.workspace}/tree\n"
+            assert (tmp_path / "out" / "a b" / "f\n").read_text() == "text"
+            assert (tmp_path / "out" / "new").read_text() == "more\n"
+            with pytest.raises(StaleLeaseError):
+                await lease.exec(["true"])
+
+    run(work)
+
+
+def test_r11_the_end_of_a_lease_ends_what_it_runs(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, lease_timeout_s=2, max_containers=2) as pool:
+            slot, sibling = await pool.acquire("slow"), await pool.acquire("sibling")
+            running = asyncio.create_task(pool.lease_of(slot).exec(["sleep", "60"]))
+            with pytest.raises(StaleLeaseError, match="expired"):
+                await running
+            with pytest.raises(StaleLeaseError):
+                await pool.execute(sibling, "bash", {"command": "true"})
+            await pool.settle()
+            for container in containers(pool):
+                assert b"sleep" not in container.exec(["ps", "-axo", "args="]).stdout.replace(b"_hr_", b"")
+
+    run(work)
+
+
+def test_a_lease_can_end_its_processes_and_keep_its_files(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, max_containers=2) as pool:
+            slot, sibling = await pool.acquire("one"), await pool.acquire("sibling")
+            start = "touch f; setsid sleep 961 >/dev/null 2>&1 & (trap '' TERM; sleep 962) >/dev/null 2>&1 & true"
+            await shell(pool.lease_of(slot), start)
+            await shell(pool.lease_of(sibling), "setsid sleep 963 >/dev/null 2>&1 & true")
+            await pool.lease_of(slot).end_processes()
+            left = await shell(pool.lease_of(slot), "ls; ps -axo args= | grep '^sleep 96[12]' || true")
+            assert left == "f\n"
+            assert "sleep 963" in await shell(pool.lease_of(sibling), "ps -axo args=")
+
+    run(work)
+
+
+def test_r19_a_profile_has_the_network_and_environment_that_it_says(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        spec = hr.ContainerSpec(image=base_image, env={"SHOWN": "yes"})
+        tools = attrs.evolve(hr.PoolConfig(spec=spec).tools, allow_network=True)
+        async with make_pool(runtime, base_image, spec=spec) as pool, pool.lease() as lease:
+            result = await lease.tool("bash", {"command": "echo $SHOWN; ls /sys/class/net", "allow_network": True})
+            assert result.stdout == "yes\nlo\n"
+            assert (result.metadata["network"], result.metadata["sandboxed"]) == ("none", True)
+        async with make_pool(runtime, base_image, spec=spec, tools=tools) as pool, pool.lease() as lease:
+            refused = await lease.tool("bash", {"command": "echo never"})
+            assert not refused.success
+            assert "network" in refused.error
+
+    run(work)
+
+
+OWNER = textwrap.dedent(
+    """
+    import asyncio, sys
+    import hyperruntime as hr
+
+    async def main():
+        with hr.open_runtime(sys.argv[1]) as runtime:
+            spec = hr.ContainerSpec(image=sys.argv[2])
+            config = hr.PoolConfig(spec=spec, min_containers=2, spare_containers=0)
+            async with hr.SlotPool(runtime, config) as pool:
+                slot = await pool.acquire()
+                lasting = ["sh", "-c", "trap '' TERM HUP; setsid sleep 941 & sleep 942"]
+                running = asyncio.create_task(pool.lease_of(slot).exec(lasting))
+                print(*(member.container.name for member in pool._fleet.roster), flush=True)
+                await asyncio.sleep(600)
+
+    asyncio.run(main())
+    """
+)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_r14_w19_a_pool_leaves_nothing_when_its_owner_is_killed(
+    runtime_name: str, base_image: str, engine_command: Any, end: signal.Signals
+) -> None:
+    """Nothing is adopted by the next controller, for there is nothing to adopt."""
+    owner = spawn([sys.executable, "-c", OWNER, runtime_name, base_image], stdin=DEVNULL)
+    assert owner.stdout is not None
+    assert owner.stderr is not None
+    try:
+        names = set(owner.stdout.readline().decode().split())
+        assert len(names) == 2
+        assert names <= set(engine_command.containers())
+    finally:
+        os.kill(owner.pid, end)
+        owner.wait()
+        owner.stdout.close()
+        owner.stderr.close()
+    assert wait_until(lambda: not names & set(engine_command.containers()), 20)
+    if os.geteuid() == 0:
+        assert b"sleep 94" not in run_process(["ps", "-axo", "args="]).stdout
+
+
+def test_a_program_without_asyncio_has_the_same_pool(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    config = make_pool(runtime, base_image).config
+    with hr.open_pool(config, runtime) as pool:
+        with pool.lease("sync") as lease:
+            assert lease.exec(["pwd"]).stdout.decode().strip() == lease.slot.workspace
+            (tmp_path / "f").write_text("x")
+            lease.put(tmp_path / "f", "f")
+            assert lease.tool("bash", {"command": "cat f"}).stdout == "x"
+        slot = pool.acquire("again")
+        batch: Batch = [(slot, "bash", {"command": "echo 1"}), (slot, "bash", {"command": "echo 2"})]
+        assert [result.stdout for result in pool.execute_batch(batch)] == ["1\n", "2\n"]
+        future = pool.submit(pool.pool.lease_of(slot).exec(["sleep", "60"]))
+        time.sleep(0.3)
+        assert future.cancel()
+        pool.release(slot)
+        with pytest.raises(StaleLeaseError):
+            pool.release(slot)
+        pool.settle()
+        assert pool.status().leased == 0
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.acquire()
+            except hr.HyperRuntimeError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_where_directories_are_enough_slots_share_a_user_and_a_reset_still_ends_and_removes(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    async def work() -> None:
+        numbers = {"slots_per_container": 2, "isolation": "directory"}
+        async with make_pool(runtime, base_image, **numbers) as pool:
+            one, two = await pool.acquire("one"), await pool.acquire("two")
+            assert one.container == two.container
+            for slot in (one, two):
+                script = "touch .f; mkdir -p d/e; chmod -R a-w d; setsid sleep 951 >/dev/null 2>&1 & echo $PWD"
+                assert (await shell(pool.lease_of(slot), script)).strip() == slot.workspace
+            await pool.release(one)
+            await pool.settle()
+            count = "ps -axo args= | grep -c '^sleep 951'"
+            assert (await shell(pool.lease_of(two), f"{count}; ls -A")).split() == ["1", ".f", "d"]
+            again = await pool.acquire("three")
+            assert (again.slot_id, await shell(pool.lease_of(again), "ls -A")) == (one.slot_id, "")
+
+    run(work)

@@ -1,0 +1,188 @@
+"""W26: profiles from files and variables have one schema, and nothing unknown is passed over."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hyperruntime as hr
+from hyperruntime.errors import SpecError
+from hyperruntime.pool.profiles import PREFIX, parse_profiles, profiles_from_environment
+
+TOML = """
+default_profile = "small"
+
+[profiles.small]
+image = "localhost/a:1"
+max_containers = 2
+idle_timeout_s = 5.5
+network = "bridge"
+env = { A = "1", B = "x y" }
+mounts = [{ source = "/data", target = "/in", read_only = false }]
+
+[profiles.small.limits]
+memory_bytes = 67108864
+cpus = 0.5
+
+[profiles.small.tools]
+tools = ["bash"]
+allow_network = true
+
+[profiles.large]
+image = "localhost/b:1"
+slots_per_container = 20
+max_lifetime_s = 60
+"""
+
+YAML = """
+default_profile: small
+profiles:
+  small:
+    image: localhost/a:1
+    max_containers: 2
+    idle_timeout_s: 5.5
+    network: bridge
+    env: {A: "1", B: x y}
+    mounts: [{source: /data, target: /in, read_only: false}]
+    limits: {memory_bytes: 67108864, cpus: 0.5}
+    tools: {tools: [bash], allow_network: true}
+  large:
+    image: localhost/b:1
+    slots_per_container: 20
+    max_lifetime_s: 60
+"""
+
+VARIABLES = {
+    "PROFILES": "small, large",
+    "DEFAULT_PROFILE": "small",
+    "IMAGE": "localhost/b:1",
+    "SMALL_IMAGE": "localhost/a:1",
+    "SMALL_MAX_CONTAINERS": "2",
+    "SMALL_IDLE_TIMEOUT_S": "5.5",
+    "SMALL_NETWORK": "bridge",
+    "SMALL_ENV": "A=1;B=x y",
+    "SMALL_MOUNTS": "/data:/in:rw",
+    "SMALL_LIMITS_MEMORY_BYTES": "64m",
+    "SMALL_LIMITS_CPUS": "0.5",
+    "SMALL_TOOLS_TOOLS": "bash",
+    "SMALL_TOOLS_ALLOW_NETWORK": "true",
+    "LARGE_SLOTS_PER_CONTAINER": "20",
+    "LARGE_MAX_LIFETIME_S": "60",
+}
+
+
+def of_variables(variables: dict[str, str]) -> hr.Profiles:
+    return profiles_from_environment({"HOME": "/", **{PREFIX + key: text for key, text in variables.items()}})
+
+
+def test_r15_a_toml_file_a_yaml_file_and_variables_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(TOML)
+    (tmp_path / "p.yaml").write_text(YAML)
+    profiles = hr.load_profiles(tmp_path / "p.toml")
+    assert profiles == hr.load_profiles(tmp_path / "p.yaml") == of_variables(VARIABLES)
+    small = profiles.configs[profiles.default]
+    assert small.spec.mounts == (hr.Mount(source="/data", target="/in", read_only=False),)
+    assert (small.spec.limits.cpus, small.tools.tools, small.max_containers) == (0.5, ("bash",), 2)
+    assert profiles.configs["large"].max_lifetime_s == 60
+
+
+def test_the_shipped_example_is_what_the_documentation_shows() -> None:
+    """The page a user copies from must load."""
+    page = (Path(__file__).parents[2] / "docs" / "pool.md").read_text()
+    blocks = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
+    assert blocks
+    for block in blocks:
+        parse_profiles(tomllib.loads(block))
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "hint"),
+    [
+        ("[profiles.a]\nimage='x'\nmax_sandboxes=3", "profiles.a.max_sandboxes", "known: "),
+        ("[profiles.a]\nimage='x'\nmax_container=3", "profiles.a.max_container", "did you mean 'max_containers'"),
+        ("[profiles.a]\nimage='x'\n[profiles.a.limits]\nmemory=3", "profiles.a.limits.memory", "memory_bytes"),
+        ("[profiles.a]\nimage='x'\n[profiles.a.tools]\ntool=['x']", "profiles.a.tools.tool", "'tools'"),
+        ("[profile.a]\nimage='x'", "profile", "did you mean 'profiles'"),
+        ("[profiles.a]\nmax_containers=3", "profiles.a.image", "an image reference"),
+        ("[profiles.a]\nimage='x'\nmax_containers='3'", "profiles.a.max_containers", "a whole number"),
+        ("[profiles.a]\nimage='x'\nread_only_rootfs='yes'", "profiles.a.read_only_rootfs", "true or false"),
+        ("[profiles.a]\nimage='x'\nmounts=[{from='/a'}]", "profiles.a.mounts[0].from", "known: "),
+        ("[profiles.a]\nimage='x'\nenv=['A']", "profiles.a.env", "a table"),
+        ("[profiles.a]\nimage='x'\nnetwork='lan'", "profiles.a.network", "one of none"),
+        ("default_profile='b'\n[profiles.a]\nimage='x'", "default_profile", "the name of a profile"),
+        ("profiles=3", "profiles", "a table"),
+        ("[profiles.a", "profiles", "TOML"),
+    ],
+)
+def test_w26_what_a_file_says_wrong_is_named_with_what_is_right(
+    tmp_path: Path, text: str, named: str, hint: str
+) -> None:
+    (tmp_path / "p.toml").write_text(text)
+    with pytest.raises(SpecError) as refusal:
+        hr.load_profiles(tmp_path / "p.toml")
+    assert refusal.value.field == named
+    assert hint in refusal.value.allowed
+
+
+def test_a_broken_yaml_file_or_none_is_refused_and_never_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("profiles: [")
+    for name in ("p.yaml", "missing.toml"):
+        with pytest.raises(SpecError, match="profiles"):
+            hr.load_profiles(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "hint"),
+    [
+        ("MAX_CONTAINER", "3", "HYPERRUNTIME_POOL_MAX_CONTAINERS"),
+        ("BIG_IMAGE", "x", "known"),
+        ("MAX_CONTAINERS", "many", "a number"),
+        ("MAX_CONTAINERS", "2.5", "a number"),
+        ("READ_ONLY_ROOTFS", "maybe", "true or false"),
+        ("ENV", "A", "K=V"),
+        ("MOUNTS", "/data", "source:target"),
+        ("LIMITS_MEMORY_BYTES", "lots", "bytes"),
+        ("PROFILES", "", "profile"),
+    ],
+)
+def test_w26_a_variable_that_is_unknown_or_malformed_is_refused(variable: str, text: str, hint: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        of_variables({"IMAGE": "x", variable: text})
+    assert hint in str(refusal.value)
+
+
+def test_a_variable_may_say_never_and_none() -> None:
+    config = of_variables({"IMAGE": "x", "IDLE_TIMEOUT_S": "never", "LEASE_TIMEOUT_S": "none", "NETWORK": "none"})
+    assert config.configs["default"].idle_timeout_s is None
+    assert config.configs["default"].spec.network == "none"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    "image mounts env network gpus limits tools user labels max_containers idle_timeout_s isolation".split()
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=5), VALUES)
+def test_whatever_a_file_holds_is_a_profile_or_one_refusal(table: dict[str, object], other: object) -> None:
+    for data in ({"profiles": {"a": {"image": "x", **table}}}, {"profiles": {"a": other}}, other):
+        try:
+            parse_profiles(data)
+        except SpecError:
+            continue
+
+
+@given(st.sampled_from(sorted(VARIABLES)), st.text(alphabet=st.characters(blacklist_characters="\0"), max_size=20))
+def test_whatever_a_variable_holds_is_a_profile_or_one_refusal(variable: str, text: str) -> None:
+    try:
+        of_variables({**VARIABLES, variable: text})
+    except SpecError:
+        pass
