@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hyperruntime.runas import RunAs
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
+    from hyperruntime.stateful import Shell
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ _HOMES = {
     "RunAs": "runas",
     "Runtime": "runtime",
     "Score": "domain",
+    "Shell": "stateful",
     "Slot": "pool.slot",
     "SlotPool": "pool.pool",
     "SyncPool": "pool.sync",
@@ -87,6 +89,7 @@ __all__ = [
     "RunAs",
     "Runtime",
     "Score",
+    "Shell",
     "Slot",
     "SlotPool",
     "Split",

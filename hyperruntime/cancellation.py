@@ -11,8 +11,19 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+MAX_AT_ONCE = 1024
+_pools: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has none of its parent's threads
 
-async def run_cancellable(pool: ThreadPoolExecutor, work: Callable[[int], T]) -> T:
+
+def awaited_threads() -> ThreadPoolExecutor:
+    """Return the threads of all awaited commands of this process: as many as run at once, none of asyncio's own."""
+    if (known := _pools.get(os.getpid())) is None:
+        made = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="hyperruntime-exec")
+        known = _pools.setdefault(os.getpid(), made)
+    return known
+
+
+async def run_cancellable(work: Callable[[int], T]) -> T:
     """Run ``work(cancel_fd)`` in a thread; when the caller is cancelled, tell it by that descriptor and wait for it.
 
     ``cancel_fd`` becomes readable once; work that has not begun is not begun.
@@ -22,7 +33,7 @@ async def run_cancellable(pool: ThreadPoolExecutor, work: Callable[[int], T]) ->
     """
     signal = _CancelSignal()
     try:
-        begun = pool.submit(work, signal.descriptor)
+        begun = awaited_threads().submit(work, signal.descriptor)
     except BaseException:
         signal.close()
         raise

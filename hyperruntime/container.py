@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import BinaryIO
 
@@ -18,16 +16,18 @@ import attrs
 from hyperruntime import transfer
 from hyperruntime.cancellation import run_cancellable
 from hyperruntime.driver import Driver, Launch, LiveContainer
-from hyperruntime.errors import SpecError
 from hyperruntime.exchange import EXCHANGE_TARGET, make_exchange
-from hyperruntime.execution import ExecOptions, Execution, OutputCallback
+from hyperruntime.execoptions import ExecOptions, OutputCallback
+from hyperruntime.execution import Execution
 from hyperruntime.gpus import GpuGrant
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import Owner
 from hyperruntime.runas import RunAs
 from hyperruntime.script import export_script, make_request, shell_keeps
 from hyperruntime.sessions import Home, Sessions
+from hyperruntime.shelltext import check_names
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount
+from hyperruntime.stateful import Shell, ShellStart
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 from hyperruntime.watchdog import Watch, split_limits, unwatch, watch_container
 
@@ -35,7 +35,6 @@ log = get_logger(__name__)
 
 _CLOSE_TIMEOUT_S = 3.0
 _LOST_TIMEOUT_S = 0.3
-_ASYNC_THREADS = 64
 
 
 class Container:
@@ -57,10 +56,9 @@ class Container:
         self.spec = spec
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
         self._undertaker: threading.Thread | None = None
         self._watch: Watch | None = None
+        self._shells: set[Shell] = set()
         self._gpus = GpuGrant(spec.gpus)
         self._dir = os.path.join(owner.private_dir, self.name)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
@@ -152,7 +150,7 @@ class Container:
             UnsupportedOptionError: ``user`` is a RunAs, and the engine has no other users or the container's is not
                 root.
         """
-        options = self._options(timeout_s, input, on_output, output_limit_bytes, user, group)
+        options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return self._run(args, env, workdir, options)
 
     async def aexec(
@@ -170,14 +168,42 @@ class Container:
     ) -> ExecResult:
         """Do what :meth:`exec` does without blocking the event loop; cancelling ends what the command started.
 
-        At most 64 run at once in one container; more wait their turn. ``on_output`` is called in another
-        thread.
+        At most 1024 run at once in one process; more wait their turn. ``on_output`` is called in another thread.
         """
-        options = self._options(timeout_s, input, on_output, output_limit_bytes, user, group)
+        options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return await run_cancellable(
-            self._pool(),
             lambda cancel_fd: self._run(args, env, workdir, attrs.evolve(options, cancel_fd=cancel_fd)),
         )
+
+    def shell(
+        self,
+        *,
+        user: str | RunAs | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        group: str | None = None,
+    ) -> Shell:
+        """Return a bash that lasts: directory, variables, functions and jobs stay from one text to the next.
+
+        Nothing is started before its first text. It ends with :meth:`Shell.close`, or with the container.
+
+        Args:
+            user: as of :meth:`exec`.
+            env: its variables, on top of the spec's.
+            workdir: where it starts; default is the spec's.
+            group: as of :meth:`exec`.
+
+        Raises:
+            SpecError: an argument is malformed.
+        """
+        checked = make_request(["bash"], env=env, workdir=workdir)
+        check_names(checked.env)
+        start = ShellStart(
+            user=user, env={**self._late_env, **self._live.exec_env, **checked.env}, workdir=workdir, group=group
+        )
+        shell = Shell(self._sessions, start, self._shells.discard)
+        self._shells.add(shell)
+        return shell
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a user's uid, whatever it did to hide, and forget its lanes; tell whether none is left.
@@ -238,8 +264,8 @@ class Container:
             if live := getattr(self, "_live", None):
                 self._sessions.end(live, timeout_s)
         finally:
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+            for shell in tuple(self._shells):
+                shell.abandon()
             unwatch(self._watch)
             self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
@@ -258,28 +284,6 @@ class Container:
         """Close it, whatever happened."""
         self.close()
 
-    def _options(
-        self,
-        timeout_s: float | None,
-        source: bytes | BinaryIO | None,
-        on_output: OutputCallback | None,
-        output_limit_bytes: int,
-        user: str | RunAs | None,
-        group: str | None,
-    ) -> ExecOptions:
-        if timeout_s is not None and not 0 < timeout_s < math.inf:
-            raise SpecError("timeout_s", timeout_s, "a positive number of seconds, or None")
-        if output_limit_bytes < 2:
-            raise SpecError("output_limit_bytes", output_limit_bytes, "at least 2")
-        return ExecOptions(
-            timeout_s=timeout_s,
-            source=source,
-            on_output=on_output,
-            output_limit_bytes=output_limit_bytes,
-            user=user,
-            group=group,
-        )
-
     def _run(
         self,
         args: Sequence[str | bytes],
@@ -290,10 +294,3 @@ class Container:
         extra = {**self._late_env, **self._live.exec_env, **(env or {})}
         request = make_request(args, env=extra, workdir=workdir, has_input=options.source is not None)
         return self._sessions.run(Execution(self._sessions.find(options.user), request, options))
-
-    def _pool(self) -> ThreadPoolExecutor:
-        self._sessions.check_open()
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_ASYNC_THREADS, thread_name_prefix="hyperruntime-exec")
-            return self._threads

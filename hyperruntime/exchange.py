@@ -9,7 +9,7 @@ from pathlib import Path
 from hyperruntime.errors import StorageError
 
 EXCHANGE_TARGET = "/run/hyperruntime"
-_PROGRAMS = ("supervisor.sh", "lane.sh")
+_PROGRAMS = ("supervisor.sh", "lane.sh", "shell.sh", "state.sh")
 
 
 def make_exchange(private_dir: str, exports: bytes) -> str:

@@ -12,12 +12,15 @@ import math
 import os
 import select
 import time
-from collections.abc import Callable
-from typing import BinaryIO, Literal
 
-import attrs
-
-from hyperruntime.errors import ContainerLostError, ExecStartError, StorageError, WorkdirNotFoundError
+from hyperruntime.errors import (
+    ContainerLostError,
+    ExecStartError,
+    HyperRuntimeError,
+    StorageError,
+    WorkdirNotFoundError,
+)
+from hyperruntime.execoptions import ExecOptions, Stream
 from hyperruntime.feed import CallerError, Feed
 from hyperruntime.lane import Lane
 from hyperruntime.logs import get_logger
@@ -25,13 +28,10 @@ from hyperruntime.output import OutputBuffer
 from hyperruntime.runas import RunAs
 from hyperruntime.script import ExecRequest, lane_script
 from hyperruntime.session import Session
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.spec import ExecResult
 from hyperruntime.stdin import Stdin, widen
 
 log = get_logger(__name__)
-
-Stream = Literal["stdout", "stderr"]
-OutputCallback = Callable[[Stream, bytes], None]
 
 TIMEOUT_EXIT_CODE = 124
 KILLED_EXIT_CODE = 137
@@ -48,7 +48,7 @@ class CancelledExecError(Exception):
     """The caller gave up; everything the command had started was ended."""
 
 
-class _End(enum.Enum):
+class End(enum.Enum):
     """How an attempt to run a command ended."""
 
     EXIT = enum.auto()
@@ -56,29 +56,6 @@ class _End(enum.Enum):
     GONE = enum.auto()  # its lane died, and the command with it
     NOT_STARTED = enum.auto()  # no process could be made
     NO_USER = enum.auto()  # its user's numbers are none of this container's
-
-
-@attrs.frozen(kw_only=True)
-class ExecOptions:
-    """How a command runs, beside what runs.
-
-    Attributes:
-        timeout_s: seconds until everything it started is ended; None is never.
-        source: what its standard input is fed from.
-        on_output: called with each chunk while it runs.
-        output_limit_bytes: how much of each stream is kept.
-        cancel_fd: becomes readable when the caller gives up.
-        user: as whom it runs.
-        group: by which name it is ended together with others.
-    """
-
-    timeout_s: float | None = None
-    source: bytes | BinaryIO | None = None
-    on_output: OutputCallback | None = None
-    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
-    cancel_fd: int | None = None
-    user: str | RunAs | None = None
-    group: str | None = None
 
 
 class Execution:
@@ -118,8 +95,8 @@ class Execution:
             while (result := self._attempt()) is None:
                 if time.monotonic() + pause_s > min(patience, self._deadline or patience):
                     raise ExecStartError(
-                        "no process could be made in the container for this command (its pids limit is reached); "
-                        "end what runs in it, or raise Limits.pids"
+                        "no process could be made in the container for this command (its pids limit, or its user's, is "
+                        "reached); end what runs in it, or raise Limits.pids or RunAs.pids"
                     )
                 time.sleep(pause_s)
                 pause_s *= 1.5
@@ -130,15 +107,17 @@ class Execution:
 
     def _attempt(self) -> ExecResult | None:
         """Run it once; return None when no process could be made for it."""
-        self._end: _End | None = None
+        self._end: End | None = None
         self._exit_code = 0
         self._made = self._no_workdir = reusable = False
         try:
-            lane = self.session.acquire_lane(self._user)
+            lane = self._take_lane()
+        except HyperRuntimeError:
+            raise
         except OSError as error:
-            raise _storage_error(error) from error
+            raise storage_error(error) from error
         try:
-            self._lane, self._tag_kib = lane, self.session.next_tag_kib(self._group)
+            self._lane, self._tag_kib = lane, self._next_tag()
             self._open(lane)
             self._wait()
             reusable = self._finish()
@@ -152,16 +131,28 @@ class Execution:
             raise
         finally:
             self._close_streams()
-            (self.session.release_lane if reusable else self.session.retire_lane)(lane)
+            self._leave_lane(lane, reusable)
+
+    def _take_lane(self) -> Lane:
+        return self.session.acquire_lane(self._user)
+
+    def _leave_lane(self, lane: Lane, reusable: bool) -> None:
+        (self.session.release_lane if reusable else self.session.retire_lane)(lane)
+
+    def _next_tag(self) -> int:
+        return self.session.next_tag_kib(self._group)
+
+    def _start(self, lane: Lane) -> None:
+        lane.start(lane_script(self._request, lane.sequence, self._tag_kib, announce=self.session.announces))
 
     def _open(self, lane: Lane) -> None:
         try:
             self._open_streams(lane)
-            lane.start(lane_script(self._request, lane.sequence, self._tag_kib, announce=self.session.announces))
+            self._start(lane)
         except BlockingIOError as error:
             raise ContainerLostError("a process in the container keeps its commands from being started") from error
         except OSError as error:
-            raise _storage_error(error) from error
+            raise storage_error(error) from error
 
     def _open_streams(self, lane: Lane) -> None:
         lane.sequence += 1
@@ -183,7 +174,7 @@ class Execution:
             for descriptor, event in events:
                 self._on_event(descriptor, event)
             if self._is_late() and not self._has_ended():
-                self._end = _End.TIMEOUT
+                self._end = End.TIMEOUT
             elif not events:
                 self._check_alive()
 
@@ -243,20 +234,25 @@ class Execution:
         """Take what the lane reports; what is malformed a hostile command has written, and means nothing."""
         data = os.read(self._lane.status, 4096)
         if not data:
-            self._end = self._end or self._unless_never_made(_End.GONE)
+            self._end = self._end or self._unless_never_made(End.GONE)
             return
         for line in data.decode(errors="replace").splitlines():
             match line.split(" "):
-                case ["0", "up", group] if _is_number(group, 10):
-                    self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
-                case ["0", "fork"]:
-                    self._end = self._end or _End.NOT_STARTED
-                case ["0", "user"] if self._lane.sequence == 1:
-                    self._end = self._end or _End.NO_USER
+                case ["0", *words]:
+                    self._on_lane(words)
                 case [number, word] if number == str(self._lane.sequence):
                     self._on_status(word)
                 case _:
                     pass
+
+    def _on_lane(self, words: list[str]) -> None:
+        match words:
+            case ["up", group] if is_number(group, 10):
+                self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
+            case ["fork"]:
+                self._end = self._end or End.NOT_STARTED
+            case ["user"] if self._lane.sequence == 1:
+                self._end = self._end or End.NO_USER
 
     def _on_status(self, word: str) -> None:
         if word == "in":
@@ -265,23 +261,23 @@ class Execution:
                 self._stdin.start()
         elif word == "dir":
             self._no_workdir = True  # the lane is free only once its own status follows
-        elif self._end is None and _is_number(word, 3) and int(word) < 256:
-            self._end, self._exit_code = self._unless_never_made(_End.EXIT), int(word)
+        elif self._end is None and is_number(word, 3) and int(word) < 256:
+            self._end, self._exit_code = self._unless_never_made(End.EXIT), int(word)
 
-    def _unless_never_made(self, end: _End) -> _End:
-        return _End.NOT_STARTED if self.session.announces and not self._made else end
+    def _unless_never_made(self, end: End) -> End:
+        return End.NOT_STARTED if self.session.announces and not self._made else end
 
     def _finish(self) -> bool:
         """Settle what the end means; return whether the lane may serve again."""
         match self._end:
-            case _End.EXIT:
+            case End.EXIT:
                 self._drain()
                 self._renew()
                 return True
-            case _End.TIMEOUT:
+            case End.TIMEOUT:
                 self._end_tree()
                 self._drain()
-            case _End.GONE:
+            case End.GONE:
                 self.session.on_death()
                 if not self.session.responds():
                     raise ContainerLostError("the container ended while a command ran in it")
@@ -291,20 +287,17 @@ class Execution:
 
     def _result(self) -> ExecResult | None:
         """Return the result, or None when no process was made and it may be tried again."""
-        if self._end is _End.NOT_STARTED:
+        if self._end is End.NOT_STARTED:
             return None
-        if self._end is _End.NO_USER:
-            raise ExecStartError(
-                f"no process can run as {self._user} in this container: the engine maps no such ids; "
-                "take a uid and a gid below 65536"
-            )
-        codes = {_End.TIMEOUT: TIMEOUT_EXIT_CODE, _End.GONE: KILLED_EXIT_CODE}
+        if self._end is End.NO_USER:
+            raise no_user_error(self._user)
+        codes = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.GONE: KILLED_EXIT_CODE}
         return ExecResult(
             args=tuple(os.fsdecode(a) for a in self._request.args),
-            exit_code=codes.get(self._end or _End.GONE, self._exit_code),
+            exit_code=codes.get(self._end or End.GONE, self._exit_code),
             stdout=self._buffers["stdout"].value(),
             stderr=self._buffers["stderr"].value(),
-            timed_out=self._end is _End.TIMEOUT,
+            timed_out=self._end is End.TIMEOUT,
             truncated=any(buffer.truncated for buffer in self._buffers.values()),
             duration_s=time.monotonic() - self._started,
         )
@@ -331,15 +324,19 @@ class Execution:
             self.session.drain(descriptor)
         self._streams.clear()
 
+    def _group_of(self, lane: Lane) -> int:
+        """Return the process group that is this command's own, or 0."""
+        return lane.group
+
     def _end_tree(self) -> None:
-        if not self.session.end_tree(self._lane.group, self._tag_kib):
+        if not self.session.end_tree(self._group_of(self._lane), self._tag_kib):
             raise ContainerLostError(
                 f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended, "
                 "so its container was given up"
             )
 
     def _abort(self) -> None:
-        if not self.session.end_tree(self._lane.group, self._tag_kib):
+        if not self.session.end_tree(self._group_of(self._lane), self._tag_kib):
             log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
 
     def _close_streams(self) -> None:
@@ -350,11 +347,20 @@ class Execution:
         self._lane.close_input()
 
 
-def _is_number(word: str, digits: int) -> bool:
+def no_user_error(user: RunAs | None) -> ExecStartError:
+    """Return the error of a user that the container does not have."""
+    return ExecStartError(
+        f"no process can run as {user} in this container: the engine maps no such ids; take a uid and a gid below 65536"
+    )
+
+
+def is_number(word: str, digits: int) -> bool:
+    """Tell whether a word is a plain number of so many digits at most."""
     return word.isascii() and word.isdigit() and len(word) <= digits
 
 
-def _storage_error(error: OSError) -> StorageError:
+def storage_error(error: OSError) -> StorageError:
+    """Return the error of a host that has no space or no descriptors left."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StorageError(f"no file descriptors left for another exec ({error}); raise `ulimit -n`")
     return StorageError(

@@ -23,6 +23,7 @@ class Lane:
     """The host's end of one lane.
 
     Attributes:
+        program: what runs in it.
         name: its directory's, in the exchange directory; a secret between the host and its user inside.
         user: whose commands it runs; None is the user of its session.
         sequence: number of the exec it runs or ran last.
@@ -31,6 +32,8 @@ class Lane:
         go: descriptor that starts an exec.
         status: descriptor where the lane reports.
     """
+
+    program = "lane"
 
     def __init__(self, exchange: str, user: RunAs | None = None) -> None:
         """Make the directory and its FIFOs; nothing runs yet.

@@ -36,11 +36,10 @@ class LanePool:
             if idle.is_usable():
                 return idle
             self.retire(idle)
-        return self.make(user)
+        return self.begin(Lane(self._exchange, user))
 
-    def make(self, user: RunAs | None) -> Lane:
-        """Return a new lane; errors as of :meth:`acquire`."""
-        lane = Lane(self._exchange, user)
+    def begin(self, lane: Lane) -> Lane:
+        """Have a new lane started, and return it; errors as of :meth:`acquire`."""
         with self._lock:
             self._lanes.add(lane)
         try:

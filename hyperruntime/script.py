@@ -116,7 +116,7 @@ def lane_script(request: ExecRequest, sequence: int, tag_kib: int, *, announce: 
             through_env.append(pair)
     args = (b"env", *through_env, *request.args) if through_env else request.args
     lines.append(b"exec 3<&- 4>&-")
-    lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(_quote, args)), source))
+    lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(quote, args)), source))
     # On one line: once the status is out the host may write the next script, so nothing may be left to read of this.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)
@@ -127,9 +127,10 @@ def tag_bytes(tag_kib: int) -> int:
     return tag_kib * 1024
 
 
-def _quote(argument: bytes) -> bytes:
+def quote(argument: bytes) -> bytes:
+    """Return a word that a shell takes as it is."""
     return b"'" + argument.replace(b"'", b"'\\''") + b"'"
 
 
 def _quote_text(text: str) -> bytes:
-    return _quote(os.fsencode(text))
+    return quote(os.fsencode(text))

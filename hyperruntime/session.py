@@ -45,6 +45,8 @@ class Session:
         lost: set once the attached shell is gone.
         on_death: called when a lane is seen to be dead.
         announces: whether its lanes must be asked to say that a command's process was made.
+        exchange: the exchange directory on the host.
+        inside: where it is in the container.
     """
 
     def __init__(
@@ -69,7 +71,8 @@ class Session:
         self.lost = threading.Event()
         self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
-        self._shell, self._inside, self._numbers = shell, inside, numbers
+        self.exchange, self.inside = exchange, inside
+        self._shell, self._numbers = shell, numbers
         self._lanes = LanePool(exchange, self._request_lane)
         self._switch: int | None = None
         self._lock = threading.Lock()
@@ -87,7 +90,7 @@ class Session:
     def start(self, timeout_s: float) -> bool:
         """Start the supervisor; return whether it answered before the deadline."""
         self._thread.start()
-        self._send(f"_hr_dir={self._inside}; . {self._inside}/supervisor.sh\n")
+        self._send(f"_hr_dir={self.inside}; . {self.inside}/supervisor.sh\n")
         deadline = time.monotonic() + timeout_s
         while not self._ready.wait(0.05):
             if self.lost.is_set() or time.monotonic() > deadline:
@@ -119,6 +122,10 @@ class Session:
         """
         return self._lanes.acquire(user)
 
+    def begin_lane(self, lane: Lane) -> None:
+        """Have a lane started that its owner keeps; errors as of :meth:`acquire_lane`."""
+        self._lanes.begin(lane)
+
     def release_lane(self, lane: Lane) -> None:
         """Keep a lane that is clean for the next exec."""
         self._lanes.release(lane)
@@ -129,7 +136,7 @@ class Session:
 
     def _request_lane(self, lane: Lane) -> None:
         as_user = f" {lane.user.uid} {lane.user.gid}" if lane.user is not None and self._switch else ""
-        self._send(f"lane {lane.name}{as_user}\n")
+        self._send(f"{lane.program} {lane.name}{as_user}\n")
 
     def next_tag_kib(self, source: str | TagSeries | None = None) -> int:
         """Return the mark of the next exec (KiB of its hard RSS limit), of a group or series where there is one."""
@@ -195,7 +202,7 @@ class Session:
         """Let a new lane of a user kill all processes that it may; return whether the lane has ended soon."""
         if not self._switch or self._switch < _FIRST_SWITCH:
             return False
-        lane = self._lanes.make(user)
+        lane = self._lanes.begin(Lane(self.exchange, user))
         try:
             lane.start(b"command kill -KILL -1\nexit\n")
             return lane.wait_end(_DYING_S)

@@ -28,7 +28,7 @@ from hyperruntime.owner import release_on_fork
 from hyperruntime.runas import RunAs
 from hyperruntime.session import Session
 from hyperruntime.spec import ExecResult, check_user
-from hyperruntime.tags import TagNumbers
+from hyperruntime.tags import TagNumbers, TagSeries
 from hyperruntime.watchdog import Watch
 
 log = get_logger(__name__)
@@ -111,11 +111,7 @@ class Sessions:
         """
         if not isinstance(user, RunAs):
             return self._find(None if user == self._home.user else user)
-        switches = self._find(None).switches_users()
-        if switches is None:
-            why = "only root starts other users, and the container's user is not root; leave ContainerSpec.user at None"
-            raise UnsupportedOptionError(self._home.engine, "user", why)
-        return self._find(None if switches else str(user))
+        return self._find(None if self._switches(self._find(None)) else str(user))
 
     def run(self, execution: Execution) -> ExecResult:
         """Run a command; errors as of :meth:`Container.exec`."""
@@ -130,8 +126,10 @@ class Sessions:
             raise self.lose(error, execution.session) from None
 
     def end_user(self, user: RunAs) -> bool:
-        """Kill every process of a uid and forget its lanes; return whether none is left."""
-        ended = self._find(None).end_user(user)
+        """Kill every process of a uid and forget its lanes; return whether none is left; errors as of :meth:`find`."""
+        main = self._find(None)
+        self._switches(main)
+        ended = main.end_user(user)
         with self._lock:
             own = self._sessions.get(str(user))
         if own is not None:
@@ -145,6 +143,10 @@ class Sessions:
         if not ended:
             self.numbers.rejoin_group(group, series)
         return ended
+
+    def end_series(self, series: TagSeries) -> bool:
+        """Kill what everything marked from a series has started; return whether none is left."""
+        return self._find(None).end_series([series])
 
     def close(self) -> bool:
         """Let nothing begin any more; return whether that was so already."""
@@ -196,6 +198,13 @@ class Sessions:
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
         log.warning("container lost", name=self._home.name, state=post_mortem.state, oom=post_mortem.oom_killed)
         return ContainerLostError(f"{error} ({self._home.name}: {post_mortem}); start another container", post_mortem)
+
+    def _switches(self, main: Session) -> bool:
+        switches = main.switches_users()
+        if switches is None:
+            why = "only root starts other users, and the container's user is not root; leave ContainerSpec.user at None"
+            raise UnsupportedOptionError(self._home.engine, "user", why)
+        return switches
 
     def _find(self, key: str | None) -> Session:
         self.check_open()

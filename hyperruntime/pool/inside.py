@@ -37,8 +37,8 @@ fi
 """
 MAKE_AREA = f"area=$1 user=$2{_MAKE_AREA}"
 
-# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", $5 what the user runs to remove its own
-# files, then places where others may write.
+# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", $5 what the user runs to remove its
+# own files, then places where others may write.
 # Removes the directory and looks for what else the user left, where others could come across it. Exits 5 when there are
 # files elsewhere, 3 with something that cannot be removed, else makes the directory anew.
 # SysV objects are told from /proc/sysvipc: an owner can be changed by the owner, so the creator counts as well.

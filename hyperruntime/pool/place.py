@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, BinaryIO, Literal
 
 from hyperruntime.container import Container
-from hyperruntime.execution import OutputCallback
+from hyperruntime.execoptions import OutputCallback
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.stateful import Shell
 
 Isolation = Literal["container", "uid", "directory"]
 
@@ -53,6 +54,7 @@ class Place:
         if group is not None:
             self.options["group"] = group
         self._turn = asyncio.Lock()
+        self._shell: Shell | None = None
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -89,5 +91,14 @@ class Place:
             **self.options,
         )
 
+    def shell(self) -> Shell:
+        """Return the bash that this slot keeps from call to call, a new one where there is none."""
+        if self._shell is None:
+            self._shell = self.container.shell(env=self.env, workdir=self.workspace, **self.options)
+        return self._shell
+
     async def close(self) -> None:
-        """End what it keeps between calls (persistent shells); it may be used again afterwards."""
+        """End what it keeps between calls (its shell, with its jobs); it may be used again afterwards."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            await asyncio.to_thread(shell.close)

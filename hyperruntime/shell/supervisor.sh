@@ -21,19 +21,17 @@ _hr_set_switch() {
 
 # A lane is a shell that runs one exec at a time. The pipeline's right side kills the shell that waits for it, so the
 # lane becomes a child of init: unlike `lane &`, which would make every command of it ignore SIGINT for ever.
-# $1 is its name, kept out of every command line; $2 and $3 are uid and gid where it shall run as another user. That
-# one's process group is told before the user owns a process that could tell another.
-_hr_begin='. "$1/lane.sh" | kill -KILL $$'
+# $1 is its program, $2 its name, kept out of every command line; $3 and $4 are uid and gid where it shall run as another
+# user. That one's process group is told before the user owns a process that could tell another.
 _hr_enter='exec 4>"$1/$_hr_name/s"; echo "0 up $$" >&4; exec $2 /bin/sh -c "$3" hyperruntime "$1"'
 _hr_start_lane() {
-    _hr_set_switch "$2" "$3"
+    _hr_set_switch "$3" "$4"
+    _hr_begin=". \"\$1/$1.sh\" | kill -KILL \$\$" _hr_new=$2
     if [ "$_hr_as" ]; then
-        set -- "$1" /bin/sh -c "$_hr_enter" hyperruntime "$_hr_dir" "$_hr_as" "$_hr_begin"
+        set -- /bin/sh -c "$_hr_enter" hyperruntime "$_hr_dir" "$_hr_as" "$_hr_begin"
     else
-        set -- "$1" /bin/sh -c "$_hr_begin" hyperruntime "$_hr_dir"
+        set -- /bin/sh -c "$_hr_begin" hyperruntime "$_hr_dir"
     fi
-    _hr_new=$1
-    shift
     command eval '_hr_name=$_hr_new $_hr_setsid "$@" </dev/null >/dev/null'
     _hr_ended=$?
     [ $_hr_ended -gt 128 ] && return
@@ -186,7 +184,7 @@ while :; do
         _hr_signalled= _hr_verb=
     fi
     case $_hr_verb in
-    lane) _hr_start_lane "$_hr_one" $_hr_trees ;;
+    lane | shell) _hr_start_lane $_hr_verb "$_hr_one" $_hr_trees ;;
     switch)
         _hr_find_switch
         echo "done $_hr_one $_hr_switch"

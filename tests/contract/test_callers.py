@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 import hyperruntime as hr
+from hyperruntime import cancellation
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, HyperRuntimeError, StorageError
 
 pytestmark = pytest.mark.engine
@@ -97,7 +98,12 @@ def test_text_as_input_is_refused(container: hr.Container) -> None:
         container.exec(["cat"], input=cast("Any", io.StringIO("text")))
 
 
-def test_cancelling_twice_and_in_the_queue_cancels(container: hr.Container, processes: Callable[[], list[str]]) -> None:
+def test_cancelling_twice_and_in_the_queue_cancels(
+    container: hr.Container, processes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellation, "MAX_AT_ONCE", 64)
+    monkeypatch.setattr(cancellation, "_pools", {})
+
     async def scenario() -> None:
         slow = [asyncio.create_task(container.aexec(["sleep", "934"])) for _ in range(64)]
         queued = asyncio.create_task(container.aexec(["sleep", "935"]))
@@ -115,6 +121,32 @@ def test_cancelling_twice_and_in_the_queue_cancels(container: hr.Container, proc
 
     asyncio.run(scenario())
     assert processes() == []
+
+
+def test_two_hundred_await_at_once(runtime: hr.Runtime, base_image: str) -> None:
+    """R16, W1: all of them run, in containers of their own or in one, and the event loop goes on meanwhile."""
+
+    async def scenario(started: list[hr.Container]) -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.05)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        # Each waits until all have begun: with fewer threads than commands none would end.
+        script = "echo >>/tmp/begun; while [ $(wc -l </tmp/begun) -lt 100 ]; do sleep 0.1; done; echo all"
+        calls = [container.aexec(["sh", "-c", script], timeout_s=100) for container in started for _ in range(100)]
+        results = await asyncio.gather(*calls)
+        ticking.cancel()
+        assert {result.stdout for result in results} == {b"all\n"}
+        return ticks
+
+    spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(pids=None))
+    with runtime.container(spec) as one, runtime.container(spec) as two:
+        assert asyncio.run(scenario([one, two])) > 5
 
 
 def test_an_await_on_a_container_that_ends_says_so(runtime: hr.Runtime, base_image: str) -> None:

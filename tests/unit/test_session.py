@@ -11,7 +11,8 @@ import pytest
 
 from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.execution import ExecOptions, Execution
+from hyperruntime.execoptions import ExecOptions
+from hyperruntime.execution import Execution
 from hyperruntime.script import make_request
 from hyperruntime.session import Session
 from hyperruntime.tags import TagNumbers

@@ -22,7 +22,7 @@ from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.listing import list_entries
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
 
-_CHUNK_BYTES = 1 << 16
+_DRAIN_BYTES = 1 << 20
 _MIMES = {"tar.gz": "application/gzip", "tar": "application/x-tar", "zip": "application/zip"}
 _SCHEMA: dict[str, Any] = {
     "path": "",
@@ -122,8 +122,7 @@ async def _pack(
     def make() -> Packed:
         with os.fdopen(read_fd, "rb") as source:
             packed = pack(source, form, max_bytes=max_bytes, max_entries=max_entries)
-            while source.read(_CHUNK_BYTES):
-                pass
+            source.read(_DRAIN_BYTES)  # what an honest tar writes after its end
             return packed
 
     making = asyncio.create_task(asyncio.to_thread(make))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hyperruntime.errors import WorkdirNotFoundError
+from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.shown import Shown
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError
@@ -21,13 +21,11 @@ _MISSING = 127
 
 async def run_bash(call: Call) -> ExecutionResult:
     """Run a command and return how it ended."""
-    text = os.fsencode(call.args["command"])
-    if b"\0" in text:
-        raise ToolProblemError("a command cannot hold a NUL character; write such data with write_file")
+    text = _text(call)
     given = call.args["stdin"]
     data = text if given is None else text + os.fsencode(given)
     args = ["bash", "--noprofile", "--norc", "-c", _RUN, "bash", str(len(text)), "" if given is None else "1"]
-    streams = {"stdout": Shown(call.policy.output_chars), "stderr": Shown(call.policy.output_chars)}
+    streams = _streams(call)
     try:
         result = await call.place.aexec(
             args,
@@ -42,6 +40,35 @@ async def run_bash(call: Call) -> ExecutionResult:
     if result.exit_code == _MISSING:
         await _check_bash(call)
     return to_result(call, result, streams["stdout"], streams["stderr"])
+
+
+async def run_stateful(call: Call) -> ExecutionResult:
+    """Run a command in the bash that the slot keeps, and return how it ended."""
+    text, given = _text(call), call.args["stdin"]
+    streams = _streams(call)
+    try:
+        result = await call.place.shell().arun(
+            text,
+            timeout_s=call.remaining_s(),
+            input=None if given is None else os.fsencode(given),
+            on_output=lambda name, chunk: streams[name].write(chunk),
+            output_limit_bytes=2,
+        )
+    except (ExecLostError, ExecStartError) as error:
+        await call.place.close()
+        raise ToolProblemError(f"{error}; the next call gets a new shell", returncode=None) from error
+    return to_result(call, result, streams["stdout"], streams["stderr"])
+
+
+def _text(call: Call) -> bytes:
+    text = os.fsencode(call.args["command"])
+    if b"\0" in text:
+        raise ToolProblemError("a command cannot hold a NUL character; write such data with write_file")
+    return text
+
+
+def _streams(call: Call) -> dict[str, Shown]:
+    return {"stdout": Shown(call.policy.output_chars), "stderr": Shown(call.policy.output_chars)}
 
 
 def to_result(call: Call, result: ExecResult, stdout: Shown, stderr: Shown) -> ExecutionResult:
@@ -89,4 +116,20 @@ BASH = Tool(
         Param("stdin", "string", "its standard input; empty where not given"),
     ),
     run=run_bash,
+)
+
+BASH_STATEFUL = Tool(
+    name="bash_stateful",
+    description=(
+        "Run a command in a bash that lasts: working directory, variables, functions and background jobs are there "
+        "in the next call. Returns standard output, then standard error, and the exit code. After a timeout the shell "
+        "goes on as it was before the command."
+    ),
+    params=(
+        Param("command", "string", "any bash text, also of many lines", required=True),
+        Param("timeout", "number", "seconds after which it is ended with all that it started"),
+        Param("stdin", "string", "its standard input; empty where not given"),
+    ),
+    run=run_stateful,
+    hidden=True,
 )

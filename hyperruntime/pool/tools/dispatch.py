@@ -15,15 +15,17 @@ from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
-from hyperruntime.pool.tools.command import BASH
+from hyperruntime.pool.tools.command import BASH, BASH_STATEFUL
 from hyperruntime.pool.tools.edit import EDIT_FILE, PATCH
 from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
 from hyperruntime.pool.tools.search import SEARCH
 from hyperruntime.pool.tools.tool import Call, Tool, ToolProblemError
+from hyperruntime.spec import check_seconds
 
 _ALL = (
     BASH,
+    BASH_STATEFUL,
     READ_FILE,
     WRITE_FILE,
     EDIT_FILE,
@@ -37,6 +39,7 @@ _ALL = (
 TOOLS = {tool.name: tool for tool in _ALL}
 ALIASES = {"terminal": "bash", "terminal_stateful": "bash_stateful"}
 _TIMEOUT = "timeout"
+_DEFAULT = ToolPolicy()
 
 
 def canonical(name: str) -> str:
@@ -86,10 +89,13 @@ async def call_tool(
     Raises:
         ContainerLostError: the container ended.
         ContainerStateError: it was closed.
+        SpecError: ``timeout_s`` is no positive number.
         StorageError: this machine has no room left for the streams.
     """
     started = time.monotonic()
-    policy = policy or ToolPolicy()
+    policy = policy or _DEFAULT
+    if timeout_s is not None:
+        check_seconds("timeout_s", timeout_s)
     facts = {
         "tool": str(name)[:100],
         "network": place.network,

@@ -49,9 +49,22 @@ async def stream_file(call: Call, path: str, window: Window) -> None:
     Raises:
         ToolProblemError: it cannot be read, or is too large to be.
     """
-    await run_inside(call, "read", path, variables={"limit": READ_LIMIT_BYTES + 1}, on_stdout=window.write)
-    if window.size_bytes > READ_LIMIT_BYTES:
-        raise ToolProblemError(f"{show(path)!r} is larger than 1 GiB; look at parts of it with bash (head, tail, dd)")
+
+    def take(chunk: bytes) -> None:
+        window.write(chunk)
+        if window.size_bytes > READ_LIMIT_BYTES:
+            raise _TooLargeError
+
+    try:
+        await run_inside(call, "read", path, variables={"limit": READ_LIMIT_BYTES + 1}, on_stdout=take)
+    except _TooLargeError:
+        raise ToolProblemError(
+            f"{show(path)!r} is larger than 1 GiB; look at parts of it with bash (head, tail, dd)"
+        ) from None
+
+
+class _TooLargeError(Exception):
+    """More has come than a file may have."""
 
 
 async def run_write(call: Call) -> ExecutionResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from typing import Any
 
@@ -15,6 +16,8 @@ from hyperruntime.pool.tools.tool import Call, Param, Tool, done
 _KINDS = {"f": "file", "d": "directory", "l": "link", "p": "pipe", "s": "socket", "c": "device", "b": "device"}
 _STAT_KINDS = {"directory": "d", "symbolic link": "l", "fifo": "p", "socket": "s"}
 _SCANNED = 200_000
+_RECORD_BYTES = 64 * 1024
+_DIGITS = 30
 
 
 @attrs.frozen(kw_only=True)
@@ -48,7 +51,8 @@ class Entries:
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes; a record is ``kind size mtime path`` and NUL."""
-        *records, self._rest = (self._rest + chunk).split(b"\0")
+        *records, rest = (self._rest + chunk).split(b"\0")
+        self._rest = rest[:_RECORD_BYTES]  # more is no record of ours
         for record in records:
             if len(self.found) >= _SCANNED:
                 self.overflow = True
@@ -65,9 +69,10 @@ def parse_record(record: bytes) -> Entry | None:
     word = kind.decode(errors="replace")
     try:
         type_ = _KINDS.get(_STAT_KINDS.get(word, word), "device" if "special" in word else "file")
-        return Entry(path=show(os.fsdecode(path)), type=type_, size=int(size), mtime=float(mtime))
+        entry = Entry(path=show(os.fsdecode(path)), type=type_, size=int(size[:_DIGITS]), mtime=float(mtime[:_DIGITS]))
     except ValueError:
         return None
+    return entry if math.isfinite(entry.mtime) else None
 
 
 async def list_entries(

@@ -1,0 +1,74 @@
+"""The lane of a shell that lasts: beside a lane's own FIFOs one for what each text left. Imports lane and shelltext."""
+
+from __future__ import annotations
+
+import os
+
+from hyperruntime.lane import Lane
+from hyperruntime.runas import RunAs
+from hyperruntime.shelltext import begin_script, text_line
+
+_STATE_LIMIT = 8 * 1024**2
+_CHUNK_BYTES = 1 << 16
+
+
+class ShellLane(Lane):
+    """One life of a shell.
+
+    Attributes:
+        state: descriptor where bash tells what makes another one like it.
+        left: the last state that came whole, or None; one that is too large never does.
+    """
+
+    program = "shell"
+
+    def __init__(self, exchange: str, user: RunAs | None, inside: str, body: bytes, tag_kib: int) -> None:
+        """Make the directory with what bash reads first; nothing runs yet.
+
+        Args:
+            exchange: the exchange directory on the host.
+            user: as whom it runs; None is its session's user.
+            inside: where the exchange is in the container.
+            body: what its bash runs first.
+            tag_kib: the mark of what that starts.
+
+        Raises:
+            OSError: no space, or too many open files.
+        """
+        super().__init__(exchange, user)
+        self.left: bytes | None = None
+        self._partial = bytearray()
+        self._mark = f"\n# end {self.name}\n".encode()
+        try:
+            self._make_fifo("d", 0o622)
+            self.state = self._keep(self._open_fifo("d", os.O_RDWR))
+            prologue = b"" if user is None else user.prologue()
+            self._write(begin_script(prologue, body, f"{inside}/{self.name}", tag_kib))
+        except BaseException:
+            self.close()
+            raise
+
+    def begin_text(self, text: bytes, tag_kib: int, exit_code: int, *, has_input: bool) -> None:
+        """Hand bash its next text; errors as of :meth:`Lane.start`."""
+        self._write(text)
+        os.write(self.go, text_line(self.sequence, tag_kib, exit_code, has_input=has_input))
+
+    def hear_state(self) -> None:
+        """Take what has come of a state."""
+        while True:
+            try:
+                chunk = os.read(self.state, _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            self._partial += chunk
+            *whole, rest = self._partial.split(self._mark)
+            if whole:
+                self.left = bytes(whole[-1]) + b"\n" if len(whole[-1]) <= _STATE_LIMIT else self.left
+            if whole or len(rest) > 2 * _STATE_LIMIT:
+                self._partial = bytearray(rest[: _STATE_LIMIT + 1] + rest[-len(self._mark) :] if not whole else rest)
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._script, data[written:], written)
+        os.ftruncate(self._script, len(data))

@@ -1,0 +1,230 @@
+"""A shell that lasts: what a text does to it stays, what a text prints is exact, and nothing that it does ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecStartError, SpecError, WorkdirNotFoundError
+from hyperruntime.spec import ExecResult
+
+pytestmark = pytest.mark.engine
+HANG_S = 20.0
+USER = hr.RunAs(uid=20_051)
+
+
+@pytest.fixture(params=["main", "another"])
+def shell(request: pytest.FixtureRequest, container: hr.Container, runtime: hr.Runtime) -> Iterator[hr.Shell]:
+    """A shell of the container's user, and one of another where the engine has others."""
+    user = USER if request.param == "another" and runtime.info.users else None
+    with container.shell(user=user, workdir="/tmp", env={"GIVEN": "a 'b'"}) as opened:
+        yield opened
+
+
+def out(shell: hr.Shell, text: str, timeout_s: float = 30) -> str:
+    result = shell.run(text, timeout_s=timeout_s)
+    assert (result.exit_code, result.stderr) == (0, b""), result
+    return result.stdout.decode()
+
+
+def sleepers(container: hr.Container) -> list[str]:
+    lines = container.exec(["ps", "-axo", "stat=,args="]).stdout.decode().splitlines()
+    return sorted(line.split(None, 1)[1] for line in lines if " sleep " in line and not line.startswith("Z"))
+
+
+STATE = r"""
+cd /usr; plain=5; export SENT='x y'; declare -A table=([k]=$'v\nw'); list=(a "b c"); readonly fixed=1
+greet() { echo "hello $1"; }; export -f greet; alias ll='ls -l'; umask 027; set -o pipefail; shopt -s extglob
+set -- one 'two three'; trap 'echo got it' USR1; unset GIVEN
+"""
+ASK = r"""
+pwd; echo "$plain $SENT ${table[k]} ${list[1]} $fixed [${GIVEN-gone}]"; greet you; bash -c 'greet child; echo $SENT'
+alias ll; umask; set -o | grep pipefail; shopt extglob; echo $# "$2"; kill -USR1 $$; :
+"""
+ANSWER = """/usr
+5 x y v
+w b c 1 [gone]
+hello you
+hello child
+x y
+alias ll='ls -l'
+0027
+pipefail       \ton
+extglob        \ton
+2 two three
+got it
+"""
+
+
+def test_everything_of_a_shell_stays(shell: hr.Shell) -> None:
+    """R18: also in the shell that goes on after one that ended itself."""
+    assert out(shell, 'pwd; echo "$GIVEN"; echo $0') == "/tmp\na 'b'\nbash\n"
+    assert out(shell, STATE) == ""
+    assert out(shell, ASK) == ANSWER
+    assert shell.run("exit 3").exit_code == 3
+    assert out(shell, ASK) == ANSWER
+    assert shell.run("sleep 60", timeout_s=0.5).timed_out
+    assert out(shell, ASK) == ANSWER
+
+
+def test_jobs_stay(shell: hr.Shell) -> None:
+    assert out(shell, "sleep 811 & sleep 812 & (sleep 0.3; exit 5) &") == ""
+    assert out(shell, "jobs | wc -l") == "3\n"
+    assert out(shell, "wait %3; echo $?; kill %1; wait %1; echo $?") == "5\n143\n"
+    assert shell.run("jobs", timeout_s=9).stdout.decode().split()[1:] == ["Running", "sleep", "812", "&"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "stdout", "stderr"),
+    [
+        ("cat <<E\n$((1 + 1))\nE\n# a comment", 0, b"2\n", b""),
+        ("echo before\necho 'unbalanced", 2, b"before\n", b"unexpected EOF"),
+        ("if", 2, b"", b"syntax error"),
+        ("echo a\nnonexistent x", 127, b"a\n", b"bash: line 2: nonexistent: command not found\n"),
+        ("(exit 200)", 200, b"", b""),
+        ("false | true", 0, b"", b""),
+        ("exit 3", 3, b"", b""),
+        ("exec sh -c 'echo replaced; exit 4'", 4, b"replaced\n", b""),
+        ("kill -KILL $$", 137, b"", b""),
+        ("kill -TERM $$; sleep 1", 143, b"", b""),
+        ("set -e; echo a; false; echo b", 1, b"a\n", b""),
+        ("set -u; echo $nothing", 127, b"", b"unbound"),
+        ("cat; read line; echo [$line]", 0, b"[]\n", b""),
+        ("exec 1>&- 2>&- 0<&-; true", 0, b"", b""),
+        ('for f in /proc/$$/fd/*; do eval "exec ${f##*/}>&-"; done 2>/dev/null', 0, b"", b""),
+        ("echo a; break; echo b", 0, b"a\n", b""),
+        ("echo a; continue 3; echo b", 0, b"a\n", b""),
+        ("return 3; echo $?", 0, b"2\n", b"return"),
+        ("trap 'echo trapped' EXIT; exit 6", 6, b"", b""),
+        ("read() { return 1; }; printf() { :; }; eval() { :; }; echo still", 0, b"still\n", b""),
+        ("IFS=0123456789; TMOUT=1; PS4=x; PATH=; sleep 1 || cd /usr", 0, b"", b""),
+        ("set -f; set -C; shopt -s nullglob failglob; echo x", 0, b"x\n", b""),
+        ("trap 'false' DEBUG ERR RETURN; false", 1, b"", b""),
+        ("", 0, b"", b""),
+        ("\n\n# nothing\n", 0, b"", b""),
+    ],
+)
+def test_no_text_breaks_it(shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes) -> None:
+    """W27: each with its exact code and its exact output, and the shell goes on."""
+    out(shell, "kept=yes; cd /usr")
+    result = shell.run(text, timeout_s=HANG_S)
+    assert (result.exit_code, result.stdout, result.timed_out) == (code, stdout, False), result
+    assert stderr in result.stderr
+    assert stderr or not text or "sleep" in text or result.stderr == b""
+    after = shell.run('echo "$? $kept $PWD"', timeout_s=HANG_S)
+    assert after.stdout == f"{code} yes /usr\n".encode(), after
+
+
+def test_bytes_are_exact_both_ways(shell: hr.Shell) -> None:
+    data = os.urandom(2_000_000)
+    result = shell.run("tee /dev/fd/3 3>&2", input=data, timeout_s=60)
+    assert (result.stdout == data, result.stderr == data) == (True, True)
+    assert shell.run(b"printf %s '\xff\xfe\n\x80'").stdout == b"\xff\xfe\n\x80"
+    with pytest.raises(SpecError, match="NUL"):
+        shell.run("echo \0")
+
+
+def test_large_outputs_are_not_lost(shell: hr.Shell) -> None:
+    size = 50_000_000
+    result = shell.run(f"head -c {size} /dev/zero; echo end >&2; exit 9", timeout_s=120, output_limit_bytes=2 * size)
+    assert (result.exit_code, len(result.stdout), result.stderr, result.truncated) == (9, size, b"end\n", False)
+    cut = shell.run(f"head -c {size} /dev/zero", timeout_s=120, output_limit_bytes=1000)
+    assert (cut.truncated, len(cut.stdout) < 2000) == (True, True)
+    assert out(shell, "big=$(head -c 300000 /dev/zero | tr '\\0' x); echo ${#big}") == "300000\n"
+    assert shell.run("exit").exit_code == 0
+    assert out(shell, "echo ${#big}") == "300000\n"
+
+
+def test_a_deadline_ends_what_the_text_started_and_nothing_else(shell: hr.Shell, container: hr.Container) -> None:
+    """W6, W27."""
+    out(shell, "sleep 821 & cd /usr; x=1; container=outside")
+    container.exec(["sh", "-c", "setsid sleep 822 >/dev/null 2>&1 &"])
+    began = time.monotonic()
+    late = shell.run("cd /etc; x=2; echo begun; setsid env -i sleep 823 & trap '' TERM; sleep 824", timeout_s=0.5)
+    assert time.monotonic() - began < HANG_S
+    assert (late.timed_out, late.exit_code, late.stdout) == (True, 124, b"begun\n")
+    assert sleepers(container) == ["sleep 821", "sleep 822"]
+    assert out(shell, "echo $? $PWD $x") == "124 /usr 1\n"
+    assert shell.close()
+    assert sleepers(container) == ["sleep 822"]
+    container.exec(["pkill", "-f", "sleep 822"])
+
+
+def test_one_text_at_a_time_and_cancelling_ends_that_one_only(shell: hr.Shell, container: hr.Container) -> None:
+    async def scenario() -> list[bytes]:
+        await shell.arun("n=0; sleep 831 & cd /usr")
+        results: list[ExecResult] = await asyncio.gather(*(shell.arun("n=$((n + 1)); echo $n") for _ in range(8)))
+        running, waiting = (asyncio.create_task(shell.arun(text)) for text in ("cd /; sleep 832", "cd /; sleep 833"))
+        await asyncio.sleep(0.5)
+        for task in (waiting, running):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, HANG_S)
+        return sorted(result.stdout for result in results)
+
+    assert asyncio.run(scenario()) == [b"%d\n" % number for number in range(1, 9)]
+    assert sleepers(container) == ["sleep 831"]
+    assert out(shell, "pwd; echo $n") == "/usr\n8\n"
+
+
+def test_output_comes_while_a_text_runs(shell: hr.Shell) -> None:
+    heard: list[tuple[str, bytes]] = []
+    shell.run("echo a; sleep 0.2; echo b >&2", on_output=lambda stream, chunk: heard.append((stream, chunk)))
+    assert heard == [("stdout", b"a\n"), ("stderr", b"b\n")]
+
+
+def test_a_group_holds_what_its_shells_started(container: hr.Container) -> None:
+    with container.shell(group="one") as first, container.shell(group="two") as second:
+        first.run("sleep 841 &")
+        second.run("sleep 842 &")
+        container.exec(["sh", "-c", "sleep 843 >/dev/null 2>&1 &"], group="one")
+        assert container.end_group("one")
+        assert sleepers(container) == ["sleep 842"]
+        assert first.run("echo on").stdout == second.run("echo on").stdout == b"on\n"
+    assert sleepers(container) == []
+
+
+def test_a_closed_shell_and_a_closed_container_say_so(runtime: hr.Runtime, base_image: str) -> None:
+    with runtime.container(hr.ContainerSpec(image=base_image)) as started:
+        closed, lost, idle = (started.shell() for _ in range(3))
+        assert closed.run("echo on").stdout == idle.run("echo on").stdout == b"on\n"
+        assert closed.close()
+        assert closed.close()
+        with pytest.raises(ContainerStateError, match="closed"):
+            closed.run("echo")
+        threading.Timer(0.5, started._live.remove).start()
+        with pytest.raises(ContainerLostError):
+            lost.run("sleep 60")
+        with pytest.raises(ContainerLostError):
+            idle.run("echo")
+    assert idle.close()
+
+
+def test_shells_leave_nothing(container: hr.Container) -> None:
+    exchange = container.exchange.source
+    container.exec(["true"])
+    before = len(os.listdir("/proc/self/fd")), len(os.listdir(exchange))
+    for _ in range(20):
+        with container.shell() as opened:
+            opened.run("sleep 851 &")
+    assert (len(os.listdir("/proc/self/fd")), len(os.listdir(exchange))) == before
+    assert sleepers(container) == []
+
+
+def test_what_cannot_begin_says_why(container: hr.Container, runtime: hr.Runtime, busybox_image: str) -> None:
+    with container.shell(workdir="/none") as opened, pytest.raises(WorkdirNotFoundError, match="/none"):
+        opened.run("echo")
+    with pytest.raises(SpecError, match="variables"):
+        container.shell(env={"a.b": "1"})
+    if busybox_image == container.spec.image:
+        return  # an engine with one image
+    with runtime.container(hr.ContainerSpec(image=busybox_image)) as small:
+        with small.shell() as opened, pytest.raises(ExecStartError, match="bash"):
+            opened.run("echo")
+        assert small.exec(["echo", "usable"]).stdout == b"usable\n"

@@ -1,0 +1,111 @@
+"""The tool bash_stateful, in a real container. R18."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.tools import call_tool
+from tests.contract.toolplace import make_desk
+
+pytestmark = pytest.mark.engine
+
+Say = Callable[..., ExecutionResult]
+
+
+@pytest.fixture
+def say(container: hr.Container) -> Iterator[Say]:
+    """Call the tool in one slot, time after time."""
+    desk = make_desk(container)
+
+    def call(command: str, **args: Any) -> ExecutionResult:
+        return desk("bash_stateful", command=command, **args)
+
+    yield call
+    asyncio.run(desk.place.close())
+
+
+def test_what_one_call_leaves_the_next_one_finds(say: Say) -> None:
+    """R18: directory, variables, functions, options and jobs."""
+    say("mkdir 'd e'; cd 'd e'; x=5; f() { echo f$1; }; set -o pipefail; sleep 1234 &")
+
+    result = say('basename "$PWD"; echo $x; f 7; jobs -r | wc -l; false | true')
+
+    assert (result.stdout, result.exit_code) == ("d e\n5\nf7\n1\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "stdout", "code"),
+    [
+        ("cat <<'END'\nun'bal\"anced\nEND\n# a comment", "un'bal\"anced\n", 0),
+        ("echo 'open", "", 2),
+        ("exit 3", "", 3),
+        ("set -e; false; echo no", "", 1),
+        ("exec true", "", 0),
+        ("kill -9 $$", "", 137),
+        ("exec >/dev/null 2>&1; echo no", "", 0),
+    ],
+)
+def test_no_command_ends_or_confuses_the_shell(say: Say, command: str, stdout: str, code: int) -> None:
+    """W27: the public system typed into a terminal and looked for a mark in what came back."""
+    say("x=kept; cd /usr")
+
+    result = say(command)
+
+    assert (result.stdout, result.metadata["returncode"]) == (stdout, code)
+    assert say("echo $x $PWD").stdout == "kept /usr\n"
+
+
+def test_large_output_is_neither_lost_nor_mixed(say: Say) -> None:
+    """R18, W27: there a history of 20,000 lines cut it and made its code 0."""
+    result = say("seq 2000000; echo err >&2; (exit 9)")
+
+    assert (result.exit_code, result.stderr, result.truncated) == (9, "err\n", True)
+    assert result.stdout.startswith("1\n2\n")
+    assert result.stdout.endswith("1999999\n2000000\n")
+
+
+def test_a_timeout_ends_the_command_and_neither_the_shell_nor_earlier_jobs(say: Say) -> None:
+    """R18, W27."""
+    say("x=before; sleep 1235 &")
+
+    late = say("x=after; sleep 1236 & sleep 1237", timeout=1)
+    then = say("echo $x; ps -axo args= | grep '[s]leep 123[567]'")
+
+    assert (late.timed_out, late.exit_code) == (True, 124)
+    assert then.stdout == "before\nsleep 1235\n"
+
+
+def test_input_is_what_was_given_and_empty_otherwise(say: Say) -> None:
+    assert say("read a; cat", stdin="one\ntwo\n").stdout == "two\n"
+    assert say("cat; echo $a").stdout == "one\n"
+
+
+def test_closing_a_place_ends_its_shell_and_its_jobs(container: hr.Container) -> None:
+    """A reset leaves nothing of it: R11."""
+    desk = make_desk(container)
+
+    async def run() -> tuple[ExecutionResult, ExecutionResult]:
+        await call_tool(desk.place, "terminal_stateful", {"command": "x=5; sleep 1238 &"})
+        await desk.place.close()
+        after = await call_tool(desk.place, "bash", {"command": "ps -axo args= | grep '[s]leep 1238'"})
+        again = await call_tool(desk.place, "terminal_stateful", {"command": "echo x$x"})
+        await desk.place.close()
+        return after, again
+
+    after, again = asyncio.run(run())
+
+    assert (after.stdout, again.stdout) == ("", "x\n")
+
+
+def test_an_image_without_bash_is_refused_by_name(runtime: hr.Runtime, busybox_image: str, base_image: str) -> None:
+    has_bash = busybox_image == base_image  # an engine with one image
+    with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:
+        result = make_desk(container)("bash_stateful", command="echo hi")
+
+    assert (result.success, "bash" in result.error) == (has_bash, not has_bash)
