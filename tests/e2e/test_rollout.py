@@ -207,7 +207,7 @@ def test_r11_a_run_that_is_ended_leaves_no_container_and_is_gone_on_with(
 
 
 def owned_by(runtime: hr.Runtime, pid: int) -> list[str]:
-    return [found.record.id for found in runtime.containers() if found.owner is not None and found.owner.pid == pid]
+    return [found.record.id for found in runtime.containers() if found.owner.pid == pid]
 
 
 def test_w23_a_model_server_that_is_gone_is_no_reward(

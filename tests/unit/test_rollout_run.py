@@ -39,8 +39,8 @@ class Slots:
         try:
             yield self
         finally:
+            self.held -= 1  # as a pool's release: nothing can come between
             await asyncio.sleep(0)
-            self.held -= 1
 
     fresh = lease
 
