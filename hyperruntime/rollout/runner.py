@@ -112,7 +112,7 @@ async def run_rollouts(
             stack.enter_context(lock)
             _cancel_when_lost(lock)
             store = Store(run_dir)
-            stack.callback(store.close)
+            stack.push_async_callback(store.close)
             options = store.begin(options)
         setting, items = await _open(stack, runtime, options, parts)
         run = _Run(options, items, store, on_event, keep)
