@@ -40,7 +40,12 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/",),
     "openai": ("hyperruntime/loop/model.py",),
-    "aiohttp": ("hyperruntime/gateway/", "hyperruntime/testing/upstream.py", "hyperruntime/trainers/"),
+    "aiohttp": (
+        "hyperruntime/gateway/",
+        "hyperruntime/rollout/models/",
+        "hyperruntime/testing/",
+        "hyperruntime/trainers/",
+    ),
     "torch": ("domains/", "hyperruntime/training/"),
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
     "minigrid": ("domains/hyperdomain_babyai/",),
