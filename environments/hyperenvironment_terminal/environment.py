@@ -36,11 +36,11 @@ class Terminal:
 
     Attributes:
         name: ``terminal``.
-        own_container: its slots are containers of their own, for an agent is root in them.
+        slots_per_container: one, for an agent is root in it.
     """
 
     name = "terminal"
-    own_container = True
+    slots_per_container = 1
 
     def __init__(
         self,
