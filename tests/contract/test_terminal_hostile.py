@@ -120,7 +120,9 @@ rm /app/data; mkdir /app/data; ln -s /usr/bin /app/data/bin; ln -s / /app/root
 """
     verdict = run(runtime, folder, script)
     assert (verdict.reward, verdict.phase) == (0.0, "tests"), verdict
-    assert {"/usr/local", "/var", "/tests", "/logs"} <= set(verdict.facts["withheld"])
+    # fuse-overlayfs does not let anybody remove a directory of the image that had something in it.
+    moved = set() if runtime.name == "apptainer" else {"/usr/local", "/var"}
+    assert {"/tests", "/logs"} | moved <= set(verdict.facts["withheld"])
 
 
 def test_an_agent_that_breaks_its_container_has_done_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ head -c 20000000 /dev/zero > /app/large; mkfifo /app/pipe
 """
     verdict = run(runtime, folder, work)
     assert verdict.reward == 1.0, verdict
-    assert verdict.facts["withheld"] == ("/app/pipe",)
+    assert set(verdict.facts["withheld"]) <= {"/app/pipe"}  # which not every file system lets it make
 
 
 def test_tests_without_a_verdict_are_an_agents_doing_only_where_they_have_one_without_it(
