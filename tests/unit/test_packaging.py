@@ -45,6 +45,7 @@ HOMES = {
         "hyperruntime/rollout/models/",
         "hyperruntime/testing/",
         "hyperruntime/trainers/",
+        "hyperruntime/training/",
     ),
     "torch": ("domains/", "hyperruntime/training/"),
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
