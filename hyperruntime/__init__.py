@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hyperruntime.pool.result import ExecutionResult
     from hyperruntime.pool.slot import Slot
     from hyperruntime.pool.sync import SyncPool, open_pool
+    from hyperruntime.rollout.models import ModelOptions
+    from hyperruntime.rollout.options import RolloutOptions
+    from hyperruntime.rollout.runner import run_rollouts
     from hyperruntime.runas import RunAs
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
@@ -44,12 +47,14 @@ _HOMES = {
     "HyperRuntimeError": "errors",
     "Lease": "pool.lease",
     "Limits": "spec",
+    "ModelOptions": "rollout.models",
     "ModelRule": "gateway",
     "Mount": "spec",
     "PoolConfig": "pool.config",
     "PoolManager": "pool.manager",
     "PostMortem": "driver",
     "Profiles": "pool.profiles",
+    "RolloutOptions": "rollout.options",
     "RunAs": "runas",
     "Runtime": "runtime",
     "Score": "domain",
@@ -64,6 +69,7 @@ _HOMES = {
     "load_profiles": "pool.profiles",
     "open_pool": "pool.sync",
     "open_runtime": "runtime",
+    "run_rollouts": "rollout.runner",
 }
 
 __all__ = [
@@ -80,12 +86,14 @@ __all__ = [
     "HyperRuntimeError",
     "Lease",
     "Limits",
+    "ModelOptions",
     "ModelRule",
     "Mount",
     "PoolConfig",
     "PoolManager",
     "PostMortem",
     "Profiles",
+    "RolloutOptions",
     "RunAs",
     "Runtime",
     "Score",
@@ -100,6 +108,7 @@ __all__ = [
     "load_profiles",
     "open_pool",
     "open_runtime",
+    "run_rollouts",
 ]
 
 

@@ -28,6 +28,7 @@ RUNTIMES = "hyperruntime.runtimes"
 DOMAINS = "hyperruntime.domains"
 EXECUTORS = "hyperruntime.executors"
 ENVIRONMENTS = "hyperruntime.environments"
+TRAINERS = "hyperruntime.trainers"
 OURS = "hyperruntime"  # the distribution
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
@@ -106,6 +107,16 @@ def load_environment_class(name: str) -> Any:  # noqa: ANN401 - makes a rollout.
         DriverLoadError: it is installed and cannot be loaded.
     """
     return _load(ENVIRONMENTS, name, lambda n, known: SpecError("environment", n, name_hint(n, known)))
+
+
+def load_trainer_class(name: str) -> Any:  # noqa: ANN401 - makes a trainers.Trainer
+    """Return what makes a trainer, called with the user's options.
+
+    Raises:
+        SpecError: no installed trainer has this name.
+        DriverLoadError: it is installed and cannot be loaded.
+    """
+    return _load(TRAINERS, name, lambda n, known: SpecError("trainer", n, name_hint(n, known)))
 
 
 def auto_order() -> list[str]:

@@ -39,7 +39,7 @@ class Carried:
 
     Attributes:
         changed: paths that were made, changed or removed.
-        withheld: paths at which a change was not taken over, the first hundred.
+        withheld: paths at or below which a change was not taken over, the first hundred.
         withheld_count: how many there are.
     """
 

@@ -19,7 +19,7 @@ class Plan:
         directories: made or given their mode and owner, parents first.
         files: whose content is fetched.
         links: made last, so that nothing is written through one.
-        withheld: paths at which a change is not taken over, in order.
+        withheld: paths at and below which a change is not taken over, in order.
     """
 
     remove: tuple[bytes, ...] = ()
@@ -74,13 +74,13 @@ class _Planner:
                 self._removed.add(path)
 
     def result(self) -> Plan:
-        tops = tuple(path for path in sorted(self._removed) if posixpath.dirname(path) not in self._removed)
+        withheld = set(self._withheld)
         return Plan(
-            remove=tops,
+            remove=tuple(path for path in sorted(self._removed) if posixpath.dirname(path) not in self._removed),
             directories=tuple(self._chosen[DIRECTORY]),
             files=tuple(self._chosen[FILE]),
             links=tuple(self._chosen[LINK]),
-            withheld=tuple(sorted(self._withheld)),
+            withheld=tuple(path for path in sorted(withheld) if posixpath.dirname(path) not in withheld),
         )
 
     def _may(self, path: bytes) -> bool:

@@ -25,7 +25,7 @@ _DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
 _APP = "/app"  # where the images of Terminal-Bench begin
 _USER = "/home/user"  # where the tasks of endless-terminals live
 _MIB = 1024**2
-_CANARY = re.compile(r"(?:\s*(?:<!--.*?-->|#[^\n]*)[ \t]*(?:\n|$))*", re.DOTALL)
+_CANARY = re.compile(r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE)
 _WORKDIR = re.compile(r"^[ \t]*(FROM|WORKDIR)[ \t]+(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -180,10 +180,11 @@ def _recipe(folder: Path) -> Path:
 
 
 def _instruction(path: Path) -> str:
-    """Return the text without the comment at its head that marks a benchmark's files."""
+    """Return the text without the comments at its head that mark a benchmark's files."""
     text = path.read_text()
-    head = _CANARY.match(text)
-    return text[head.end() :].strip() if head is not None and "canary" in head[0].lower() else text.strip()
+    while head := _CANARY.match(text):
+        text = text[head.end() :]
+    return text.strip()
 
 
 def _workdir(recipe: Path | None) -> str:

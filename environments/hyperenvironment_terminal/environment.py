@@ -14,7 +14,7 @@ from hyperenvironment_terminal.image import task_image
 from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
 from hyperenvironment_terminal.load import BUILTIN, load_tasks
 from hyperenvironment_terminal.protected import SOLUTION
-from hyperenvironment_terminal.task import FRESH, SAME, Resources, Task
+from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Resources, Task
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images import ImageStore
 from hyperruntime.pool.lease import Lease
@@ -36,11 +36,11 @@ class Terminal:
 
     Attributes:
         name: ``terminal``.
-        own_container: its slots are containers of their own, for an agent is root in them.
+        slots_per_container: one, for an agent is root in it.
     """
 
     name = "terminal"
-    own_container = True
+    slots_per_container = 1
 
     def __init__(
         self,
@@ -175,6 +175,18 @@ class Terminal:
             workdir=task.workdir,
             timeout_s=timeout_s or task.agent_timeout_s,
         )
+
+    def has_solution(self, item: Item) -> bool:
+        """Tell whether a task has a known solution."""
+        return self._tasks[item.id].solution is not None
+
+    async def begins_right(self, item: Item, lease: Lease) -> bool | None:
+        """Tell whether a fresh container passes the task's own test of how it begins; None where there is none."""
+        task = self._tasks[item.id]
+        if not (task.tests / TEST_BEGINNING).is_file():
+            return None
+        finding = await run_tests(task, lease, self._env(task, task.verifier_env), beginning=True)
+        return finding.rewards == {"reward": 1.0}
 
     def _mode(self, task: Task) -> str:
         return self._verify or task.verify or FRESH

@@ -16,7 +16,7 @@ import attrs
 
 from hyperenvironment_terminal.protected import LOGS, TESTS, TOOLS
 from hyperenvironment_terminal.pytestkit import pytest_files
-from hyperenvironment_terminal.task import TEST_SCRIPT, TEST_STATE, Task
+from hyperenvironment_terminal.task import TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, Task
 from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
@@ -74,20 +74,23 @@ class Finding:
         }
 
 
-async def run_tests(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
+async def run_tests(task: Task, place: Lease, env: Mapping[str, str], *, beginning: bool = False) -> Finding:
     """Run a task's tests to their end.
 
     Args:
         task: the task.
         place: the container whose state is tested.
         env: of the tests beside the container's.
+        beginning: whether to run the tests of how a task begins instead.
 
     Raises:
         VerifierError: the tests cannot be put there or begun.
     """
     await _must(place, ["/bin/sh", "-c", _MAKE_ANEW], "/tests and /logs cannot be made")
     await place.put(str(task.tests), TESTS)
-    return await (_by_pytest if task.uses_pytest else _by_script)(task, place, env)
+    if beginning or task.uses_pytest:
+        return await _by_pytest(task, place, env, TEST_BEGINNING if beginning else TEST_STATE)
+    return await _by_script(task, place, env)
 
 
 async def _by_script(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
@@ -99,11 +102,11 @@ async def _by_script(task: Task, place: Lease, env: Mapping[str, str]) -> Findin
     return _finding(result, rewards)
 
 
-async def _by_pytest(task: Task, place: Lease, env: Mapping[str, str]) -> Finding:
+async def _by_pytest(task: Task, place: Lease, env: Mapping[str, str], file: str) -> Finding:
     if (await place.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with pytest_files() as folder:
             await place.put(str(folder), TOOLS)
-    command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{TEST_STATE}"]
+    command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{file}"]
     result = await _run(task, place, command, env)
     known = {code: {"reward": 1.0} for code in _PASSED} | {code: {"reward": 0.0} for code in _FAILED}
     return _finding(result, {} if result.timed_out else known.get(result.exit_code, {}))

@@ -27,6 +27,8 @@ _READ_FIRST = ("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/e
                "/etc/sudoers.d", "/etc/pip.conf", "/etc/npmrc")  # fmt: skip
 _OF_PYTEST = ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
               "setup.py", "pyproject.toml")  # fmt: skip
+_BINS = (b"bin", b"sbin", b"condabin")
+_MAX_LINKS = 40  # source: path_resolution(7)
 _MODULES = frozenset(
     {*sys.stdlib_module_names, "pytest", "_pytest", "pluggy", "iniconfig", "packaging", "py", "exceptiongroup", "tomli",
      "pygments", "sitecustomize", "usercustomize"}
@@ -93,17 +95,59 @@ def make_protection(
     trees = {path.encode() for path in (*_SYSTEM, *_READ_FIRST, TESTS, LOGS, *NOT_LISTED)}
     trees |= {path for path in pristine if path.startswith(b"/etc/python3.") and path.count(b"/") == 2}
     for directory in search_path:
-        path = posixpath.normpath(directory)
-        if path.startswith("/") and not f"{begin}/".startswith(f"{path.rstrip('/')}/"):
-            trees |= _prefix_of(path.encode(), pristine)
+        if directory.startswith("/"):
+            trees |= _of_search_path(posixpath.normpath(directory).encode(), pristine, begin.encode())
     module_dir = begin.encode() if scripted and begin != "/" else b""
     return Protection(frozenset(trees), begin.encode(), module_dir, pristine)
+
+
+def _of_search_path(directory: bytes, pristine: Listing, begin: bytes) -> set[bytes]:
+    """Return what is protected for a directory of commands: it, by every name, and where links in it lead.
+
+    What lies where the work is done stays the agent's to change, though a command leads there.
+    """
+    real = _resolve(directory, pristine)
+    found = {directory} | _prefix_of(real, pristine)
+    for path in pristine:
+        if pristine[path].kind == LINK and posixpath.dirname(path) in (directory, real):
+            end = _resolve(path, pristine)
+            found |= (
+                {end}
+                if posixpath.basename(posixpath.dirname(end)) not in _BINS
+                else _prefix_of(posixpath.dirname(end), pristine)
+            )
+    return {path for path in found if not _is_within(path, begin) and not _is_within(begin, path)}
+
+
+def _is_within(path: bytes, tree: bytes) -> bool:
+    return (path + b"/").startswith(tree.rstrip(b"/") + b"/")
+
+
+def _resolve(path: bytes, pristine: Listing) -> bytes:
+    """Return where a path leads through an image's links; where it leads round, what it is."""
+    done, todo, steps = b"/", path.split(b"/"), 0
+    while todo:
+        name = todo.pop(0)
+        if name == b"..":
+            done = posixpath.dirname(done)
+        elif name not in (b"", b"."):
+            step = posixpath.join(done, name)
+            entry = pristine.get(step)
+            if entry is None or entry.kind != LINK:
+                done = step
+                continue
+            steps += 1
+            if steps > _MAX_LINKS:
+                return path
+            done = b"/" if entry.link.startswith(b"/") else done
+            todo = entry.link.split(b"/") + todo
+    return done
 
 
 def _prefix_of(directory: bytes, pristine: Listing) -> set[bytes]:
     """Return a directory of commands, and the libraries beside it where it is some installation's ``bin``."""
     parent, name = posixpath.split(directory)
-    beside = (b"lib", b"lib64", b"libexec", b"pyvenv.cfg") if name in (b"bin", b"sbin", b"condabin") else ()
+    beside = (b"lib", b"lib64", b"libexec", b"pyvenv.cfg") if name in _BINS else ()
     return {
         directory,
         *(posixpath.join(parent, other) for other in beside if posixpath.join(parent, other) in pristine),

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 SAME, FRESH = "same", "fresh"
-TEST_SCRIPT, TEST_STATE = "test.sh", "test_final_state.py"
+TEST_SCRIPT, TEST_STATE, TEST_BEGINNING = "test.sh", "test_final_state.py", "test_initial_state.py"
 
 
 @attrs.frozen(kw_only=True)

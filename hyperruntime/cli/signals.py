@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from hyperruntime.cli.command import State
+
+T = TypeVar("T")
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -31,3 +37,26 @@ def last_signal() -> Iterator[Callable[[], int]]:
         os.close(writable)
         seen.extend(os.read(readable, 4096))
         os.close(readable)
+
+
+def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
+    """Run a coroutine in a loop of its own, which an ending signal cancels, so that it lets go of what it holds.
+
+    Raises:
+        CancelledError: a signal came; the state knows its number.
+    """
+
+    async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "inside a coroutine"
+
+        def end(number: int) -> None:
+            state.signal = number
+            task.cancel()
+
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, end, number)
+        return await work
+
+    return asyncio.run(main())

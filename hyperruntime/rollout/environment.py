@@ -81,6 +81,10 @@ class Environment(Protocol):
 
     Whatever ``setup`` and ``verify`` raise is an infrastructure failure: recorded as such, tried again, never a reward.
 
+    It may also have ``slots_per_container`` (how many agents may share a container, as users of their own; without it
+    each has a container of its own, as that container's user), and ``time_limit_s(item)``: seconds that a conversation
+    may take, or None.
+
     Attributes:
         name: of the entry point.
     """

@@ -140,7 +140,7 @@ class _Episode:
             messages=messages,
             tools=tools.schemas,
             tool_handler=recorded.handle,
-            limits=setting.limits,
+            limits=_limits(setting, self._item),
             sampling=setting.sampling,
         )
         return await setting.agent(task)
@@ -193,6 +193,16 @@ class _Episode:
             segments=self._model.tokens.segments(),
             **fields,
         )
+
+
+def _limits(setting: Setting, item: Item) -> AgentLimits:
+    """Return the limits of a conversation: the run's, and the time that the item itself allows."""
+    limit_of = getattr(setting.environment, "time_limit_s", None)
+    allowed = None if limit_of is None else limit_of(item)
+    if allowed is None:
+        return setting.limits
+    time_s = setting.limits.time_s
+    return attrs.evolve(setting.limits, time_s=allowed if time_s is None else min(time_s, allowed))
 
 
 def check_verdict(verdict: Verdict) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import RunError, SpecError
-from hyperruntime.rollout.export_read import read_groups, read_temperature
+from hyperruntime.rollout.export_read import read_items, read_temperature
 from hyperruntime.rollout.export_rows import CARD_NAME, DATA_NAME, dataset_card, rows
 from hyperruntime.rollout.record import SCORED, Trajectory
 from hyperruntime.rollout.samples import ALL, LAST, ScoredGroup, scored_group
@@ -126,7 +126,7 @@ def export_groups(run_dir: str | Path, options: ExportOptions) -> Iterator[Score
 def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept:
     """Return what is written, counting what is and what is not."""
     temperature = read_temperature(run_dir)
-    for size, trajectories in read_groups(run_dir):
+    for size, trajectories in read_items(run_dir):
         group = scored_group(trajectories, size=size, segments=options.segments, temperature=temperature)
         scored = [each for each in trajectories if each.status == SCORED and each.reward is not None]
         summary.not_scored += len(trajectories) - len(scored)

@@ -126,7 +126,7 @@ class Journal:
         self._file: Any = None
 
     async def add(self, line: bytes) -> None:
-        """Add a line; it is on disk when this returns. Cancelled meanwhile, it is there in full or not at all.
+        """Add a line; it is on disk when this returns. Not to be cancelled: shield it.
 
         Raises:
             StorageError: it cannot be written.
@@ -136,13 +136,14 @@ class Journal:
             if not self._waiting:
                 return  # somebody who waited before wrote it
             lines, self._waiting = self._waiting, []
-            await asyncio.shield(asyncio.to_thread(self._write, b"".join(lines)))
+            await asyncio.to_thread(self._write, b"".join(lines))
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    async def close(self) -> None:
+        """Close the file when all that was added before is written."""
+        async with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def _write(self, data: bytes) -> None:
         with storage_errors(self._path):

@@ -112,7 +112,7 @@ async def run_rollouts(
             stack.enter_context(lock)
             _cancel_when_lost(lock)
             store = Store(run_dir)
-            stack.callback(store.close)
+            stack.push_async_callback(store.close)
             options = store.begin(options)
         setting, items = await _open(stack, runtime, options, parts)
         run = _Run(options, items, store, on_event, keep)
@@ -252,7 +252,7 @@ class _Run:
         self._on_event, self._keep = on_event, keep
         self._tally = Tally()
         self._groups: dict[str, dict[int, Trajectory]] = {item.id: {} for item in items}
-        self._complete = 0
+        self._done = 0
         self._wanted = len(items) * options.group_size
         for trajectory in store.recorded() if store is not None else ():
             self._take_back(trajectory)
@@ -275,6 +275,7 @@ class _Run:
             await self._store.add(trajectory)
         self._tally.done(trajectory)
         self._groups[job.item.id][job.index] = slim(trajectory)
+        self._done += 1
         self._keep(trajectory)
         group = self._group(job.item.id)
         if group is not None and self._store is not None:
@@ -295,6 +296,7 @@ class _Run:
             return
         self._tally.seen(trajectory)
         group[trajectory.index] = slim(trajectory)
+        self._done += 1
 
     def _group(self, item_id: str) -> Group | None:
         """Return an item's group, or None while some of it is still to be run."""
@@ -303,11 +305,10 @@ class _Run:
         return make_group(item_id, size, list(found.values())) if len(found) == size else None
 
     def _event(self, kind: str, job: Job, trajectory: Trajectory | None = None) -> RolloutEvent:
-        done = sum(len(group) for group in self._groups.values())
         return RolloutEvent(
             kind=kind,
             id=job.id,
-            done=done,
+            done=self._done,
             wanted=self._wanted,
             mean_reward=self._tally.mean_reward,
             trajectory=trajectory,

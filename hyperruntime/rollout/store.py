@@ -60,10 +60,10 @@ class Store:
         """Record a group."""
         await asyncio.shield(self._groups.add(to_line(group)))
 
-    def close(self) -> None:
-        """Close the files."""
-        self._trajectories.close()
-        self._groups.close()
+    async def close(self) -> None:
+        """Close the files when all that was added is written."""
+        await self._trajectories.close()
+        await self._groups.close()
 
 
 def slim(trajectory: Trajectory) -> Trajectory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from hyperruntime.errors import SpecError, TrainerError
+from hyperruntime.errors import TrainerError
 from hyperruntime.rollout.samples import ScoredGroup
 from hyperruntime.rollout.scoreddata import to_scored_data
 from hyperruntime.trainers import Receipt, Trainer
@@ -28,10 +28,10 @@ class Atropos:
         *,
         url: str = "http://127.0.0.1:8000",
         environment: str = "hyperruntime",
-        group_size: int | str = 8,
-        max_token_length: int | str = 32768,
-        weight: float | str = 1.0,
-        wait_s: float | str = 60.0,
+        group_size: int = 8,
+        max_token_length: int = 32768,
+        weight: float = 1.0,
+        wait_s: float = 60.0,
     ) -> None:
         """Note what to register as; nothing is sent before ``start``.
 
@@ -43,11 +43,8 @@ class Atropos:
             weight: of this environment among others.
             wait_s: how long to wait for a trainer that has not begun.
         """
-        try:
-            self._group_size, self._max_tokens = int(group_size), int(max_token_length)
-            self._weight, self._wait_s = float(weight), float(wait_s)
-        except ValueError as error:
-            raise SpecError("trainer options", str(error), "numbers") from None
+        self._group_size, self._max_tokens = group_size, max_token_length
+        self._weight, self._wait_s = weight, wait_s
         self._environment = environment
         self._api = AtroposApi(url)
         self._env_id: int | None = None

@@ -15,6 +15,7 @@ from hyperruntime.rollout.samples import LAST, ScoredGroup, scored_group
 from hyperruntime.rollout.scoreddata import from_scored_data, to_scored_data
 from hyperruntime.trainers.atropos import Atropos
 from hyperruntime.trainers.atropos_api import AtroposApi
+from hyperruntime.trainers.loading import load_trainer
 from tests.training.atropos_server import atropos_server, reset
 
 CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
@@ -187,8 +188,12 @@ def test_a_server_that_is_not_there_is_one_sentence() -> None:
         await ours.close()
 
     run(scenario())
-    with pytest.raises(SpecError, match="numbers"):
-        Atropos(group_size="many")
+    with pytest.raises(SpecError, match="a whole number"):
+        load_trainer("atropos", {"group_size": "many"})
+    with pytest.raises(SpecError, match="group_size"):
+        load_trainer("atropos", {"group_siz": "2"})
+    with pytest.raises(SpecError, match="did you mean 'atropos'"):
+        load_trainer("atrpos")
 
 
 def test_what_the_server_refuses_is_said_in_its_words(url: str) -> None:

@@ -17,6 +17,7 @@ from hyperruntime.cli import main
 from hyperruntime.errors import RunError, SpecError
 from hyperruntime.rollout.export import ExportOptions, export_run
 from hyperruntime.rollout.record import INFRASTRUCTURE, Segment, Trajectory
+from hyperruntime.rollout.rundir import SCHEMA
 from hyperruntime.rollout.samples import LAST, group_advantages, scored_group
 from hyperruntime.rollout.scoreddata import IGNORED, NO_LOGPROB, from_scored_data, to_scored_data
 
@@ -42,20 +43,20 @@ def make(item: str, index: int, reward: float | None, **more: Any) -> Trajectory
     )
 
 
-def write_run(directory: Path, *trajectories: Trajectory, sizes: dict[str, int] | None = None) -> Path:
+def write_run(directory: Path, *trajectories: Trajectory, size: int | None = None) -> Path:
     """Write a run directory."""
     directory.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(attrs.asdict(each)) for each in trajectories]
     (directory / "trajectories.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    groups = [{"item_id": item, "size": size} for item, size in (sizes or {}).items()]
-    (directory / "groups.jsonl").write_text("".join(f"{json.dumps(group)}\n" for group in groups))
+    if size is not None:
+        run = {"schema": SCHEMA, "options": {"group_size": size, "temperature": 0.5}}
+        (directory / "run.json").write_text(json.dumps(run))
     return directory
 
 
 def export(tmp_path: Path, to: str, *trajectories: Trajectory, **options: Any) -> list[dict[str, Any]]:
     """Return the lines of an export."""
-    sizes = options.pop("sizes", None)
-    run = write_run(tmp_path / "run", *trajectories, sizes=sizes)
+    run = write_run(tmp_path / "run", *trajectories)
     output = tmp_path / f"out-{to}.jsonl"
     export_run(run, output, ExportOptions(to=to, **options))
     return [json.loads(line) for line in output.read_text().splitlines()]
@@ -139,8 +140,7 @@ def test_a_failed_attempt_that_was_scored_later_counts_once(tmp_path: Path) -> N
 def test_incomplete_and_equal_groups_are_choices(tmp_path: Path) -> None:
     """Trainers of atroposlib want full groups that differ; whoever wants the others says so."""
     run = [make("a", 0, 1.0), make("b", 0, 1.0), make("b", 1, 1.0), make("c", 0, 1.0), make("c", 1, 0.0)]
-    sizes = {"a": 2, "b": 2, "c": 2}
-    write_run(tmp_path / "run", *run, sizes=sizes)
+    write_run(tmp_path / "run", *run, size=2)
     choices: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["c"]),
         ({"incomplete": "keep"}, ["c"]),
@@ -150,8 +150,9 @@ def test_incomplete_and_equal_groups_are_choices(tmp_path: Path) -> None:
     for number, (options, items) in enumerate(choices):
         output = tmp_path / str(number)
         export_run(tmp_path / "run", output, ExportOptions(to="atropos", **options))
-        got = [json.loads(line)["group_overrides"]["item_id"] for line in output.read_text().splitlines()]
-        assert got == items, options
+        groups = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [group["group_overrides"]["item_id"] for group in groups] == items, options
+        assert {group["generation_params"]["temperature"] for group in groups} == {0.5}
 
 
 def test_every_message_has_role_and_content_for_atroposlib(tmp_path: Path) -> None:
@@ -202,17 +203,20 @@ def test_numbers_that_poison_a_trainer_are_refused(logprob: float) -> None:
         scored_group([make("a", 0, 1.0, segments=[segment])])
 
 
-def test_a_damaged_record_is_refused_and_a_torn_last_line_is_not(tmp_path: Path) -> None:
-    """A run that was killed in the middle of a line exports what was written before it."""
+def test_a_torn_line_is_none_and_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    """A run that was killed in the middle of a line, and gone on with, exports all whole ones."""
     run = write_run(tmp_path / "run", make("a", 0, 1.0))
     with (run / "trajectories.jsonl").open("a") as file:
         file.write('{"id": "a/1", "it')
     assert export_run(run, tmp_path / "1", ExportOptions()).trajectories == 1
     with (run / "trajectories.jsonl").open("a") as file:
-        file.write("\n")
-    with pytest.raises(RunError, match="line 2"):
-        export_run(run, tmp_path / "2", ExportOptions())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "run"]
+        file.write("\n" + json.dumps(attrs.asdict(make("a", 1, 0.0))) + "\n")
+    assert export_run(run, tmp_path / "2", ExportOptions()).trajectories == 2
+    with (run / "trajectories.jsonl").open("a") as file:
+        file.write('{"id": "b/0", "segments": [7]}\n')
+    with pytest.raises(RunError, match="is damaged"):
+        export_run(run, tmp_path / "3", ExportOptions())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "run"]
     with pytest.raises(RunError, match="its lengths differ"):
         scored_group([make("a", 0, 1.0, segments=[Segment(ids=[1], mask=[1, 1], logprobs=[-1.0, -1.0])])])
     with pytest.raises(SpecError, match="to"):

@@ -39,8 +39,8 @@ class Slots:
         try:
             yield self
         finally:
+            self.held -= 1  # as a pool's release: nothing can come between
             await asyncio.sleep(0)
-            self.held -= 1
 
     fresh = lease
 
@@ -324,3 +324,16 @@ def test_options_are_the_same_after_a_file_and_what_is_none_is_refused() -> None
         options_from_json({"environment": "x", "colour": 1})
     with pytest.raises(SpecError, match="group_size"):
         options(group_size=0)
+
+
+def test_an_item_may_allow_less_time_than_the_run() -> None:
+    @attrs.define
+    class Hasty(World):
+        def time_limit_s(self, item: Item) -> float | None:
+            return 0.05 if item.id == "i0" else None
+
+    found: dict[str, str] = {}
+    slow = Says(wait=lambda: asyncio.sleep(0.3))
+    keep = lambda t: found.update({t.item_id: t.stop_reason})  # noqa: E731
+    rollouts(Hasty(count=2), model=slow, group_size=1, keep=keep)
+    assert found == {"i0": "time_limit", "i1": "finished"}

@@ -1,0 +1,182 @@
+"""Make what a user names: an entry point, ``module:Class`` or ``path/file.py:Class``, with the options that they wrote.
+
+Imports errors and registry. Code is loaded when it is asked for by name, never before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType, UnionType
+from typing import Any, cast
+
+import attrs
+
+from hyperruntime.errors import DriverLoadError, HyperRuntimeError, SpecError, name_hint
+from hyperruntime.registry import blaming
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@attrs.frozen(kw_only=True)
+class Kind:
+    """A kind of thing that users name.
+
+    Attributes:
+        word: for it in messages.
+        members: what its class must have, to be called.
+        group: of entry points.
+        load: returns the class that an entry point names.
+        option: of the command line, by which its options are given.
+    """
+
+    word: str
+    members: Sequence[str]
+    group: str | None = None
+    load: Callable[[str], Callable[..., Any]] | None = None
+    option: str = "--option"
+
+
+def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind
+    """Make one.
+
+    Options are the keyword arguments of its class. Text becomes a number, a truth value or a list where the argument is
+    annotated so: ``int``, ``float``, ``bool``, ``tuple[str, ...]`` (parts between commas), each also ``| None``.
+
+    Args:
+        kind: of what.
+        reference: name of an entry point; else ``module:Class``, or ``path/file.py:Class``.
+        options: by name; values are text as a user writes it, or already what the class wants.
+
+    Raises:
+        SpecError: there is no such one, it takes no such option, or an option is of the wrong form.
+        DriverLoadError: its code is broken.
+    """
+    if ":" in reference or kind.group is None or kind.load is None:
+        with _naming(kind, reference):
+            return _make(kind, reference, _from_code(kind, reference), options or {})
+    made = kind.load(reference)
+    with blaming(kind.group, reference):
+        return _make(kind, reference, made, options or {})
+
+
+def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    given = _converted(kind, reference, made, options)
+    one = made(**given)
+    missing = [name for name in kind.members if not callable(getattr(one, name, None))]
+    if missing:
+        raise SpecError(kind.word, reference, f"its class lacks {', '.join(missing)}; see the seam's Protocol")
+    if not isinstance(getattr(one, "name", None), str):
+        raise SpecError(kind.word, reference, "its class lacks the text attribute 'name'")
+    return one
+
+
+def _from_code(kind: Kind, reference: str) -> Callable[..., Any]:
+    place, _, name = reference.rpartition(":")
+    module = _module_of_file(kind, reference, place) if place.endswith(".py") else _module(kind, reference, place)
+    made = getattr(module, name, None)
+    if not callable(made):
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
+        raise SpecError(kind.word, reference, f"{place} has no class {name!r}; {name_hint(name, classes)}")
+    return cast(Callable[..., Any], made)
+
+
+def _module(kind: Kind, reference: str, name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise SpecError(kind.word, reference, "NAME, MODULE:CLASS or PATH/FILE.py:CLASS")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports what is not
+        why = f"there is no module {error.name!r}; install it, or give the path of its file"
+        raise SpecError(kind.word, reference, why) from None
+
+
+def _module_of_file(kind: Kind, reference: str, path: str) -> ModuleType:
+    where = os.path.realpath(path)
+    if not os.path.isfile(where):
+        raise SpecError(kind.word, reference, f"there is no file {where!r}")
+    name = f"hyperruntime_{kind.word}_" + "".join(c if c.isalnum() else "_" for c in where)
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, where)
+    if spec is None or spec.loader is None:
+        raise SpecError(kind.word, reference, "PATH/FILE.py:CLASS")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _converted(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(made).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for name in options:
+        if name not in named and not takes_any:
+            raise SpecError(f"option {name}", options[name], f"{reference!r} has no such option; {_hint(name, named)}")
+    lacking = [n for n in named if parameters[n].default is inspect.Parameter.empty and n not in options]
+    if lacking:
+        raise SpecError(kind.word, reference, f"it needs the option {lacking[0]}: {kind.option} {lacking[0]}=VALUE")
+    hints = _hints(made)
+    return {name: _value(name, value, hints.get(name)) for name, value in options.items()}
+
+
+def _hint(name: str, named: list[str]) -> str:
+    return name_hint(name, named) if named else "it takes none"
+
+
+def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:
+    target = made.__init__ if inspect.isclass(made) else made
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError, AttributeError):  # names imported for type checkers only: options stay text
+        return {}
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:  # noqa: ANN401 - whatever the class wants
+    if not isinstance(value, str) or hint is None:
+        return value
+    if typing.get_origin(hint) in (UnionType, typing.Union):
+        choices = [choice for choice in typing.get_args(hint) if choice is not type(None)]
+        hint = choices[0] if len(choices) == 1 else str
+    try:
+        return _parse(value, hint)
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[hint]
+        raise SpecError(f"option {name}", value, wanted) from None
+
+
+def _parse(value: str, hint: Any) -> Any:  # noqa: ANN401 - a type from an annotation
+    if hint is bool:
+        if value.lower() not in (*_TRUE, *_FALSE):
+            raise ValueError(value)
+        return value.lower() in _TRUE
+    if hint in (int, float):
+        return hint(value)
+    if typing.get_origin(hint) in (tuple, list):
+        parts = (part.strip() for part in value.split(","))
+        return typing.get_origin(hint)(part for part in parts if part)
+    return value
+
+
+@contextmanager
+def _naming(kind: Kind, reference: str) -> Iterator[None]:
+    """Turn what a user's own class lets slip into an error that names it."""
+    try:
+        yield
+    except HyperRuntimeError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DriverLoadError(f"the {kind.word} {reference!r} is broken: {what}") from error

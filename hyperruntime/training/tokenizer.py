@@ -1,0 +1,68 @@
+"""A tokenizer of a few words with bytes for all else: any text can be written in it, and comes back the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+SPECIALS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
+_BYTES = 256
+
+
+def _once(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
+
+
+@attrs.frozen
+class Tokenizer:
+    """Tokens: the specials, 256 bytes, then words. Text never becomes a special; these have their ids only.
+
+    Attributes:
+        words: what has a token of its own; the longest that fits is taken.
+    """
+
+    words: tuple[str, ...] = attrs.field(converter=_once)
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+        return len(SPECIALS) + _BYTES + len(self.words)
+
+    def special(self, name: str) -> int:
+        """Return the id of one of ``SPECIALS``."""
+        return SPECIALS.index(name)
+
+    def word(self, text: str) -> int:
+        """Return the id of a word."""
+        return len(SPECIALS) + _BYTES + self.words.index(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        data = text.encode("utf-8", "replace")
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            word = self._longest(data, at)
+            ids.append(len(SPECIALS) + data[at] if word is None else self.word(word))
+            at += 1 if word is None else len(word.encode())
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of tokens; specials are shown by their names, bytes that are no UTF-8 as U+FFFD."""
+        return b"".join(self._bytes(token) for token in ids).decode("utf-8", "replace")
+
+    def show(self, token: int) -> str:
+        """Return the text of one token."""
+        return self.decode([token])
+
+    def _bytes(self, token: int) -> bytes:
+        if token < len(SPECIALS):
+            return SPECIALS[token].encode()
+        if token < len(SPECIALS) + _BYTES:
+            return bytes([token - len(SPECIALS)])
+        return self.words[token - len(SPECIALS) - _BYTES].encode()
+
+    def _longest(self, data: bytes, at: int) -> str | None:
+        fitting = [word for word in self.words if data.startswith(word.encode(), at)]
+        return max(fitting, key=len, default=None)

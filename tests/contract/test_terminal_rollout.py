@@ -1,0 +1,65 @@
+"""Tasks at a terminal through the whole of a rollout: slots, agent loop, tools, tests, groups (T4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperenvironment_terminal import Terminal
+from hyperenvironment_terminal.load import load_tasks
+from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.options import RolloutOptions
+from hyperruntime.rollout.rundir import read_groups, read_trajectories
+from hyperruntime.rollout.runner import Parts, run_rollouts
+
+SOLVED, LEFT = "lost-commit", "log-report"
+
+
+class Solver:
+    """Solves one task by its known solution, and only looks round in any other."""
+
+    name = "solver"
+
+    def __init__(self) -> None:
+        tasks = {task.id: task for task in load_tasks("builtin")}
+        solution = tasks[SOLVED].solution
+        assert solution is not None
+        self._script, self._instruction = (solution / "solve.sh").read_text(), tasks[SOLVED].instruction
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Completion:
+        """Call the shell once, then say that it is done."""
+        told = next(message["content"] for message in messages if message["role"] == "user")
+        command = f"{self._script}\nsleep 300 &" if told == self._instruction else "ls -la"
+        message: dict[str, Any] = {"role": "assistant", "content": "done"}
+        if messages[-1]["role"] == "user":
+            arguments = json.dumps({"command": command})
+            call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+            message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return Completion(message=message, finish_reason="stop", usage={"prompt_tokens": 1, "completion_tokens": 1})
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def test_groups_of_tasks_are_scored(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """T4: two tasks, two trajectories each, at once; the solved one is worth 1, the other 0."""
+    if runtime.name == "bubblewrap":
+        pytest.skip("tasks have images of their own, which bubblewrap refuses: test_terminal.py looks at that")
+    options = RolloutOptions(environment="terminal", items=(SOLVED, LEFT), group_size=2, parallel=4, attempts=1)
+    parts = Parts(environment=Terminal(), model=Solver())
+    asyncio.run(run_rollouts(runtime, options, run_dir=tmp_path / "run", parts=parts))
+    found = {trajectory.id: trajectory for trajectory in read_trajectories(tmp_path / "run")}
+    assert {name: t.reward for name, t in found.items()} == {
+        f"{SOLVED}/0": 1.0, f"{SOLVED}/1": 1.0, f"{LEFT}/0": 0.0, f"{LEFT}/1": 0.0,
+    }, [t.error for t in found.values()]  # fmt: skip
+    assert {t.verdict["phase"] for t in found.values()} == {"tests"}
+    assert not found[f"{LEFT}/0"].tool_errors
+    assert sorted(tuple(group.rewards) for group in read_groups(tmp_path / "run")) == [(0.0, 0.0), (1.0, 1.0)]

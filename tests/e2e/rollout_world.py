@@ -1,0 +1,47 @@
+"""A tiny environment of the tests': make a file hold a number."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hyperruntime.images import ImageStore
+from hyperruntime.pool.lease import Lease
+from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.spec import ContainerSpec
+
+
+class World:
+    """The workspace has ``answer.txt``; what it should hold is said, and checked in a container of its own."""
+
+    name = "world"
+
+    def __init__(self, count: int = 2) -> None:
+        self.count = count
+
+    def items(self) -> Iterable[Item]:
+        return [Item(id=f"n{number}", data={"number": number}) for number in range(self.count)]
+
+    def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
+        return base
+
+    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+        (await lease.exec(["sh", "-c", "echo broken > answer.txt"])).check()
+        return {"workspace": lease.slot.workspace}
+
+    def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        return [{"role": "user", "content": f"Make answer.txt hold {item.data['number']}."}]
+
+    async def verify(
+        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+    ) -> Verdict:
+        still = await lease.exec(
+            ["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '[s]leep 77'"]
+        )
+        found = await lease.exec(["cat", "answer.txt"])
+        async with fresh() as judge:
+            used = await judge.exec(["ls", "-A"])
+            right = await judge.exec(["test", found.stdout.decode().strip(), "=", str(item.data["number"])])
+        return Verdict(
+            reward=float(right.exit_code == 0),
+            phase="tests",
+            facts={"left": still.stdout.decode(), "judged_in": used.stdout.decode()},
+        )

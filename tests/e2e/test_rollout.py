@@ -1,0 +1,244 @@
+"""``hyperrun rollout run`` on a real engine, with models that do as a script says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.cli import main
+from hyperruntime.rollout.hermes import render_hermes
+from hyperruntime.rollout.record import Trajectory
+from hyperruntime.rollout.rundir import TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.tokens import emitted
+from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
+from hyperruntime.testing.tokens import ByteTokenizer
+from hyperruntime.testing.tokenserver import in_turn, token_server
+
+pytestmark = pytest.mark.engine
+
+WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
+
+
+def number_of(request: Mapping[str, Any]) -> str:
+    found = re.search(r"hold (\d+)", request["messages"][0]["content"])
+    assert found is not None
+    return found[1]
+
+
+def fixing(request: Mapping[str, Any]) -> ModelReply:
+    if request["messages"][-1]["role"] == "tool":
+        return says("done")
+    return calls(bash={"command": f"echo {number_of(request)} > answer.txt; (setsid sleep 77 > /dev/null 2>&1 &)"})
+
+
+def inspecting(request: Mapping[str, Any]) -> ModelReply:
+    return says("done") if request["messages"][-1]["role"] == "tool" else calls(bash={"command": "cat answer.txt"})
+
+
+def arguments(runtime_name: str, url: str, run_dir: Path, *more: str) -> list[str]:
+    options = ["--environment", WORLD, "--model", "m", "--base-url", url, "--output-dir", str(run_dir)]
+    return ["--runtime", runtime_name, "rollout", "run", *options, *more]
+
+
+@pytest.mark.parametrize(("script", "reward"), [(fixing, 1.0), (inspecting, 0.0)])
+def test_r1_a_fixing_model_scores_and_an_inspecting_one_does_not(
+    script: Any, reward: float, runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with scripted_model(script) as model:
+        code = main(
+            arguments(runtime_name, model.url, tmp_path / "run", "--group-size", "2", "--parallel", "2", "--json")
+        )
+    summary = json.loads(capsys.readouterr().out)
+    assert (code, summary["mean_reward"], summary["scored"], summary["groups"]) == (0, reward, 4, 2)
+    groups = read_groups(tmp_path / "run")
+    assert {group.item_id: list(group.rewards) for group in groups} == {"n0": [reward] * 2, "n1": [reward] * 2}
+    for trajectory in read_trajectories(tmp_path / "run"):
+        facts = trajectory.verdict["facts"]
+        assert facts["left"] == "", "the agent's processes have ended before it is judged"
+        assert facts["judged_in"] == "", "nobody has used the container it is judged in"
+        assert trajectory.turns == 2
+        assert trajectory.timing["total_s"] > trajectory.timing["tools_s"] > 0
+
+
+CONVERSATION = (
+    calls(terminal={"command": "printf 'a\\nb\\n' > list.txt; ls"}),
+    calls(read_file={"path": "list.txt"}),
+    calls(("write_file", {"path": "../../../etc/passwd", "content": "x"}), ("bash", "{torn")),
+    calls(("no_such_tool", {}), ("edit_file", {"path": "list.txt", "old": "b", "new": "c"})),
+    calls(bash={"command": "cat list.txt; echo oops >&2; exit 3"}),
+    says("done"),
+)
+
+
+def test_r5_one_conversation_is_the_same_on_every_engine(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+    """And W21: every tool works in the slot, none on the host."""
+    with scripted_model(CONVERSATION) as model:
+        assert main(arguments(runtime_name, model.url, tmp_path, "--max-items", "1", "--tools", TOOLS)) == 0
+    (trajectory,) = read_trajectories(tmp_path)
+    answers = [json.loads(m["content"]) for m in trajectory.messages if m["role"] == "tool"]
+    assert [m["role"] for m in trajectory.messages] == ["user", *ROLES]
+    assert answers[0] == {"output": "answer.txt\nlist.txt\n", "exit_code": 0}
+    assert (answers[1]["success"], answers[1]["output"]) == (True, "a\nb\n")
+    assert "outside" in answers[2]["error"]
+    assert "JSON" in answers[3]["error"]
+    assert "no_such_tool" in answers[4]["error"]
+    assert answers[5]["success"] is True, answers[5]
+    assert answers[6] == {"output": "a\nc\n[stderr]\noops\n", "exit_code": 3}
+    assert [(error["turn"], error["tool"]) for error in trajectory.tool_errors] == [(3, "bash"), (4, "no_such_tool")]
+    assert trajectory.stop_reason == "finished"
+    assert not Path("list.txt").exists()
+
+
+TOOLS = "terminal,bash,read_file,write_file,edit_file"
+ROLES = ["assistant", "tool"] * 2 + ["assistant", "tool", "tool"] * 2 + ["assistant", "tool", "assistant"]
+
+
+def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_whole_token_record(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
+    commands = ["pwd", "ls -la", "cat answer.txt", "python3 --version", "git --version || true"]
+    texts = [f"Step {n}. " + render_hermes("terminal", {"command": c}) for n, c in enumerate(commands)]
+    make_tokenizer(tmp_path / "model")
+    wire = ("--wire", "sglang", "--tokenizer", str(tmp_path / "model"), "--require-tokens")
+    more = ("--max-items", "1", "--tools", "terminal", *wire)
+    with token_server(in_turn(*texts)) as server:
+        assert main(arguments(runtime_name, server.url, tmp_path / "run", *more)) == 0
+    (trajectory,) = read_trajectories(tmp_path / "run")
+    assert (trajectory.reward, trajectory.turns, trajectory.stop_reason) == (0.0, 6, "finished")
+    assert trajectory.verdict["phase"] == "tests", "it was verified"
+    answers = [json.loads(m["content"]) for m in trajectory.messages if m["role"] == "tool"]
+    assert [answer["exit_code"] for answer in answers] == [0] * 5
+    assert answers[2]["output"] == "broken\n"
+    (segment,) = trajectory.segments
+    assert len(segment.ids) == len(segment.mask) == len(segment.logprobs)
+    assert emitted([segment]) == tuple(token for turn in server.turns for token in turn.ids)
+    assert sum(segment.mask) == trajectory.usage["completion_tokens"]
+
+
+def make_tokenizer(path: Path) -> None:
+    """Write the tokenizer of the stand-in as a directory that a model would have."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    path.mkdir()
+    plain = ByteTokenizer()
+    letters = dict.fromkeys(bytes_to_unicode())
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    built = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    built.decoder = decoders.ByteLevel()
+    built.add_special_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")])
+    built.save(str(path / "tokenizer.json"))
+    template = (
+        "{% if tools %}<|im_start|>system\n# Tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}\n<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% endfor %}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": plain.eos, "chat_template": template}))
+
+
+def bytes_to_unicode() -> list[str]:
+    """Return the letter that stands for each byte in a byte-level vocabulary, in the order of the bytes."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in shown}
+    others = (byte for byte in range(256) if byte not in letters)
+    letters.update({byte: chr(256 + number) for number, byte in enumerate(others)})
+    return [letters[byte] for byte in range(256)]
+
+
+def started(args: list[str]) -> subprocess.Popen[str]:
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from hyperruntime.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen([sys.executable, "-c", code, *args], stderr=subprocess.PIPE, text=True)
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def stalling(request: Mapping[str, Any]) -> ModelReply:
+    """Fix the first two items, and answer nothing after that for a long time."""
+    if number_of(request) not in ("0", "1"):
+        time.sleep(0.5)
+        return calls(bash={"command": "sleep 600"})
+    return fixing(request)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_r11_a_run_that_is_ended_leaves_no_container_and_is_gone_on_with(
+    number: signal.Signals, code: int, runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    more = ("--option", "count=4", "--group-size", "2", "--parallel", "2")
+    with scripted_model(stalling) as model:
+        process = started(arguments(runtime_name, model.url, run_dir, *more))
+        deadline = time.monotonic() + 120
+        while len(lines_of(run_dir / TRAJECTORIES)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)  # the next ones are in their commands
+        os.kill(process.pid, number)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == code, said
+    assert number == signal.SIGKILL or "--resume-from" in said
+    deadline = time.monotonic() + 30
+    while (left := owned_by(runtime, process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+    assert {t.id for t in read_trajectories(run_dir)} == {"n0/0", "n0/1", "n1/0", "n1/1"}
+    with scripted_model(fixing) as model:
+        resumed = ["--runtime", runtime_name, "rollout", "run", "--resume-from", str(run_dir), "--base-url", model.url]
+        assert main(resumed) == 0
+        assert len(model.requests) == 8
+    found = read_trajectories(run_dir)
+    assert sorted(t.id for t in found) == sorted(f"n{n}/{k}" for n in range(4) for k in range(2))
+    assert [t.reward for t in found] == [1.0] * 8
+    assert len(lines_of(run_dir / TRAJECTORIES)) == 8
+
+
+def owned_by(runtime: hr.Runtime, pid: int) -> list[str]:
+    return [found.record.id for found in runtime.containers() if found.owner.pid == pid]
+
+
+def test_w23_a_model_server_that_is_gone_is_no_reward(
+    runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--max-items", "1", "--attempts", "1", "--patience", "1s")
+    assert main(arguments(runtime_name, "http://127.0.0.1:9/v1", tmp_path, *more)) == 1
+    found: Trajectory = read_trajectories(tmp_path)[0]
+    assert (found.status, found.reward, (found.error or {})["kind"]) == ("infrastructure", None, "ModelError")
+    assert "ModelError" in capsys.readouterr().err
+
+
+def test_a_file_says_what_the_command_line_does_not(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+    with scripted_model(fixing) as model:
+        text = f"""
+        [rollout]
+        environment = '{WORLD}'
+        model = "m"
+        base-url = "{model.url}"
+        group_size = 3
+        option = {{ count = 1 }}
+        """
+        (tmp_path / "rollout.toml").write_text(text)
+        options = [
+            "--config",
+            str(tmp_path / "rollout.toml"),
+            "--group_size",
+            "1",
+            "--output-dir",
+            str(tmp_path / "run"),
+        ]
+        assert main(["--runtime", runtime_name, "rollout", "run", *options]) == 0
+        assert main(["--runtime", runtime_name, "rollout", "run", *options]) == 2
+    assert [t.id for t in read_trajectories(tmp_path / "run")] == ["n0/0"]

@@ -1,0 +1,207 @@
+"""A policy that learns: what it draws, how likely it says that is, and which way an update moves it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.errors import SpecError, TrainerError
+from hyperruntime.rollout.record import Segment, Trajectory
+from hyperruntime.rollout.samples import ScoredGroup, scored_group
+from hyperruntime.training.checkpoint import list_checkpoints
+from hyperruntime.training.grpo import Batch, GrpoConfig, importance_ratios, update
+from hyperruntime.training.learner import Learner
+from hyperruntime.training.policy import TinyPolicy, parameters_of
+from hyperruntime.training.sampling import draw, sequence_logprobs
+from hyperruntime.training.tokenizer import SPECIALS, Tokenizer
+
+WORDS = ("yes", "no", "perhaps")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@given(st.text(), st.lists(st.text(min_size=1), max_size=5))
+def test_any_text_comes_back_from_its_tokens(text: str, words: list[str]) -> None:
+    """Whatever the words are, bytes stand for the rest; no text becomes a special token."""
+    tokenizer = Tokenizer(words)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(len(SPECIALS) <= token < tokenizer.size for token in ids)
+    assert all(token >= len(SPECIALS) for token in tokenizer.encode("".join(SPECIALS)))
+
+
+def policy(seed: int = 0) -> TinyPolicy:
+    """A small one."""
+    return TinyPolicy(WORDS, width=32, context=32, seed=seed)
+
+
+def trajectory(index: int, reward: float, segment: Segment) -> Trajectory:
+    """Return a scored one of the item ``i``."""
+    return Trajectory(
+        id=f"i/{index}",
+        item_id="i",
+        index=index,
+        environment="e",
+        model="m",
+        status="scored",
+        reward=reward,
+        segments=[segment],
+    )
+
+
+def drawn_group(one: TinyPolicy, wanted: str, size: int, seed: int, temperature: float = 1.0) -> ScoredGroup:
+    """Return a group drawn from a policy: worth 1 where the first token is the wanted word."""
+    generator = torch.Generator().manual_seed(seed)
+    prompt = one.render([{"role": "user", "content": "?"}], ())
+    trajectories = []
+    for index in range(size):
+        drawn = draw(
+            one.network, prompt, end_id=one.end_id, most=1 + index % 3, temperature=temperature, generator=generator
+        )
+        segment = Segment(
+            ids=[*prompt, *drawn.ids],
+            mask=[*[0] * len(prompt), *[1] * len(drawn.ids)],
+            logprobs=[*[None] * len(prompt), *drawn.logprobs],
+        )
+        reward = float(drawn.ids[0] == one.tokenizer.word(wanted))
+        trajectories.append(trajectory(index, reward, segment))
+    return scored_group(trajectories, temperature=temperature)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_the_unchanged_policy_has_importance_ratio_one(temperature: float) -> None:
+    """T3: sequences of several lengths, from what was noted when they were drawn and what is computed in one batch."""
+    one = policy()
+    group = drawn_group(one, "yes", 12, seed=1, temperature=temperature)
+    batch = Batch.of([group])
+    ratios = importance_ratios(one.network, batch)
+    assert float((ratios - 1).abs().max()) < 1e-4
+    assert float(batch.mask.sum()) > 12
+    with torch.no_grad():
+        for parameter in one.network.parameters():
+            parameter.mul_(1.1)
+    assert float((importance_ratios(one.network, batch) - 1).abs().max()) > 1e-2
+
+
+def test_padding_changes_nothing_and_log_probabilities_are_a_distribution() -> None:
+    """A sequence is as likely alone as beside a longer one; all continuations together are certain."""
+    network = policy().network
+    short, long = [3, 9, 7], [3, 9, 7, 2, 2, 2, 8]
+    alone = sequence_logprobs(network, [short], 1.0)[0]
+    beside = sequence_logprobs(network, [short, long], 1.0)[0]
+    assert torch.allclose(alone, beside[:3], atol=1e-5)
+    assert beside[3:].abs().sum() == 0
+    size = policy().tokenizer.size
+    whole = sequence_logprobs(network, [[3, token] for token in range(size)], 1.0)[:, 1]
+    assert math.isclose(float(whole.detach().exp().sum()), 1.0, abs_tol=1e-9)
+
+
+def test_an_update_makes_the_better_answer_likelier() -> None:
+    """arXiv:2402.03300: with the sign of the advantages, and not against it."""
+    one = policy()
+    prompt = one.render([{"role": "user", "content": "?"}], ())
+    yes, no = one.tokenizer.word("yes"), one.tokenizer.word("no")
+    samples = [(yes, 1.0), (no, 0.0), (yes, 1.0), (no, 0.0)]
+    before = sequence_logprobs(one.network, [[*prompt, yes], [*prompt, no]], 1.0)[:, -1].detach()
+    mask, nothing = [*[0] * len(prompt), 1], [None] * len(prompt)
+    logprobs = {yes: float(before[0]), no: float(before[1])}
+    group = scored_group(
+        [
+            trajectory(n, reward, Segment(ids=[*prompt, token], mask=mask, logprobs=[*nothing, logprobs[token]]))
+            for n, (token, reward) in enumerate(samples)
+        ]
+    )
+    optimizer = torch.optim.Adam(one.network.parameters(), lr=1e-3)
+    metrics = update(one.network, optimizer, [group], GrpoConfig(epochs=4))
+    after = sequence_logprobs(one.network, [[*prompt, yes], [*prompt, no]], 1.0)[:, -1].detach()
+    assert after[0] > before[0] + 1e-3
+    assert after[1] < before[1] - 1e-3
+    assert metrics["reward"] == 0.5
+    assert metrics["tokens"] == 4
+    assert metrics["ratio_error"] < 1e-4
+
+
+def test_what_is_far_from_the_drawn_policy_is_clipped() -> None:
+    """A token that became much likelier already gives no more reason to make it so."""
+    one = policy()
+    group = drawn_group(one, "yes", 4, seed=2)
+    stale = []
+    for n, sample in enumerate(group.samples):
+        far = 3.0 if n < 2 else -3.0
+        logprobs = [None if value is None else value - far for value in sample.segment.logprobs]
+        stale.append(trajectory(n, float(n < 2), attrs.evolve(sample.segment, logprobs=logprobs)))
+    before = parameters_of(one)
+    optimizer = torch.optim.SGD(one.network.parameters(), lr=0.1)
+    metrics = update(one.network, optimizer, [scored_group(stale)], GrpoConfig())
+    assert metrics["clipped"] == 1.0
+    assert metrics["grad_norm"] == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(before, parameters_of(one), strict=True))
+
+
+def test_the_distance_from_the_reference_pulls_back() -> None:
+    """With all rewards equal only the weight of the distance moves the policy: towards the reference."""
+    one, reference = policy(0), policy(1)
+    group = drawn_group(one, "yes", 6, seed=3)
+    equal = scored_group([trajectory(n, 1.0, sample.segment) for n, sample in enumerate(group.samples)])
+    optimizer = torch.optim.Adam(one.network.parameters(), lr=1e-3)
+    config = GrpoConfig(kl_weight=1.0, epochs=1)
+    distances = [update(one.network, optimizer, [equal], config, reference.network)["kl"] for _ in range(10)]
+    assert distances[-1] < distances[0]
+    assert all(distance >= 0 for distance in distances)
+
+
+def test_figures_that_cannot_be_are_refused() -> None:
+    """One sentence each."""
+    with pytest.raises(SpecError, match="learning_rate"):
+        GrpoConfig(learning_rate=0)
+    with pytest.raises(SpecError, match="kl_weight"):
+        GrpoConfig(kl_weight=-1)
+    groups = [drawn_group(policy(), "yes", 2, seed=0, temperature=t) for t in (1.0, 0.5)]
+    with pytest.raises(SpecError, match="temperature"):
+        Batch.of(groups)
+
+
+def learn(directory: Path, steps: int, config: GrpoConfig) -> Learner:
+    """Return a learner after so many steps in all, of which an earlier one may have made the first."""
+    learner = Learner(policy(), config, directory)
+    learner.resume()
+    while learner.step < steps:
+        assert isinstance(learner.policy, TinyPolicy)
+        learner.update([drawn_group(learner.policy, "no", 4, seed=learner.step)])
+    return learner
+
+
+@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+def test_a_training_that_was_interrupted_goes_on_exactly(tmp_path: Path, kl_weight: float) -> None:
+    """Six steps at once, and three and three in a new process's place: the same weights, to the last bit."""
+    config = GrpoConfig(kl_weight=kl_weight)
+    whole = learn(tmp_path / "whole", 6, config)
+    learn(tmp_path / "parts", 3, config)
+    parts = learn(tmp_path / "parts", 6, config)
+    assert all(torch.equal(a, b) for a, b in zip(parameters_of(whole.policy), parameters_of(parts.policy), strict=True))
+    assert [path.name for path in list_checkpoints(tmp_path / "parts")] == [f"step-00000{n}.pt" for n in (4, 5, 6)]
+
+
+def test_a_checkpoint_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+    """Torn, or of another network: named, with what to do; half-written ones are never seen."""
+    learn(tmp_path, 1, GrpoConfig())
+    (path,) = list_checkpoints(tmp_path)
+    other = Learner(TinyPolicy(WORDS, width=64), GrpoConfig(), tmp_path)
+    with pytest.raises(TrainerError, match="that of another policy"):
+        other.resume()
+    with pytest.raises(TrainerError, match="holds no reference"):
+        Learner(policy(), GrpoConfig(kl_weight=0.1), tmp_path).resume()
+    (tmp_path / f".step-000009.pt.{1}").write_bytes(b"half")
+    assert list_checkpoints(tmp_path) == [path]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(TrainerError, match="cannot be read as a checkpoint"):
+        Learner(policy(), GrpoConfig(), tmp_path).resume()

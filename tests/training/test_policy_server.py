@@ -1,0 +1,135 @@
+"""The policy behind an OpenAI-compatible endpoint: what a client is told, and what it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.models import ModelOptions, open_model
+from hyperruntime.training.policy import TinyPolicy
+from hyperruntime.training.sampling import sequence_logprobs
+from hyperruntime.training.server import PolicyServer
+
+ASK = [{"role": "user", "content": "red or green?"}]
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[TinyPolicy, PolicyServer]]:
+    """A policy and its server."""
+    policy = TinyPolicy(("red", "green", " or "), width=32, context=64)
+    with PolicyServer(policy, seed=3) as server:
+        yield policy, server
+
+
+def post(server: PolicyServer, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request, an error's too."""
+    request = urllib.request.Request(f"{server.url}/chat/completions", data=json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            answer = {"status": error.code, **json.load(error)}
+    return answer
+
+
+def test_tokens_and_log_probabilities_are_those_that_were_drawn(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """R3, T3: in vLLM's form, as many as were emitted, and what the network says of them."""
+    policy, server = served
+    body = {"model": "x", "messages": ASK, "max_tokens": 8, "seed": 5, "logprobs": True, "return_token_ids": True}
+    answer = post(server, body)
+    (choice,) = answer["choices"]
+    prompt, ids = answer["prompt_token_ids"], choice["token_ids"]
+    assert prompt == policy.render(ASK, ())
+    assert choice["message"]["content"] == policy.text(ids)
+    logprobs = [one["logprob"] for one in choice["logprobs"]["content"]]
+    again = sequence_logprobs(policy.network, [[*prompt, *ids]], 1.0)[0].tolist()[len(prompt) :]
+    assert logprobs == pytest.approx(again, abs=1e-5)
+    assert answer["usage"]["completion_tokens"] == len(ids) == len(logprobs)
+    assert choice["finish_reason"] == ("stop" if ids[-1] == policy.end_id else "length")
+    assert post(server, body)["choices"][0]["token_ids"] == ids
+    assert post(server, {**body, "seed": 6})["choices"][0]["token_ids"] != ids
+
+
+def test_who_does_not_ask_for_tokens_gets_none(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """As other servers do; and tools are part of the prompt."""
+    _, server = served
+    answer = post(server, {"model": "x", "messages": ASK, "max_tokens": 2})
+    assert "prompt_token_ids" not in answer
+    assert answer["choices"][0]["logprobs"] is None
+    with_tools = post(server, {"model": "x", "messages": ASK, "max_tokens": 2, "tools": TOOLS})
+    assert with_tools["usage"]["prompt_tokens"] > answer["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"messages": None}, "invalid_request_error"),
+        ({"messages": [{}]}, "invalid_request_error"),
+        ({"max_tokens": "many"}, "invalid_request_error"),
+        ({"stream": True}, "unsupported"),
+        ({"n": 2}, "unsupported"),
+        ({"messages": [{"role": "user", "content": "x" * 99}]}, "context_length_exceeded"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    served: tuple[TinyPolicy, PolicyServer], change: dict[str, Any], code: str
+) -> None:
+    """HTTP 400 with a code, and the server goes on."""
+    _, server = served
+    answer = post(server, {"model": "x", "messages": ASK, **change})
+    assert (answer["status"], answer["error"]["code"]) == (400, code)
+    assert post(server, {"model": "x", "messages": ASK, "max_tokens": 1})["choices"]
+
+
+def test_other_users_of_the_machine_are_not_answered(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """Loopback is everybody's: who does not know the whole address has no answer."""
+    _, server = served
+    address = urlsplit(server.url)
+    for path in ("/v1/models", "/guessed/v1/models"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://{address.netloc}{path}", timeout=60)
+        assert refused.value.code == 404
+        refused.value.close()
+    assert len(address.path) > 30
+
+
+def test_many_ask_at_once_and_a_seed_makes_each_answer_its_own(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """The order in which requests come changes nothing."""
+    _, server = served
+    bodies = [
+        {"model": "x", "messages": ASK, "max_tokens": 6, "seed": seed, "return_token_ids": True} for seed in range(12)
+    ]
+    with ThreadPoolExecutor(6) as pool:
+        at_once = list(pool.map(lambda body: post(server, body)["choices"][0]["token_ids"], bodies))
+    assert at_once == [post(server, body)["choices"][0]["token_ids"] for body in reversed(bodies)][::-1]
+    assert len({tuple(ids) for ids in at_once}) > 6
+
+
+def test_the_rollouts_own_client_reads_it(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """R3: prompt ids, emitted ids and log-probabilities arrive in a completion."""
+    policy, server = served
+
+    async def ask() -> Completion:
+        model = open_model(ModelOptions(name=policy.name, base_url=server.url))
+        try:
+            return await model.complete(ASK, TOOLS, Sampling(max_tokens=5, seed=1))
+        finally:
+            await model.close()
+
+    completion = asyncio.run(ask())
+    assert completion.prompt_ids is not None
+    assert completion.ids is not None
+    assert completion.logprobs is not None
+    assert list(completion.prompt_ids) == policy.render(ASK, TOOLS)
+    assert len(completion.ids) == len(completion.logprobs) == completion.usage["completion_tokens"]

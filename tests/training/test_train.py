@@ -1,0 +1,144 @@
+"""A policy learns from rollouts on real slots, and goes on where it was ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hyperruntime as hr
+from hyperruntime.cli import main
+from hyperruntime.rollout.agent import AgentLimits
+from hyperruntime.rollout.export import ExportOptions, export_groups
+from hyperruntime.rollout.options import PoolOptions, RolloutOptions
+from hyperruntime.spec import ContainerSpec
+from hyperruntime.training.checkpoint import list_checkpoints, load_checkpoint
+from hyperruntime.training.grpo import Batch, importance_ratios
+from hyperruntime.training.loop import METRICS, TrainOptions, Update, step_seed, train
+from hyperruntime.training.toy import Toy
+from hyperruntime.training.toypolicy import ToyPolicy
+from hyperruntime.training.trainer import Grpo
+
+pytestmark = pytest.mark.engine
+
+
+def options(image: str, updates: int, **more: Any) -> TrainOptions:
+    """Return how to train on one container."""
+    rollouts = RolloutOptions(
+        environment="toy",
+        group_size=6,
+        parallel=9,
+        seed=1,
+        max_tokens=12,
+        limits=AgentLimits(turns=2),
+        tools=("bash",),
+        require_tokens=True,
+        container=ContainerSpec(image=image),
+        pool=PoolOptions(slots_per_container=9, min_containers=1, max_containers=1),
+    )
+    return TrainOptions(rollouts=rollouts, updates=updates, **more)
+
+
+def run(runtime: hr.Runtime, directory: Path, how: TrainOptions) -> list[Update]:
+    """Train; return the updates."""
+    trainer = Grpo(directory=str(directory / "checkpoints"))
+    return asyncio.run(train(runtime, trainer, Toy(), how, directory))
+
+
+@pytest.fixture(scope="module")
+def trained(
+    runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Update]]:
+    """Thirty updates of three groups of six."""
+    directory = tmp_path_factory.mktemp("trained")
+    return directory, run(runtime, directory, options(base_image, 30))
+
+
+@pytest.mark.slow
+def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) -> None:
+    """Issue's own words: GRPO on groups from real slots. A wrong sign, or no learning, stays below the half."""
+    directory, updates = trained
+    rewards = [update.metrics["reward"] for update in updates]
+    first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
+    assert len(rewards) == 30
+    assert first < 0.7
+    assert last > first + 0.25, rewards
+    assert last > 0.85, rewards
+    assert all(update.groups == 3 and update.not_scored == 0 for update in updates)
+    lines = (directory / METRICS).read_text().splitlines()
+    assert [json.loads(line)["metrics"]["reward"] for line in lines] == rewards
+
+
+@pytest.mark.slow
+def test_the_policy_that_was_asked_has_importance_ratio_one(trained: tuple[Path, list[Update]]) -> None:
+    """T3: the log-probabilities in the files of the first rollouts are those of the policy then, and no other's."""
+    directory, updates = trained
+    assert max(update.metrics["ratio_error"] for update in updates) < 1e-4
+    groups = list(export_groups(directory / "rollouts/step-000001", ExportOptions()))
+    batch = Batch.of(groups)
+    network = ToyPolicy().network
+    assert float((importance_ratios(network, batch) - 1).abs().max()) < 1e-4
+    network.load_state_dict(dict(load_checkpoint(list_checkpoints(directory / "checkpoints")[-1]).network))
+    assert float((importance_ratios(network, batch) - 1).abs().max()) > 1e-2
+
+
+@pytest.mark.slow
+def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update]]) -> None:
+    """R3, W23: one segment, the call and the closing word unmasked, the prompt and the tool's answer masked."""
+    directory, _ = trained
+    policy = ToyPolicy()
+    groups = list(export_groups(directory / "rollouts/step-000030", ExportOptions()))
+    samples = [sample for group in groups for sample in group.samples]
+    assert {sample.parts for sample in samples} == {1}
+    shown = []
+    for sample in samples:
+        pairs = zip(sample.segment.ids, sample.segment.mask, strict=True)
+        shown.append(policy.tokenizer.decode(token for token, mask in pairs if mask))
+    wanted = "<tool_call>" + json.dumps({"name": "bash", "arguments": {"command": "printf red > answer.txt"}})
+    assert f"{wanted}</tool_call><|end|>done<|end|>" in shown
+
+
+def test_a_training_goes_on_exactly_where_it_was(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """Two updates at once, and one and one: the same rewards, tokens and weights, for seeds are of step and turn."""
+    small = {"items_per_update": 2}
+    run(runtime, tmp_path / "whole", options(base_image, 2, **small))
+    run(runtime, tmp_path / "parts", options(base_image, 1, **small))
+    with (tmp_path / "parts" / METRICS).open("a") as file:
+        file.write('{"step": 2, "metr')
+    run(runtime, tmp_path / "parts", options(base_image, 2, **small))
+    whole, parts = (
+        load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1]) for name in ("whole", "parts")
+    )
+    assert whole.step == parts.step == 2
+    assert all(torch.equal(whole.network[name], parts.network[name]) for name in whole.network)
+    lines = [(tmp_path / name / METRICS).read_text().splitlines() for name in ("whole", "parts")]
+    assert [json.loads(line)["step"] for line in lines[1]] == [1, 2]
+    assert [json.loads(line)["metrics"]["reward"] for line in lines[0]] == [
+        json.loads(line)["metrics"]["reward"] for line in lines[1]
+    ]
+    assert run(runtime, tmp_path / "parts", options(base_image, 2, **small)) == []
+    assert step_seed(1, 1) != step_seed(1, 2) != step_seed(2, 1)
+
+
+def test_the_command_trains_and_goes_on(
+    base_image: str, runtime_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``hyperrun rollout train``: figures on standard error, the directory on standard output; --resume-from."""
+    directory = tmp_path / "it"
+    program = ["--runtime", runtime_name, "rollout", "train"]
+    asked = ["--output-dir", str(directory), "--group-size", "2", "--items-per-update", "1", "--image", base_image]
+    assert main([*program, *asked, "--updates", "1"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{directory}\n"
+    assert "update 1: reward" in shown.err
+    assert main([*program, *asked]) == 2
+    assert "--resume-from" in capsys.readouterr().err
+    assert main([*program, "--resume-from", str(directory), "--seed", "3"]) == 2
+    assert "--seed cannot change" in capsys.readouterr().err
+    assert main([*program, "--resume-from", str(directory), "--updates", "2", "--json"]) == 0
+    (update,) = json.loads(capsys.readouterr().out)
+    assert update["step"] == 2

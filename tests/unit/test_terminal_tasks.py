@@ -1,0 +1,296 @@
+"""Tasks at a terminal: directories and rows as they are found, and the containers that they ask for."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperenvironment_terminal import Terminal
+from hyperenvironment_terminal.load import load_tasks
+from hyperruntime.errors import ImageNotFoundError, SpecError
+from hyperruntime.images import ImageStore
+from hyperruntime.rollout.environments import load_environment
+from hyperruntime.spec import ContainerSpec, Limits
+
+SETTINGS = """
+version = "1.0"
+[metadata]
+difficulty = "easy"
+[metadata.hyperruntime]
+verify = "same"
+[agent]
+timeout_sec = 90.5
+[verifier]
+timeout_sec = 30
+env = { KEY = "${KEY:-none}" }
+[environment]
+cpus = 2
+memory_mb = 512
+storage = "1G"
+gpus = 1
+allow_internet = true
+[environment.env]
+MODE = "test"
+"""
+
+
+class Images:
+    """An engine's images: what is here, and what was built and pulled."""
+
+    def __init__(self, *known: str) -> None:
+        self.known, self.built, self.pulled = set(known), list[tuple[str, str]](), list[str]()
+
+    def exists(self, reference: str) -> bool:
+        return reference in self.known
+
+    def build(self, context: Path, reference: str, *, containerfile: Path, **_: Any) -> str:
+        self.built.append((reference, containerfile.read_text()))
+        self.known.add(reference)
+        return "id"
+
+    def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
+        self.pulled.append(reference)
+        return "id"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a test is left in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def make(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write files."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def harbor(folder: Path, **more: str) -> Path:
+    """Write a Harbor task."""
+    files = {"instruction.md": "Do it.\n", "tests/test.sh": "true", "environment/Dockerfile": "FROM x:1\nWORKDIR /a\n"}
+    return make(folder, {**files, **{name.replace("__", "/").replace("_", "."): text for name, text in more.items()}})
+
+
+def spec_of(environment: Terminal, images: Images, base: ContainerSpec | None = None) -> ContainerSpec:
+    """Return the container of an environment's first task."""
+    item = next(iter(environment.items()))
+    return environment.spec(item, base or ContainerSpec(image="base"), ImageStore(images))  # type: ignore[arg-type]
+
+
+def archive(**files: str) -> str:
+    """Return a gzipped tar archive in base64."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name.replace("__", "/").replace("_", "."))
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def test_a_harbor_task_is_read_whole(tmp_path: Path) -> None:
+    """T4: times, resources, variables, where it begins, the mark of a benchmark left out of its instruction."""
+    text = "<!-- a canary string -->\n# canary GUID 1\n\n# Title\nDo it.\n"
+    (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=SETTINGS, instruction_md=text)))
+    assert (task.id, task.instruction, task.workdir) == ("one", "# Title\nDo it.", "/a")
+    assert (task.agent_timeout_s, task.verifier_timeout_s, task.verify) == (90.5, 30, "same")
+    wanted = task.resources
+    assert (wanted.cpus, wanted.memory_bytes, wanted.disk_bytes) == (2, 512 * 1024**2, 1024**3)
+    assert (wanted.gpus, wanted.internet) == (1, True)
+    assert (task.env, task.verifier_env) == ({"MODE": "test"}, {"KEY": "${KEY:-none}"})
+
+
+def test_an_endless_task_needs_no_settings(tmp_path: Path) -> None:
+    """T4: instruction, definition file and a test of the final state."""
+    files = {
+        "instruction.md": "Do it.",
+        "environment/container.def": "Bootstrap: docker\nFrom: ubuntu:22.04\n%post\n mkdir /home/user\n",
+        "tests/test_final_state.py": "def test(): pass",
+    }
+    (task,) = load_tasks(str(make(tmp_path / "task 1", files)))
+    assert (task.id, task.workdir, task.uses_pytest) == ("task-1", "/home/user", True)
+
+
+def test_directories_are_found_below_one_another(tmp_path: Path) -> None:
+    """In order of their names; links and hidden directories are left alone."""
+    for name in ("b/one", "a", "b/.hidden"):
+        harbor(tmp_path / name)
+    (tmp_path / "c").symlink_to(tmp_path / "a")
+    assert [task.id for task in load_tasks(str(tmp_path))] == ["a", "one"]
+    harbor(tmp_path / "d" / "one")
+    with pytest.raises(SpecError, match="twice"):
+        load_tasks(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"task_toml": "[environment]\ncpus = 'two'"}, "cpus"),
+        ({"task_toml": "x = ["}, "TOML"),
+        ({"task_toml": "[agent]\nuser = 'ann'"}, "agent.user"),
+        ({"task_toml": "[environment]\nallowed_hosts = ['x']"}, "network_mode"),
+        ({"task_toml": "[verifier]\nenvironment_mode = 'separate'"}, "environment_mode"),
+        ({"task_toml": "[metadata.hyperruntime]\nverify = 'never'"}, "verify"),
+        ({"environment__docker-compose_yaml": ""}, "one container"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    """By the file's name and the member's."""
+    with pytest.raises(SpecError, match=says):
+        load_tasks(str(harbor(tmp_path / "one", **files)))
+
+
+def test_old_tasks_and_wrong_places_are_told(tmp_path: Path) -> None:
+    """Terminal-Bench 1 has its instruction in task.yaml."""
+    make(tmp_path / "old", {"task.yaml": "instruction: x"})
+    with pytest.raises(SpecError, match="Terminal-Bench 1"):
+        load_tasks(str(tmp_path))
+    with pytest.raises(SpecError, match="builtin"):
+        load_tasks(str(tmp_path / "none"))
+    with pytest.raises(SpecError, match=r"tests/test\.sh"):
+        load_tasks(str(make(tmp_path / "x", {"instruction.md": "", "environment/Dockerfile": ""})))
+
+
+def test_rows_are_tasks(tmp_path: Path) -> None:
+    """T4: a ready image or an archive with a Dockerfile; tests as an archive, a script, or both."""
+    rows = [
+        {
+            "task_name": "ready", "instruction": "Do.", "docker_image": "me/it:1", "test_sh": "echo 1",
+            "agent_timeout_sec": 60, "memory_mb": 256, "difficulty": "easy",
+        },
+        {
+            "id": "made", "instruction": "Do.", "solution_sh": "true", "test_sh": "echo 2",
+            "environment_tar": archive(environment__Dockerfile="FROM y:1", environment__data_txt="d"),
+            "tests_tar": archive(check_py="pass"),
+        },
+    ]  # fmt: skip
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    ready, made = load_tasks(str(path))
+    assert (ready.id, ready.image, ready.agent_timeout_s, ready.workdir) == ("ready", "me/it:1", 60, "/app")
+    assert ready.resources.memory_bytes == 256 * 1024**2
+    assert made.context is not None
+    assert (made.context / "data.txt").read_text() == "d"
+    assert sorted(p.name for p in made.tests.iterdir()) == ["check.py", "test.sh"]
+    assert (made.tests / "test.sh").read_text() == "echo 2"
+    assert made.solution is not None
+    assert load_tasks(str(path)) == (ready, made), "read again from the cache"
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("[]", "JSON object"),
+        ('{"docker_image": "x", "test_sh": "y"}', "instruction"),
+        ('{"instruction": "x", "docker_image": "x", "tests_tar": "no tar"}', "tests_tar"),
+        ('{"instruction": "x", "docker_image": "x", "test_sh": "y", "cpus": ["1"]}', "cpus"),
+    ],
+)
+def test_a_malformed_row_is_named(tmp_path: Path, row: str, says: str) -> None:
+    """With its number and member."""
+    (tmp_path / "rows.jsonl").write_text(row)
+    with pytest.raises(SpecError, match=rf"rows\.jsonl:1.*{says}|rows\.jsonl:1: {says}"):
+        load_tasks(str(tmp_path / "rows.jsonl"))
+
+
+def test_an_archive_leads_nowhere_else(tmp_path: Path) -> None:
+    """A row is data of strangers."""
+    row = {"instruction": "x", "docker_image": "x", "test_sh": "y", "tests_tar": archive(__________escaped="x")}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    with pytest.raises(SpecError, match="plain files"):
+        load_tasks(str(tmp_path / "rows.jsonl"))
+
+
+def test_a_container_is_as_the_task_says(tmp_path: Path) -> None:
+    """Limits, GPUs, network, variables; its image is built once, and anew when a file of it changes."""
+    settings = SETTINGS.replace("allow_internet = true", "allow_internet = false")
+    folder = harbor(tmp_path / "one", task_toml=settings, environment__a_txt="1")
+    images, base = Images(), ContainerSpec(image="base", network="host", env={"A": "1"}, limits=Limits(pids=99))
+    spec = spec_of(Terminal(tasks=str(folder)), images, base)
+    assert (spec.network, spec.workdir, spec.gpus, dict(spec.env)) == (
+        "none",
+        "/a",
+        "auto:1",
+        {"A": "1", "MODE": "test"},
+    )
+    assert spec.limits == Limits(pids=99, cpus=2, memory_bytes=512 * 1024**2, disk_bytes=1024**3)
+    assert spec_of(Terminal(tasks=str(folder)), images, base) == spec
+    assert [reference for reference, _ in images.built] == [spec.image]
+    (folder / "environment" / "a.txt").write_text("2")
+    assert spec_of(Terminal(tasks=str(folder)), images, base).image != spec.image
+    plain = spec_of(Terminal(tasks=str(folder), resources="base"), images, base)
+    assert (plain.limits, plain.gpus) == (base.limits, None)
+
+
+def test_internet_that_a_task_needs_is_given_or_refused(tmp_path: Path) -> None:
+    """Never taken without a word, nor given to one that must not have it."""
+    folder = str(harbor(tmp_path / "one", task_toml="[environment]\nallow_internet = true\n"))
+    with pytest.raises(SpecError, match="internet=base"):
+        spec_of(Terminal(tasks=folder), Images())
+    assert spec_of(Terminal(tasks=folder), Images(), ContainerSpec(image="x", network="bridge")).network == "bridge"
+    assert spec_of(Terminal(tasks=folder, internet="base"), Images()).network == "none"
+
+
+def test_variables_of_the_host_are_seen_only_by_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that asks for a key gets none unless the user says so."""
+    monkeypatch.setenv("MY_KEY", "secret")
+    folder = str(harbor(tmp_path / "one", task_toml='[environment.env]\nK = "${MY_KEY}"\nD = "${MY_KEY:-none}"\n'))
+    with pytest.raises(SpecError, match="pass_env=MY_KEY"):
+        spec_of(Terminal(tasks=folder), Images())
+    assert dict(spec_of(Terminal(tasks=folder, pass_env=("MY_KEY",)), Images()).env) == {"K": "secret", "D": "secret"}
+
+
+def test_images_that_are_not_here_are_fetched_only_by_leave(tmp_path: Path) -> None:
+    """Or another image is taken in their place."""
+    folder = harbor(tmp_path / "one", task_toml='[environment]\ndocker_image = "me/it:1"\n')
+    with pytest.raises(ImageNotFoundError, match="image pull"):
+        spec_of(Terminal(tasks=str(folder)), Images())
+    images = Images()
+    assert spec_of(Terminal(tasks=str(folder), pull=True), images).image == "me/it:1"
+    assert images.pulled == ["me/it:1"]
+    here = Terminal(tasks=str(folder), substitute=("me/it:1=localhost/mine",))
+    assert spec_of(here, Images("localhost/mine")).image == "localhost/mine"
+
+
+def test_bases_can_be_replaced(tmp_path: Path) -> None:
+    """In Containerfiles and in definition files; a base that is here is never looked for in a registry."""
+    environment = Terminal(tasks=str(harbor(tmp_path / "one")), substitute=("x:1=localhost/mine",))
+    images = Images()
+    spec_of(environment, images)
+    assert images.built[0][1] == "FROM localhost/mine\nWORKDIR /a\n"
+    definition = {"environment__container_def": "Bootstrap: docker\nFrom: me/it\n%post\n true\n"}
+    images = Images("me/it")
+    spec_of(Terminal(tasks=str(harbor(tmp_path / "two", **definition))), images)
+    assert images.built[0][1].startswith("FROM me/it\n"), "a local image, not docker.io/me/it"
+
+
+@pytest.mark.parametrize("line", ["%setup\n touch /x", "%files\n ../../secret /x", "%files\n /etc/passwd /x"])
+def test_a_task_runs_nothing_on_the_host_and_reads_nothing_of_it(tmp_path: Path, line: str) -> None:
+    """On no engine: the definition is looked at before any sees it."""
+    (tmp_path / "secret").write_text("key")
+    definition = f"Bootstrap: docker\nFrom: me/it\n{line}\n"
+    folder = harbor(tmp_path / "one", environment__container_def=definition)
+    images = Images("me/it")
+    with pytest.raises(SpecError, match="definition file"):
+        spec_of(Terminal(tasks=str(folder)), images)
+    assert not images.built
+
+
+def test_the_environment_is_found_by_name(tmp_path: Path) -> None:
+    """With options as a command line gives them."""
+    found = load_environment(
+        "terminal", {"tasks": str(harbor(tmp_path / "one")), "pull": "yes", "substitute": "a=b,c=d"}
+    )
+    assert [item.id for item in found.items()] == ["one"]
+    with pytest.raises(SpecError, match="verify"):
+        load_environment("terminal", {"verify": "never"})
+    assert len(list(load_environment("terminal").items())) == 4
