@@ -405,6 +405,21 @@ def test_a_slot_released_as_it_was_waits_for_its_task_unless_others_need_it() ->
     run(work)
 
 
+def test_a_slot_that_was_kept_and_not_asked_for_again_is_made_new_in_the_end() -> None:
+    async def work() -> None:
+        clock = SkippingClock()
+        async with pool_of(PromisedRuntime(), idle_timeout_s=60) as pool:
+            await pool.release(await pool.acquire("mine"), reset_workspace=False)
+            await clock.skip(30)
+            assert pool.status().free == 1
+            await clock.skip(31)
+            await until(lambda: pool.status().free == 2)
+            await clock.skip(61)
+            await until(lambda: pool.status().containers == 0)
+
+    run(work)
+
+
 def test_where_slots_cannot_be_kept_apart_that_is_refused_unless_it_is_accepted() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(users=False)
