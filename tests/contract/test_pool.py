@@ -76,8 +76,6 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
 ) -> None:
     """What it was doing is not done a second time."""
     tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
 
     async def work() -> None:
         one: dict[str, Any] = {"slots_per_container": 2} if runtime.info.users else {}
@@ -87,9 +85,9 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
             capacity = pool.status().total_slots
             slots = [await pool.acquire(str(number)) for number in range(capacity)]
             doomed = slots[0].container
-            batch = asyncio.create_task(
-                pool.execute_batch([(s, "bash", {"command": "sleep 3; echo ok"}) for s in slots])
-            )
+            command = "mktemp /shared/XXXXXX; sleep 3; echo ok"
+            requests: Batch = [(slot, "bash", {"command": command}) for slot in slots]
+            batch = asyncio.create_task(pool.execute_batch(requests))
             await asyncio.sleep(1)
             await asyncio.to_thread(engine_command.remove, doomed)
             await until(lambda: pool.status().lost == 1)
@@ -174,6 +172,28 @@ def test_r19_a_profile_has_the_network_and_environment_that_it_says(runtime: hr.
             refused = await lease.tool("bash", {"command": "echo never"})
             assert not refused.success
             assert "network" in refused.error
+
+    run(work)
+
+
+def test_r15_w2_profiles_have_images_and_environments_of_their_own(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        configs = [
+            attrs.evolve(
+                make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, env={"WHO": name})).config,
+                name=name,
+            )
+            for name in ("left", "right")
+        ]
+        async with hr.PoolManager(runtime, hr.Profiles.of(*configs)) as pools:
+            slots = [await pools.acquire(profile=name) for name in ("right", "left")]
+            batch: Batch = [(slot, "bash", {"command": "echo $WHO"}) for slot in slots]
+            assert [result.stdout for result in await pools.execute_batch(batch)] == ["right\n", "left\n"]
+            spec = hr.ContainerSpec(image=base_image, env={"WHO": "item"})
+            async with pools.lease(spec=spec) as lease:
+                assert await shell(lease, "echo $WHO") == "item\n"
+            for slot in slots:
+                await pools.release(slot)
 
     run(work)
 
