@@ -45,12 +45,14 @@ def take_survey(container: Container) -> Survey:
     """
     mountinfo = _run(container, "cat /proc/self/mountinfo")
     roots = writable_roots(mountinfo, container.spec)
-    # find(1) names what is mounted on a directory although it does not enter it, and takes a device that is mounted on
-    # a file for that file.
-    mounted = {_target(line) for line in mountinfo.splitlines()} - set(map(os.fsencode, roots))
+    # find(1) names what is mounted on a directory though it does not enter it, takes a device that is mounted on a file
+    # for that file, and as busybox makes it, enters every file system that one of its roots is on.
+    foreign = {_target(line) for line in mountinfo.splitlines()} - set(map(os.fsencode, roots))
+    below = tuple(target + b"/" for target in foreign)
 
     def find(script: str) -> tuple[bytes, ...]:
-        return tuple(name for name in _names(_run(container, script, *roots)) if name not in mounted)
+        names = _names(_run(container, script, *roots))
+        return tuple(name for name in names if name not in foreign and not name.startswith(below))
 
     places, sticky = find(inside.FIND_PLACES), frozenset(find(inside.FIND_STICKY))
     return Survey(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.errors import PoolError, UnsupportedOptionError
 from hyperruntime.pool.sharing import UserKeeper
 from tests.contract.pools import containers, make_pool, run, shell
 
@@ -192,3 +192,20 @@ def test_what_a_spec_mounts_is_the_callers_and_no_reset_changes_it(
     assert {name: mode for name, mode in before.items() if name != "kept"} == {
         path.name: path.stat().st_mode for path in (tmp_path, *tmp_path.iterdir()) if path.name != "kept"
     }
+
+
+def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
+    runtime: hr.Runtime, busybox_image: str, base_image: str
+) -> None:
+    if busybox_image == base_image:
+        assert not runtime.info.users or runtime.name != "podman"
+        return
+
+    async def work() -> None:
+        async with make_pool(runtime, busybox_image, slots_per_container=1) as pool, pool.lease() as lease:
+            assert (await lease.exec(["pwd"])).stdout == b"/workspace\n"
+        if runtime.info.users:
+            with pytest.raises(PoolError, match="slots_per_container=1"):
+                await make_pool(runtime, busybox_image).start()
+
+    run(work)
