@@ -47,7 +47,8 @@ def take_survey(container: Container) -> Survey:
     roots = writable_roots(mountinfo, container.spec)
     # find(1) names what is mounted on a directory though it does not enter it, takes a device that is mounted on a file
     # for that file, and as busybox makes it, enters every file system that one of its roots is on.
-    foreign = {_target(line) for line in mountinfo.splitlines()} - set(map(os.fsencode, roots))
+    targets = {_target(line) for line in mountinfo.splitlines()}
+    foreign = targets - set(map(os.fsencode, roots))
     below = tuple(target + b"/" for target in foreign)
 
     def find(script: str) -> tuple[bytes, ...]:
@@ -59,7 +60,7 @@ def take_survey(container: Container) -> Survey:
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
         places=tuple(name for name in places if posixpath.dirname(name) not in set(places)),
         open_places=tuple(name for name in places if name not in sticky),
-        files=find(inside.FIND_FILES),
+        files=tuple(name for name in find(inside.FIND_FILES) if name not in targets),
         race_option=_run(container, inside.RACE_OPTION).decode().strip(),
     )
 

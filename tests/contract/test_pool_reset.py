@@ -194,18 +194,36 @@ def test_what_a_spec_mounts_is_the_callers_and_no_reset_changes_it(
     }
 
 
+def test_an_image_of_nothing_but_busybox_does_as_well(runtime: hr.Runtime, busybox_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, busybox_image) as pool:
+            leave = "id -u; touch .f /dev/shm/f; mkdir -p a/b; chmod 0 a; setsid sleep 1004 >/dev/null 2>&1 &"
+            async with pool.lease() as lease:
+                uid = (await lease.exec(["sh", "-c", leave])).check().stdout.decode().strip()
+            await pool.settle()
+            assert pool.status().quarantined == 0
+            async with pool.lease() as lease:
+                assert (await lease.exec(["ls", "-A", ".", "/dev/shm"])).stdout.decode().split() == [".:", "/dev/shm:"]
+                assert b"1004" not in (await lease.exec(["ps", "-o", "args"])).stdout
+                if runtime.info.users:
+                    assert (await lease.exec(["id", "-u"])).stdout.decode().strip() != uid
+
+    run(work)
+
+
 def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
-    runtime: hr.Runtime, busybox_image: str, base_image: str
+    runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if busybox_image == base_image:
-        assert not runtime.info.users or runtime.name != "podman"
-        return
+    monkeypatch.setattr("hyperruntime.pool.inside.REMOVE_OWN", "true")
 
     async def work() -> None:
-        async with make_pool(runtime, busybox_image, slots_per_container=1) as pool, pool.lease() as lease:
+        async with make_pool(runtime, base_image, slots_per_container=1) as pool, pool.lease() as lease:
             assert (await lease.exec(["pwd"])).stdout == b"/workspace\n"
         if runtime.info.users:
-            with pytest.raises(PoolError, match="slots_per_container=1"):
-                await make_pool(runtime, busybox_image).start()
+            with pytest.raises(PoolError, match="could not be made new: file /"):
+                await make_pool(runtime, base_image).start()
+            monkeypatch.setattr("hyperruntime.pool.inside.FIND_PLACES", "exec find-that-is-missing")
+            with pytest.raises(PoolError, match="use an image with find.*slots_per_container=1"):
+                await make_pool(runtime, base_image).start()
 
     run(work)
