@@ -223,7 +223,7 @@ def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
             with pytest.raises(PoolError, match="could not be made new: file /"):
                 await make_pool(runtime, base_image).start()
             monkeypatch.setattr("hyperruntime.pool.inside.FIND_PLACES", "exec find-that-is-missing")
-            with pytest.raises(PoolError, match="use an image with find.*slots_per_container=1"):
+            with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):
                 await make_pool(runtime, base_image).start()
 
     run(work)
