@@ -41,6 +41,21 @@ def known_environments() -> tuple[KnownEnvironment, ...]:
     return tuple(KnownEnvironment(name=name, package=found[name].source) for name in sorted(found))
 
 
+def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
+    """Return an installed environment's description in a line, and its options with their defaults as text.
+
+    Raises:
+        SpecError: there is none of this name.
+        DriverLoadError: its code is broken.
+    """
+    made = load_environment_class(name)
+    with blaming(ENVIRONMENTS, name):
+        given = inspect.signature(made).parameters
+        required = inspect.Parameter.empty
+        options = {key: "required" if one.default is required else str(one.default) for key, one in given.items()}
+        return (inspect.getdoc(made) or "").partition("\n")[0], options
+
+
 def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:
     """Make an environment.
 
