@@ -5,12 +5,13 @@ Imports registry and loading. An environment's code is loaded when it is asked f
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
 import attrs
 
-from hyperruntime.registry import ENVIRONMENTS, load_environment_class, plugins
+from hyperruntime.registry import ENVIRONMENTS, blaming, load_environment_class, plugins
 from hyperruntime.rollout.environment import Environment
 from hyperruntime.rollout.loading import Kind, load_named
 
