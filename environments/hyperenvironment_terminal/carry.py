@@ -7,6 +7,7 @@ path that leads through a link.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import BinaryIO, cast
 
 import attrs
 
-from hyperenvironment_terminal.changes import plan_changes
+from hyperenvironment_terminal.changes import Plan, plan_changes
 from hyperenvironment_terminal.listing import Entry, Listing, Runs, list_files
 from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
 from hyperruntime.errors import TransferError
@@ -73,7 +74,7 @@ async def carry(
         raise StateError(str(error)) from error
     shown = await judge.exec(["printenv", "PATH"], workdir="/", output_limit_bytes=65536)
     search = shown.stdout.decode(errors="replace").strip().split(":")
-    plan = plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
+    plan = await asyncio.to_thread(_plan, pristine, listing, search, workdir, scripted)
     total = sum(listing[path].size for path in plan.files)
     if total > limit_bytes:
         raise StateError(f"the agent's files are {total} bytes, and {limit_bytes} are taken over at most")
@@ -87,6 +88,10 @@ async def carry(
         withheld=tuple(path.decode(errors="replace") for path in plan.withheld[:100]),
         withheld_count=len(plan.withheld),
     )
+
+
+def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, scripted: bool) -> Plan:
+    return plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
 
 
 async def _remove(judge: Runs, paths: Iterable[bytes]) -> None:
@@ -119,23 +124,32 @@ def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
 
 
 async def _contents(agent: Runs, batch: Sequence[bytes], listing: Listing) -> bytes:
-    """Return an archive of files, their content from the agent's container, everything else from the list."""
+    """Return an archive of files that are in the agent's container."""
     wanted = {path[1:]: listing[path] for path in batch}
     room = sum(entry.size for entry in wanted.values()) + (_MAX_NAME + 4096) * len(wanted) + 65536
     names = b"".join(name + b"\0" for name in wanted)
     result = await agent.exec(_READ, input=names, workdir="/", output_limit_bytes=room)
     if result.exit_code != 0 or result.truncated:
         raise StateError("files of the agent's container could not be read")
+    return await asyncio.to_thread(_repack, result.stdout, wanted)
+
+
+def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
+    """Write an archive anew: content from it, everything else from the list.
+
+    Raises:
+        StateError: it does not hold exactly what is wanted.
+    """
     buffer = io.BytesIO()
-    reader = TarReader(cast(BinaryIO, io.BytesIO(result.stdout)))
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+    reader = TarReader(cast(BinaryIO, io.BytesIO(archive)))
+    with _new_archive(buffer) as made:
         try:
             for member in reader:
                 entry = wanted.pop(member.name, None)
                 if entry is None or member.kind != "file" or member.extents is not None:
                     raise StateError(f"the agent's container gave {member.name!r}, which was not asked for")
                 content = b"".join(bytes(chunk) for chunk in reader.data())
-                archive.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
+                made.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
         except TransferError as error:
             raise StateError(str(error)) from error
     if wanted:
@@ -143,10 +157,14 @@ async def _contents(agent: Runs, batch: Sequence[bytes], listing: Listing) -> by
     return buffer.getvalue()
 
 
+def _new_archive(buffer: BinaryIO) -> tarfile.TarFile:
+    return tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape")
+
+
 def _members(paths: Iterable[bytes], listing: Listing) -> bytes:
     buffer = io.BytesIO()
     found = list(paths)
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+    with _new_archive(buffer) as archive:
         for path in found:
             archive.addfile(_header(path, listing[path], 0))
     return buffer.getvalue() if found else b""

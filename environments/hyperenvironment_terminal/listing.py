@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -111,4 +112,4 @@ async def list_files(place: Runs, leave_out: Iterable[str]) -> dict[bytes, Entry
     if result.exit_code != 0 or result.truncated:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
         raise TransferError(f"the files of a container could not be listed: {why[0]}")
-    return parse_listing(result.stdout)
+    return await asyncio.to_thread(parse_listing, result.stdout)
