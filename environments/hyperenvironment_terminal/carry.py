@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, cast
@@ -16,10 +17,13 @@ from typing import BinaryIO, cast
 import attrs
 
 from hyperenvironment_terminal.changes import Plan, plan_changes
-from hyperenvironment_terminal.listing import Entry, Listing, Runs, list_files
+from hyperenvironment_terminal.listing import Entry, Listing, list_files
 from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
 from hyperruntime.errors import TransferError
+from hyperruntime.owner import owned_directory
+from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
+from hyperruntime.tarball import ExtractLimits
 from hyperruntime.tarstream import TarReader
 
 _BATCH_BYTES = 16 * 1024**2
@@ -50,7 +54,7 @@ class Carried:
 
 
 async def carry(
-    agent: Runs, judge: Runs, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
+    agent: Lease, judge: Lease, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
 ) -> Carried:
     """Make a fresh container hold what an agent did to another of the same image.
 
@@ -80,7 +84,11 @@ async def carry(
         raise StateError(f"the agent's files are {total} bytes, and {limit_bytes} are taken over at most")
     await _remove(judge, plan.remove)
     await _write(judge, _members(plan.directories, listing))
-    for batch in _batches(plan.files, listing):
+    for path in plan.files:
+        if listing[path].size > _BATCH_BYTES:
+            await _carry_large(agent, judge, path, listing[path])
+    small = [path for path in plan.files if listing[path].size <= _BATCH_BYTES]
+    for batch in _batches(small, listing):
         await _write(judge, await _contents(agent, batch, listing))
     await _write(judge, _members(plan.links, listing))
     return Carried(
@@ -94,12 +102,12 @@ def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, 
     return plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
 
 
-async def _remove(judge: Runs, paths: Iterable[bytes]) -> None:
+async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
     if names := b"".join(path + b"\0" for path in paths):
         _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "cleared")
 
 
-async def _write(judge: Runs, archive: bytes) -> None:
+async def _write(judge: Lease, archive: bytes) -> None:
     if archive:
         _check(await judge.exec(_WRITE, input=archive, workdir="/"), "written")
 
@@ -108,6 +116,24 @@ def _check(result: ExecResult, what: str) -> None:
     if result.exit_code != 0:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
         raise TransferError(f"files of the container that judges could not be {what}: {why[0]}")
+
+
+async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) -> None:
+    """Bring one file over by way of the disk."""
+    name = os.fsdecode(path)
+    with owned_directory() as directory:
+        copy = os.path.join(directory, "file")
+        try:
+            limits = ExtractLimits(max_bytes=entry.size + 1, max_members=2)
+            await agent.get(name, copy, limits=limits)
+        except TransferError as error:
+            raise StateError(str(error)) from error
+        if os.path.islink(copy) or not os.path.isfile(copy):
+            raise StateError(f"the agent's container gave something else than the file {name!r}")
+        await judge.put(copy, name)
+    owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
+    for args in (["chown", owner], ["chmod", mode], ["touch", "--date", f"@{entry.mtime.decode()}"]):
+        _check(await judge.exec([*args, "--", name], workdir="/"), "written")
 
 
 def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
@@ -123,7 +149,7 @@ def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
         yield batch
 
 
-async def _contents(agent: Runs, batch: Sequence[bytes], listing: Listing) -> bytes:
+async def _contents(agent: Lease, batch: Sequence[bytes], listing: Listing) -> bytes:
     """Return an archive of files that are in the agent's container."""
     wanted = {path[1:]: listing[path] for path in batch}
     room = sum(entry.size for entry in wanted.values()) + (_MAX_NAME + 4096) * len(wanted) + 65536
