@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_r2_r7_r9_an_agent_loop_works_through_the_two_faces(runtime: hr.Runtime,
     async def work() -> None:
         async with make_pool(runtime, base_image) as pool, pool.lease("task") as lease:
             tools = SlotTools(lease.tool)
-            calls = [
+            calls: list[tuple[str, dict[str, Any]]] = [
                 ("terminal", {"command": "mkdir -p src; cd src; pwd"}),
                 ("write_file", {"path": "src/a b.py", "content": "x = 1\n"}),
                 ("edit_file", {"path": "src/a b.py", "old": "1", "new": "2"}),
