@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "preflight": ("rollout_preflight", "preflight", "Check that a model's server gives what rollouts record."),
     "environments": ("rollout_environments", "environments", "List the installed environments and their options."),
     "export": ("rollout_export", "export", "Write what a run scored as training data."),
+    "submit": ("rollout_submit", "submit", "Hand a run's groups to a trainer."),
     "train": ("rollout_train", "train", "Let a policy learn from rollouts in slots."),
 }
 
