@@ -239,7 +239,6 @@ class SlotToolBackend:
             raise PoolError("this backend is not started; await its start() first")
         return self._pools
 
-
     def _check_profile(self, name: str) -> None:
         if name not in self.profiles.configs:
             raise SpecError("profile", name, unknown_name("profile", name, self.profiles.configs))
@@ -276,4 +275,3 @@ def uses_sandbox(backend: ToolBackend | None) -> bool:
 
 def _lease(slot: BackendSlot | Slot) -> Slot:
     return slot.lease if isinstance(slot, BackendSlot) else slot
-
