@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -113,25 +113,30 @@ class HyperEnvironment:
             input=data,
             output_limit_bytes=self._limit_bytes,
         )
+        try:
+            return _answer(self._finish(work), seconds)
+        except WorkdirNotFoundError as error:
+            return {"output": f"{error}\n", "returncode": NOT_RUN_CODE}
+
+    def _finish(self, work: Coroutine[Any, Any, ExecResult]) -> ExecResult | None:
+        """Return how a command ended; None where it was interrupted, once it has ended."""
         call = Interruptible[ExecResult]()
         with self._lock:
             if not self._open:
                 work.close()
                 raise PoolError("this environment was cleaned up; make another one")
             self._calls.add(call)
-        future = self._pool.submit(call.run(work))
         try:
+            future = self._pool.submit(call.run(work))
             try:
-                result = future.result()
+                return future.result()
             except KeyboardInterrupt:
                 call.interrupt()
-                result = future.result()
-        except WorkdirNotFoundError as error:
-            return {"output": f"{error}\n", "returncode": NOT_RUN_CODE}
+                return future.result()
         finally:
+            work.close()  # it never began, where the pool is gone
             with self._lock:
                 self._calls.discard(call)
-        return _answer(result, seconds)
 
     def interrupt(self) -> int:
         """End what runs; return how many commands that were. Theirs is 130."""

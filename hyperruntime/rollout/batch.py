@@ -124,14 +124,14 @@ async def run_batch(
 
         async def settle(row: Row) -> None:
             line = await _line(row, attend, options.attempts)
-            await journal.add(json_line(line))
+            await asyncio.shield(journal.add(json_line(line)))
             new[row.id] = line["status"]
             on_settled(line)
 
         try:
             await _each(todo, settle, options.parallel)
         finally:
-            journal.close()
+            await journal.close()
     states = [*new.values(), *(line["status"] for line in known.values())]
     return BatchSummary(
         rows=len(rows),
