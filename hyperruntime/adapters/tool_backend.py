@@ -6,85 +6,80 @@ may not do (a stale handle, a second release, another's slot) the pool refuses.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
+from hyperruntime.adapters.backend_pools import (
+    OpensPools,
+    Pools,
+    choose_profiles,
+    open_pools,
+    pool_facts,
+    profile_facts,
+)
 from hyperruntime.adapters.slots import BackendSlot, SlotState
 from hyperruntime.errors import PoolError, SpecError, unknown_name
+from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.profiles import Profiles
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
-
-DEFAULT_TIMEOUT_S = 300.0
+from hyperruntime.pool.tools import artifact
 
 Request = tuple[BackendSlot | Slot, str, Mapping[str, Any]]
 
-
-class Pools(Protocol):
-    """Named pools, as :class:`~hyperruntime.pool.manager.PoolManager` has them."""
-
-    async def start(self, profiles: Sequence[str] | None = None) -> None:
-        """Start pools: these, or only what is needed from the beginning."""
-        ...
-
-    async def stop(self) -> None:
-        """End everything."""
-        ...
-
-    async def acquire(self, task_id: str = "", *, profile: str | None = None) -> Slot:
-        """Return a lease."""
-        ...
-
-    async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """End a lease."""
-        ...
-
-    async def execute_batch(
-        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
-    ) -> list[ExecutionResult]:
-        """Return results in the order of the requests."""
-        ...
-
-    def get_status(self) -> Mapping[str, Any]:
-        """Return what the pools hold, as JSON values."""
-        ...
-
-    def list_profiles(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return every profile as JSON values."""
-        ...
+MODES = ("default", "slots")
 
 
 class SlotToolBackend:
     """Slots of named pools, in the words of a tool backend. Belongs to one event loop.
 
     Attributes:
-        default_timeout_s: of a request, where none is given.
-        default_profile: which slots are acquired, where none is named.
+        profiles: the pools' configurations.
     """
 
-    def __init__(
-        self,
-        open_pools: Callable[[], Awaitable[Pools]],
-        *,
-        default_profile: str = "default",
-        default_timeout_s: float | None = DEFAULT_TIMEOUT_S,
-    ) -> None:
-        """Note how the pools are made; nothing is started yet.
+    def __init__(self, profiles: Profiles, open_pools: OpensPools) -> None:
+        """Note how the pools are made; nothing is started yet. See :meth:`with_profiles`.
 
         Args:
-            open_pools: makes the pools, once for each ``start``; what it opened, their ``stop`` ends.
-            default_profile: see above.
-            default_timeout_s: see above.
+            profiles: see above.
+            open_pools: opens them, once for each ``start``; leaving what it returns ends everything.
         """
-        self._open = open_pools
+        self.profiles, self._open_pools = profiles, open_pools
         self._pools: Pools | None = None
-        self.default_profile = default_profile
-        self._default_timeout_s = default_timeout_s
+        self._open = AsyncExitStack()
         self._held: dict[Slot, BackendSlot] = {}
+
+    @classmethod
+    def with_profiles(
+        cls,
+        app_name: str = "hyperruntime",
+        profiles: Mapping[str, PoolConfig | Mapping[str, Any]] | None = None,
+        default_profile: str | None = None,
+        profiles_file: str | os.PathLike[str] | None = None,
+        *,
+        runtime: str | None = None,
+    ) -> SlotToolBackend:
+        """Return a backend of the profiles that are given, of a file's, or of the environment's, in this order.
+
+        Args:
+            app_name: put in the labels of every container; it is no name by which another process could find them.
+            profiles: by name; tables have the keys of a profiles file.
+            default_profile: which slots are acquired where none is named; None is what the profiles say.
+            profiles_file: TOML or YAML.
+            runtime: the engine's name; None is ``HYPERRUNTIME_RUNTIME``, else the first that works.
+
+        Raises:
+            SpecError: a profile is malformed, or a key of it unknown.
+        """
+        chosen = choose_profiles(profiles, profiles_file, default_profile)
+        return cls(chosen, lambda: open_pools(chosen, runtime, app_name))
 
     @property
     def default_timeout_s(self) -> float | None:
         """Seconds that a request may take, where none are given."""
-        return self._default_timeout_s
+        return self.profiles.configs[self.profiles.default].tools.default_timeout_s
 
     @property
     def started(self) -> bool:
@@ -92,28 +87,25 @@ class SlotToolBackend:
         return self._pools is not None
 
     async def start(self, profiles_to_start: Sequence[str] | None = None) -> None:
-        """Make the pools; the named ones are warm when this returns, the others start with their first slot.
+        """Make the pools; the named ones, or the default one, are warm then, the others start with their first slot.
 
         Raises:
             HyperRuntimeError: they cannot be started; nothing is left of them then.
         """
         if self._pools is not None:
             return
-        pools = await self._open()
-        try:
-            for name in profiles_to_start or ():
-                _check_profile(name, pools.list_profiles())
-            await pools.start(profiles_to_start or [self.default_profile])
-        except BaseException:
-            await pools.stop()
-            raise
-        self._pools = pools
+        names = tuple(profiles_to_start or (self.profiles.default,))
+        for name in names:
+            self._check_profile(name)
+        async with AsyncExitStack() as stack:
+            pools = await stack.enter_async_context(self._open_pools())
+            await pools.start(*names)
+            self._open, self._pools = stack.pop_all(), pools
 
     async def stop(self, *, purge: bool = False) -> None:
         """End every container, with what runs in it; nothing is kept in either case, so ``purge`` adds nothing."""
-        pools, self._pools = self._pools, None
-        if pools is not None:
-            await pools.stop()
+        self._pools = None
+        await self._open.aclose()
         for slot in self._held.values():
             slot.ended = SlotState.AVAILABLE
         self._held.clear()
@@ -126,9 +118,8 @@ class SlotToolBackend:
             SpecError: there is no such profile.
         """
         pools = self._need()
-        name = profile or self.default_profile
-        _check_profile(name, pools.list_profiles())
-        lease = await pools.acquire(trajectory_id or "", profile=name)
+        self._check_profile(profile or self.profiles.default)
+        lease = await pools.acquire(trajectory_id, profile or self.profiles.default)
         slot = self._held[lease] = BackendSlot(lease=lease)
         return slot
 
@@ -170,7 +161,7 @@ class SlotToolBackend:
             slot.running += 1
         try:
             plain = [(_lease(slot), tool, args) for slot, tool, args in requests]
-            return await pools.execute_batch(plain, timeout_s=timeout_s or self.default_timeout_s)
+            return await pools.execute_batch(plain, timeout_s=timeout_s)
         finally:
             for slot in held:
                 slot.running -= 1
@@ -185,8 +176,11 @@ class SlotToolBackend:
         include_sha256: bool = False,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return a file of the workspace: ``success``, ``error``, ``content``, ``encoding``, ``truncated``, ..."""
-        args = {"path": path, "encoding": encoding, "max_bytes": max_bytes, "include_sha256": include_sha256}
+        """Return a file of the workspace, in the schema of :func:`~hyperruntime.pool.tools.artifact`.
+
+        ``sha256`` is of the whole file and always there, so ``include_sha256`` adds nothing.
+        """
+        args = {"path": path, "encoding": encoding, "max_bytes": max_bytes}
         return await self._artifact(slot, "read_artifact", args, timeout_s)
 
     async def list_artifacts(
@@ -198,7 +192,7 @@ class SlotToolBackend:
         max_entries: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return what a directory of the workspace holds: ``success``, ``error``, ``entries``, ``truncated``."""
+        """Return what a directory of the workspace holds, in the same schema: ``entries``."""
         args = {"path": path, "recursive": recursive, "max_entries": max_entries}
         return await self._artifact(slot, "list_artifacts", args, timeout_s)
 
@@ -212,29 +206,42 @@ class SlotToolBackend:
         max_entries: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return a path of the workspace as one archive: ``success``, ``error``, ``content`` (base64), ``format``."""
-        args = {"path": path, "format": archive_format, "max_bytes": max_bytes, "max_entries": max_entries}
+        """Return a path of the workspace as one archive, in the same schema: ``content`` (base64), ``format``."""
+        form = "tar.gz" if archive_format == "tgz" else archive_format
+        args = {"path": path, "format": form, "max_bytes": max_bytes, "max_entries": max_entries}
         return await self._artifact(slot, "archive_artifacts", args, timeout_s)
 
     def get_status(self) -> dict[str, Any]:
-        """Return how many containers and slots there are, and of several profiles each one's."""
-        return dict(self._need().get_status())
+        """Return how many containers and slots there are; of several profiles, of each that was started."""
+        pools = {name: pool_facts(status) for name, status in self._need().status().items()}
+        if len(self.profiles.configs) == 1:
+            return pools.get(self.profiles.default) or pool_facts(None)
+        return {
+            "profiles": list(self.profiles.configs),
+            "active_pools": list(pools),
+            "default_profile": self.profiles.default,
+            "pools": pools,
+        }
 
     def list_profiles(self) -> dict[str, dict[str, Any]]:
-        """Return every profile by name, as JSON values."""
-        return {name: dict(values) for name, values in self._need().list_profiles().items()}
+        """Return every profile by name, as JSON values; what its environment holds is not told."""
+        return {name: profile_facts(config) for name, config in self.profiles.configs.items()}
 
     async def _artifact(
         self, slot: BackendSlot | Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None
     ) -> dict[str, Any]:
         given = {name: value for name, value in args.items() if value is not None}
         (result,) = await self.execute_batch([(slot, tool, given)], timeout_s=timeout_s)
-        return {**result.metadata, "success": result.success, "error": result.error}
+        return artifact(result)
 
     def _need(self) -> Pools:
         if self._pools is None:
             raise PoolError("this backend is not started; await its start() first")
         return self._pools
+
+    def _check_profile(self, name: str) -> None:
+        if name not in self.profiles.configs:
+            raise SpecError("profile", name, unknown_name("profile", name, self.profiles.configs))
 
 
 class ToolBackend(Protocol):
@@ -246,6 +253,21 @@ class ToolBackend(Protocol):
         ...
 
 
+def create_tool_backend(mode: str = "default", **options: Any) -> SlotToolBackend | None:  # noqa: ANN401
+    """Return the backend that a mode means: None for ``default``, and for ``slots`` one that is not started yet.
+
+    Args:
+        mode: one of these two.
+        options: as of :meth:`SlotToolBackend.with_profiles`.
+
+    Raises:
+        SpecError: there is no such mode, or the profiles are malformed.
+    """
+    if mode not in MODES:
+        raise SpecError("mode", mode, unknown_name("tool backend", mode, MODES))
+    return None if mode == "default" else SlotToolBackend.with_profiles(**options)
+
+
 def uses_sandbox(backend: ToolBackend | None) -> bool:
     """Tell whether tool calls go to slots: a backend was chosen, and it is started."""
     return backend is not None and backend.started
@@ -253,8 +275,3 @@ def uses_sandbox(backend: ToolBackend | None) -> bool:
 
 def _lease(slot: BackendSlot | Slot) -> Slot:
     return slot.lease if isinstance(slot, BackendSlot) else slot
-
-
-def _check_profile(name: str, known: Mapping[str, object]) -> None:
-    if name not in known:
-        raise SpecError("profile", name, unknown_name("profile", name, known))

@@ -30,6 +30,7 @@ from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.line import WaitingLine
 from hyperruntime.pool.members import Cell, CellState, Member
 from hyperruntime.pool.place import Place
+from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.sharing import make_keeper
 from hyperruntime.pool.slot import Slot
@@ -190,15 +191,23 @@ class SlotPool:
         return Lease(self, slot)
 
     async def execute(
-        self, slot: Slot, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+        self,
+        slot: Slot,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
-        """Call a tool in a slot; calls in one slot run one after another, in the order they came.
+        """Call a tool in a slot, by the config's policy or this call's own.
+
+        Calls in one slot run one after another, in the order they came.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: its container ended.
         """
-        return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, self.config.tools))
+        return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, policy or self.config.tools))
 
     async def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None

@@ -10,24 +10,23 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-from filelock import FileLock, Timeout
 
-from hyperruntime.errors import HyperRuntimeError, RunLockedError, SpecError
+from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.storage import append_line, json_line, make_directory, storage_errors, write_atomic
+from hyperruntime.loop.lock import RunLock
+from hyperruntime.loop.storage import json_line, make_directory, write_atomic
 from hyperruntime.rollout.prompts import Row
+from hyperruntime.rollout.rundir import Journal
 
 log = get_logger(__name__)
 
 RESULTS = "results.jsonl"
 DONE, FAILED = "done", "failed"
-_LOCK = ".lock"
 _ERROR_CHARACTERS = 2000
 
 Attend = Callable[[Row], Awaitable[Mapping[str, Any]]]
@@ -115,21 +114,24 @@ async def run_batch(
     """
     started = time.monotonic()
     make_directory(output)
-    with _owned(output):
+    with RunLock(output) as lock:
+        _cancel_when_lost(lock)
         path = output / RESULTS
         known = _settled(rows, path, retry_failed=options.retry_failed)
         todo = [row for row in rows if row.id not in known]
         new: dict[str, str] = {}
-        writing = asyncio.Lock()
+        journal = Journal(path)
 
         async def settle(row: Row) -> None:
             line = await _line(row, attend, options.attempts)
-            async with writing:
-                await asyncio.to_thread(append_line, path, line)
+            await asyncio.shield(journal.add(json_line(line)))
             new[row.id] = line["status"]
             on_settled(line)
 
-        await _each(todo, settle, options.parallel)
+        try:
+            await _each(todo, settle, options.parallel)
+        finally:
+            await journal.close()
     states = [*new.values(), *(line["status"] for line in known.values())]
     return BatchSummary(
         rows=len(rows),
@@ -138,6 +140,17 @@ async def run_batch(
         skipped=len(known),
         duration_s=time.monotonic() - started,
     )
+
+
+def _cancel_when_lost(lock: RunLock) -> None:
+    """End the batch when another process takes its directory over."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+    def cancel() -> None:
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    lock.on_lost(cancel)
 
 
 async def _each(rows: Sequence[Row], settle: Callable[[Row], Awaitable[None]], parallel: int) -> None:
@@ -186,20 +199,3 @@ def _settled(rows: Iterable[Row], path: Path, *, retry_failed: bool) -> dict[str
             allowed = f"the id of the row that {path} has a result of, which differs; use another directory or id"
             raise SpecError("id", row.id, allowed)
     return known
-
-
-@contextmanager
-def _owned(output: Path) -> Iterator[None]:
-    """Keep other processes from working on a directory."""
-    lock = FileLock(output / _LOCK)
-    with storage_errors(output / _LOCK):
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RunLockedError(
-                f"another process works on {str(output)!r}; wait for it, or choose another --output-dir"
-            ) from None
-    try:
-        yield
-    finally:
-        lock.release()

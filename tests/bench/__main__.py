@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
-from tests.bench import execs, gateway, generations
+from tests.bench import execs, gateway, generations, slots
 from tests.bench.measure import Row, machine
 
 DOCUMENT = Path("docs/benchmarks.md")
@@ -27,20 +28,21 @@ def main() -> int:
     parser.add_argument("--runtime", default="podman", help="the engine")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the document from such files")
-    parser.add_argument("--only", choices=["execs", "generations", "gateway"], help="one part")
+    parser.add_argument("--only", choices=["execs", "generations", "gateway", "slots"], help="one part")
+    parser.add_argument("--cycles", type=int, default=10_000, help="acquires and releases of slots")
     options = parser.parse_args()
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
         DOCUMENT.write_text(HEAD + overview(reports) + "".join(document(report) for report in reports))
         return 0
-    report = measure(options.runtime, options.only)
+    report = measure(options.runtime, options.only, options.cycles)
     print(document(report))
     if options.json:
         Path(options.json).write_text(json.dumps(report))
     return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
 
 
-def measure(name: str, only: str | None) -> dict[str, Any]:
+def measure(name: str, only: str | None, cycles: int) -> dict[str, Any]:
     rows: list[Row] = []
     with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
@@ -51,8 +53,9 @@ def measure(name: str, only: str | None) -> dict[str, Any]:
         if only in (None, "generations") and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]
         parts += [gateway.gateway_rows] if only in (None, "gateway") and name == "podman" else []
+        parts += slot_parts(cycles if runtime.info.users else cycles // 50) if only in (None, "slots") else []
         for part in parts:
-            print(f"measuring {part.__name__} on {name} ...", file=sys.stderr, flush=True)
+            print(f"measuring {getattr(part, '__name__', 'cycles')} on {name} ...", file=sys.stderr, flush=True)
             rows += part(runtime, image)
         info = runtime.info
     kind = "rootless" if info.rootless else "root"
@@ -63,6 +66,12 @@ def measure(name: str, only: str | None) -> dict[str, Any]:
         "machine": machine(),
         "rows": [attrs.asdict(row) for row in rows],
     }
+
+
+def slot_parts(cycles: int) -> list[Any]:
+    """Return what is measured of slots; where a reset is a new container, cycles are few."""
+    single = [slots.sleep_rows, slots.throughput_rows, slots.lease_rows, slots.loss_rows, slots.owner_rows]
+    return [*single, functools.partial(slots.cycle_rows, cycles=cycles)]
 
 
 def overview(reports: list[dict[str, Any]]) -> str:

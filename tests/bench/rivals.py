@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
+import psutil
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
@@ -61,6 +63,20 @@ def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
     if runtime.name == "apptainer":
         return "apptainer exec", ["apptainer", "exec", *_APPTAINER, _unpacked(runtime, image), "true"]
     return "bwrap", list(_BWRAP)
+
+
+def kill_container(runtime: Runtime, name: str) -> None:
+    """Kill a container with SIGKILL, past us."""
+    if runtime.name == "podman":
+        run_quiet(*_podman(runtime), "kill", "--signal", "KILL", name)
+    elif runtime.name == "docker":
+        run_quiet("docker", "kill", "--signal", "KILL", name)
+    else:
+        ours = os.getpid()
+        named = [p for p in psutil.process_iter(["cmdline"]) if any(name in word for word in p.info["cmdline"] or ())]
+        for process in [p for p in named if p.pid != ours]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 _APPTAINER = ("--userns", "--pid", "--containall")

@@ -6,16 +6,23 @@ import asyncio
 import inspect
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+import hyperruntime as hr
+from hyperruntime.adapters.backend_pools import Pools
 from hyperruntime.adapters.slots import BackendSlot, SlotState
-from hyperruntime.adapters.tool_backend import Pools, SlotToolBackend, uses_sandbox
+from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
 from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, StaleLeaseError
+from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.profiles import Profiles
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.status import PoolStatus
 
 
 class KnownBackend(Protocol):
@@ -70,27 +77,25 @@ class FakePools:
     """Pools without containers: what was asked of them is there to be looked at."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        self.broken, self.stopped, self.started = broken, False, []  # type: ignore[var-annotated]
+        self.broken, self.ended = broken, 0
+        self.started: list[str] = []
         self.numbers = itertools.count()
         self.live: set[Slot] = set()
         self.released: list[tuple[Slot, bool]] = []
         self.seen: list[tuple[Slot, str, Mapping[str, Any]]] = []
         self.timeouts: list[float | None] = []
-        self.during: Any = lambda: None
+        self.during: Callable[[], object] = lambda: None
 
-    async def start(self, profiles: Sequence[str] | None = None) -> None:
+    async def start(self, *profiles: str) -> None:
         if self.broken:
             raise EngineUnavailableError("fake", "it is broken")
-        self.started = list(profiles or ())
+        self.started += profiles
 
-    async def stop(self) -> None:
-        self.stopped = True
-
-    async def acquire(self, task_id: str = "", *, profile: str | None = None) -> Slot:
+    async def acquire(self, task_id: str | None = None, profile: str | None = None) -> Slot:
         slot = Slot(
             slot_id=f"{profile}-{next(self.numbers)}",
             generation=0,
-            task_id=task_id,
+            task_id=task_id or "made-up",
             profile=profile or "",
             workspace="/workspace",
             container="box",
@@ -111,22 +116,26 @@ class FakePools:
         self.seen += requests
         self.during()
         return [
-            ExecutionResult(success=True, output=tool, slot_id=slot.slot_id, metadata={"returncode": 0, **args})
+            ExecutionResult(success=True, output=tool, slot_id=slot.slot_id, metadata={"returncode": 0})
             for slot, tool, args in requests
         ]
 
-    def get_status(self) -> Mapping[str, Any]:
-        return {"sandboxes": 1}
-
-    def list_profiles(self) -> Mapping[str, Mapping[str, Any]]:
-        return {"default": {"image": "a"}, "big": {"image": "b"}}
+    def status(self) -> Mapping[str, PoolStatus]:
+        return {name: PoolStatus(name=name, state="open", containers=2, total_slots=20) for name in self.started}
 
 
-def backend(pools: FakePools, **options: Any) -> SlotToolBackend:
-    async def make() -> Pools:
-        return pools
+def backend(pools: FakePools, *names: str) -> SlotToolBackend:
+    spec = hr.ContainerSpec(image="a", env={"KEY": "secret"})
+    profiles = Profiles.of(*(PoolConfig(name=name, spec=spec) for name in names or ("default",)))
 
-    return SlotToolBackend(make, **options)
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Pools]:
+        try:
+            yield pools
+        finally:
+            pools.ended += 1
+
+    return SlotToolBackend(profiles, opened)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -193,7 +202,7 @@ def test_a_backend_that_cannot_start_is_not_started_and_leaves_nothing() -> None
         made = backend(pools)
         with pytest.raises(EngineUnavailableError):
             await made.start()
-        assert pools.stopped
+        assert pools.ended == 1
         assert not uses_sandbox(made)
 
     asyncio.run(go())
@@ -210,25 +219,83 @@ def test_nothing_can_be_asked_of_a_backend_that_is_not_started() -> None:
     asyncio.run(go())
 
 
-def test_profiles_are_named_or_the_default_one_is_meant() -> None:
+def test_a_backend_may_be_started_again_and_stopped_twice() -> None:
     async def go() -> None:
         pools = FakePools()
-        made = backend(pools, default_profile="big")
-        await made.start(["default", "big"])
-        assert pools.started == ["default", "big"]
-        slots = [await made.acquire("a"), await made.acquire("b", "default")]
-        assert [slot.lease.profile for slot in slots] == ["big", "default"]
-        with pytest.raises(SpecError, match="did you mean 'big'"):
-            await made.acquire("c", "bgi")
-        assert set(made.list_profiles()) == {"default", "big"}
+        made = backend(pools)
+        for _ in range(2):
+            await made.start()
+            await made.start()
+            slot = await made.acquire()
+            await made.stop(purge=True)
+            await made.stop()
+            assert slot.state is SlotState.AVAILABLE
+        assert pools.started == ["default", "default"]
+        assert pools.ended == 2
 
     asyncio.run(go())
+
+
+def test_profiles_are_named_or_the_default_one_is_meant() -> None:
+    """R15: which profile a slot is of is the slot's own, not a matter of its number."""
+
+    async def go() -> None:
+        pools = FakePools()
+        made = backend(pools, "big", "small")
+        await made.start(["small", "big"])
+        assert pools.started == ["small", "big"]
+        slots = [await made.acquire("a"), await made.acquire("b", "small")]
+        assert [slot.lease.profile for slot in slots] == ["big", "small"]
+        with pytest.raises(SpecError, match="did you mean 'big'"):
+            await made.acquire("c", "bgi")
+
+    asyncio.run(go())
+
+
+def test_the_status_has_the_numbers_that_programs_read() -> None:
+    async def go() -> None:
+        one, several = backend(FakePools()), backend(FakePools(), "big", "small")
+        await one.start()
+        await several.start(["small"])
+        known = {"sandboxes", "healthy_sandboxes", "max_sandboxes", "total_slots", "available_slots"}
+        assert known | {"slots_per_sandbox"} <= set(one.get_status())
+        assert one.get_status()["total_slots"] == 20
+        status = several.get_status()
+        assert (status["profiles"], status["active_pools"]) == (["big", "small"], ["small"])
+        assert (status["default_profile"], set(status["pools"])) == ("big", {"small"})
+        assert known <= set(status["pools"]["small"])
+        assert "secret" not in json.dumps([several.list_profiles(), status])
+        assert several.list_profiles()["big"]["env"] == ["KEY"]
+
+    asyncio.run(go())
+
+
+def test_a_mode_means_a_backend_or_none() -> None:
+    """R4."""
+    made = create_tool_backend("slots", profiles={"a": {"image": "x"}, "b": {"image": "y"}}, default_profile="b")
+    assert isinstance(made, SlotToolBackend)
+    assert (made.profiles.default, made.default_timeout_s, uses_sandbox(made)) == ("b", 300.0, False)
+    assert create_tool_backend() is None
+    assert not uses_sandbox(create_tool_backend("default"))
+    with pytest.raises(ValueError, match="unknown tool backend 'modal'"):
+        create_tool_backend("modal")
+
+
+def test_a_profiles_file_is_read_and_its_unknown_keys_are_refused(tmp_path: Path) -> None:
+    """W26: one schema, and nothing unknown is passed over."""
+    path = tmp_path / "profiles.yaml"
+    path.write_text("profiles: {small: {image: a, slots_per_container: 3}}\n")
+    made = SlotToolBackend.with_profiles(profiles_file=path)
+    assert made.list_profiles()["small"]["slots_per_container"] == 3
+    path.write_text("profiles: {small: {image: a, slots_per_sandbox: 3}}\n")
+    with pytest.raises(SpecError, match=r"slots_per_sandbox.*slots_per_container"):
+        SlotToolBackend.with_profiles(profiles_file=path)
 
 
 def test_a_slot_is_executing_while_its_requests_run() -> None:
     async def go() -> None:
         pools = FakePools()
-        made = backend(pools, default_timeout_s=7.0)
+        made = backend(pools)
         await made.start()
         slot = await made.acquire("t")
         states: list[SlotState] = []
@@ -238,7 +305,7 @@ def test_a_slot_is_executing_while_its_requests_run() -> None:
         assert states == [SlotState.EXECUTING, SlotState.EXECUTING]
         assert slot.state is SlotState.ACQUIRED
         assert [result.output for result in results] == ["bash", "search"]
-        assert pools.timeouts == [7.0, 2]
+        assert pools.timeouts == [None, 2]
 
     asyncio.run(go())
 
@@ -271,7 +338,10 @@ def test_artifacts_are_the_tools_with_the_caps_that_were_given() -> None:
         ]
         assert [tool for _, tool, _ in pools.seen] == ["read_artifact", "list_artifacts", "archive_artifacts"]
         assert all(answer["success"] is True and answer["error"] == "" for answer in answers)
-        assert answers[0]["max_bytes"] == 5
-        assert "max_entries" not in answers[1]
+        assert [args for _, _, args in pools.seen] == [
+            {"path": "a", "encoding": "text", "max_bytes": 5},
+            {"path": ".", "recursive": True},
+            {"path": "d", "format": "zip"},
+        ]
 
     asyncio.run(go())

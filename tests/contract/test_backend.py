@@ -1,0 +1,195 @@
+"""The tool backend on a real engine: profiles, batches, artifacts, stale handles, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.adapters.slots import SlotState
+from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
+from hyperruntime.errors import HyperRuntimeError, SlotTimeoutError, StaleLeaseError
+
+pytestmark = pytest.mark.engine
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(runtime_name: str, runtime: hr.Runtime, base_image: str) -> Opened:
+    """Open a backend of two profiles with an environment of their own, for an ``async with`` block."""
+
+    @asynccontextmanager
+    async def open_backend(**options: Any) -> AsyncIterator[SlotToolBackend]:
+        slots = 2 if runtime.info.users else 1
+        numbers = {"max_containers": 2, "slots_per_container": slots, "acquire_timeout_s": 20.0, **options}
+        profiles = {name: {"image": base_image, "env": {"KIND": name}, **numbers} for name in ("plain", "other")}
+        backend = create_tool_backend("slots", profiles=profiles, runtime=runtime_name)
+        assert backend is not None
+        assert not uses_sandbox(backend)
+        await backend.start(["plain", "other"])
+        assert uses_sandbox(backend)
+        try:
+            yield backend
+        finally:
+            await backend.stop()
+        assert not uses_sandbox(backend)
+
+    return open_backend
+
+
+def run(work: Awaitable[None]) -> None:
+    async def go() -> None:
+        await work
+
+    asyncio.run(go())
+
+
+def test_slots_of_two_profiles_are_each_their_own(opened: Opened) -> None:
+    """R15, W2: every call goes to the profile of its slot, and every slot comes back."""
+
+    async def go() -> None:
+        async with opened() as backend:
+            slots = [await backend.acquire(f"t{n}", profile) for n, profile in enumerate(["plain", "other"] * 2)]
+            assert len({slot.slot_id for slot in slots}) == 4
+            script = 'echo "$KIND"; pwd'
+            results = await backend.execute_batch([(slot, "bash", {"command": script}) for slot in slots])
+            assert [result.stdout.split() for result in results] == [
+                [kind, slot.workspace_dir] for kind, slot in zip(["plain", "other"] * 2, slots, strict=True)
+            ]
+            for slot in slots:
+                await backend.release(slot, reset_workspace=True)
+            again = [await backend.acquire(f"again{n}", profile) for n, profile in enumerate(["other", "plain"] * 2)]
+            assert [slot.lease.profile for slot in again] == ["other", "plain"] * 2
+            status = backend.get_status()
+            assert status["active_pools"] == ["plain", "other"]
+            assert all(pool["total_slots"] >= 2 for pool in status["pools"].values())
+
+    run(go())
+
+
+def test_a_stale_handle_is_refused_and_harms_nobody(opened: Opened) -> None:
+    """R6, W4: the same place leased again is another lease."""
+
+    async def go() -> None:
+        async with opened(max_containers=1, slots_per_container=1, acquire_timeout_s=6.0) as backend:
+            first = await backend.acquire("first", "plain")
+            await backend.release(first, reset_workspace=True)
+            second = await backend.acquire("second", "plain")
+            (result,) = await backend.execute_batch([(first, "bash", {"command": "echo stolen >note"})])
+            assert not result.success
+            assert result.metadata["returncode"] is None
+            with pytest.raises(StaleLeaseError):
+                await backend.release(first)
+            assert second.state is SlotState.ACQUIRED
+            (listed,) = await backend.execute_batch([(second, "bash", {"command": "ls -A"})])
+            assert listed.stdout == ""
+            with pytest.raises(SlotTimeoutError, match="became free"):
+                async with asyncio.timeout(60):
+                    await backend.acquire("third", "plain")
+
+    run(go())
+
+
+def test_a_slot_kept_for_its_trajectory_is_found_again_by_it_alone(opened: Opened) -> None:
+    async def go() -> None:
+        async with opened() as backend:
+            slot = await backend.acquire("mine", "plain")
+            await backend.execute_batch([(slot, "write_file", {"path": "note", "content": "kept"})])
+            await backend.release(slot)
+            other = await backend.acquire("not mine", "plain")
+            (seen,) = await backend.execute_batch([(other, "bash", {"command": "cat note"})])
+            assert not seen.success
+            again = await backend.acquire("mine", "plain")
+            assert again.lease != slot.lease
+            (found,) = await backend.execute_batch([(again, "read_file", {"path": "note"})])
+            assert "kept" in found.output
+
+    run(go())
+
+
+def test_artifacts_come_in_one_schema_with_the_digest_of_the_whole(opened: Opened) -> None:
+    """R17, W26."""
+
+    async def go() -> None:
+        async with opened() as backend:
+            slot = await backend.acquire("t", "plain")
+            data = bytes(range(256)) * 40
+            script = "mkdir d; cat >'d/a b'; echo hi >d/.hidden; ln -s /etc/passwd d/link"
+            (made,) = await backend.execute_batch([(slot, "bash", {"command": f"base64 -d | ({script})"
+                , "stdin": base64.b64encode(data).decode()})])  # fmt: skip
+            assert made.success, made
+            read = await backend.read_artifact(slot, "d/a b", encoding="base64", max_bytes=100)
+            listed = await backend.list_artifacts(slot, "d", recursive=True)
+            packed = await backend.archive_artifacts(slot, "d", archive_format="tgz")
+            refused = await backend.read_artifact(slot, "../../etc/passwd")
+            assert set(read) == set(listed) == set(packed) == set(refused)
+            assert base64.b64decode(read["content"]) == data[:100]
+            assert (read["sha256"], read["file_size"]) == (hashlib.sha256(data).hexdigest(), len(data))
+            assert read["truncated"] is True
+            assert sorted(os.path.basename(entry["path"]) for entry in listed["entries"]) == [".hidden", "a b", "link"]
+            with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["content"]))) as archive:
+                assert any(name.endswith("a b") for name in archive.getnames())
+            assert refused["success"] is False
+            assert "outside the workspace" in refused["error"]
+
+    run(go())
+
+
+def test_results_say_what_kept_the_call_apart(opened: Opened, runtime: hr.Runtime) -> None:
+    """R19, W20: the network and the isolation are the profile's; a call's own words about them change nothing."""
+
+    async def go() -> None:
+        async with opened() as backend:
+            slot = await backend.acquire("t", "plain")
+            asked = {"command": "ls /sys/class/net", "allow_network": True, "require_sandbox": False}
+            (result,) = await backend.execute_batch([(slot, "bash", asked)])
+            assert result.metadata["network"] == "none"
+            assert result.metadata["sandboxed"] is True
+            assert result.metadata["isolation"] in ("uid", "container", "user")
+            assert result.stdout.split() in ([], ["lo"])
+
+    run(go())
+
+
+def test_a_call_that_wants_more_than_the_profile_gives_is_refused(opened: Opened) -> None:
+    """R19: a policy that demands a network of containers that have none is never weakened."""
+
+    async def go() -> None:
+        async with opened(tools={"allow_network": True}) as backend:
+            slot = await backend.acquire("t", "plain")
+            (result,) = await backend.execute_batch([(slot, "bash", {"command": "echo ran"})])
+            assert not result.success
+            assert "ran" not in result.stdout
+            assert "network" in result.error
+
+    run(go())
+
+
+def test_nothing_is_left_after_stop_and_of_a_start_that_fails(
+    opened: Opened, runtime: hr.Runtime, runtime_name: str, base_image: str
+) -> None:
+    """W25: a pool that is half started is not half left."""
+    before = {found.record.id for found in runtime.containers()}
+
+    async def go() -> None:
+        async with opened() as backend:
+            await backend.acquire("t", "plain")
+            assert {found.record.id for found in runtime.containers()} > before
+        profiles = {"good": {"image": base_image}, "bad": {"image": "localhost/hyperruntime/none:such"}}
+        broken = SlotToolBackend.with_profiles(profiles=profiles, runtime=runtime_name)
+        with pytest.raises(HyperRuntimeError, match="not on this machine"):
+            await broken.start(["good", "bad"])
+        assert not uses_sandbox(broken)
+
+    run(go())
+    assert {found.record.id for found in runtime.containers()} <= before

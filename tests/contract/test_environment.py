@@ -1,0 +1,192 @@
+"""T1: one task's shell without asyncio: results, directories, deadlines, interrupts, and tasks that share nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.adapters.environment import HyperEnvironment
+from hyperruntime.adapters.shared import close_shared_pools
+from hyperruntime.errors import ImageNotFoundError, PoolError, PoolStartError, SandboxLostError
+from hyperruntime.process import wait_until
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def image(runtime: hr.Runtime) -> Iterator[str]:
+    yield runtime.images.ensure("base")
+    close_shared_pools()
+
+
+@pytest.fixture(scope="module")
+def environment(runtime_name: str, image: str) -> Iterator[HyperEnvironment]:
+    with HyperEnvironment(image, env={"GREETING": "a 'b' $c"}, runtime=runtime_name) as made:
+        yield made
+
+
+def test_both_outputs_come_as_one_in_the_order_of_writing(environment: HyperEnvironment) -> None:
+    script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done; (exit 7)"
+    assert environment.execute(script) == {
+        "output": "out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n",
+        "returncode": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "output"),
+    [
+        ("true", 0, ""),
+        ("exit 200", 200, ""),
+        ("set -o pipefail; false | cat; echo $?", 0, "1\n"),
+        ("source /dev/stdin <<< 'x=5'; echo $x", 0, "5\n"),
+        ("kill -9 $$", 137, ""),
+        ('echo "$GREETING"', 0, "a 'b' $c\n"),
+        ("cat", 0, ""),
+        ("printf 'no newline'", 0, "no newline"),
+        ("cat <<EOF\n$((1 + 1)) # 'x\nEOF", 0, "2 # 'x\n"),
+    ],
+)
+def test_a_command_line_is_bash_with_its_exact_code(
+    environment: HyperEnvironment, command: str, code: int, output: str
+) -> None:
+    assert environment.execute(command) == {"output": output, "returncode": code}
+
+
+def test_a_syntax_error_is_the_commands_own(environment: HyperEnvironment) -> None:
+    result = environment.execute("if true; then echo")
+    assert result["returncode"] != 0
+    assert "syntax error" in result["output"]
+
+
+@pytest.mark.parametrize("data", ["plain\n", "ü\udcff'\"$\n", b"\x00\xff\x00", "", "x" * 3_000_000])
+def test_input_arrives_as_it_is(environment: HyperEnvironment, data: str | bytes) -> None:
+    raw = data.encode(errors="surrogateescape") if isinstance(data, str) else data
+    result = environment.execute("cksum; cat; wc -c", stdin_data=data)
+    assert result["returncode"] == 0
+    assert result["output"].split()[1] == str(len(raw))
+
+
+def test_a_long_command_may_have_input_too(environment: HyperEnvironment) -> None:
+    filler = "# " + "x" * 3_000_000
+    result = environment.execute(f"{filler}\nread -r line; echo got $line; cat", stdin_data="first\nsecond\n")
+    assert result == {"output": "got first\nsecond\n", "returncode": 0}
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'q"$(touch x)`', "-n", "new\nline", ";echo INJECTED", "ü\udcff"])
+def test_directories_may_have_any_name(environment: HyperEnvironment, name: str) -> None:
+    made = environment.execute('IFS= read -r -d "" name; mkdir -p -- "./$name"', stdin_data=name + "\0")
+    assert made["returncode"] == 0, made
+    relative = environment.execute("printf %s \"${PWD##*/}\" | od -An -tx1 | tr -d ' \n'", name)
+    assert bytes.fromhex(relative["output"]) == os.fsencode(name).rpartition(b"/")[2]
+    absolute = environment.execute("pwd", f"{environment.workspace}/{name}")
+    assert absolute["output"] == os.fsencode(f"{environment.workspace}/{name}\n").decode(errors="replace")
+
+
+def test_a_relative_directory_is_below_the_environments_own(runtime_name: str, image: str) -> None:
+    with HyperEnvironment(image, cwd="/usr", runtime=runtime_name) as made:
+        assert made.execute("pwd", "lib")["output"] == "/usr/lib\n"
+        assert made.execute("pwd", "/etc")["output"] == "/etc\n"
+        assert made.execute("pwd")["output"] == "/usr\n"
+
+
+def test_a_directory_that_does_not_exist_is_a_result(environment: HyperEnvironment) -> None:
+    result = environment.execute("pwd", "nowhere/at all")
+    assert result["returncode"] == 126
+    assert "no such directory" in result["output"]
+
+
+def test_a_deadline_ends_everything_and_keeps_what_was_written(environment: HyperEnvironment) -> None:
+    result = environment.execute("echo begun; setsid sleep 8412 & sleep 8413", timeout=0.6)
+    assert result["returncode"] == 124
+    assert result["output"] == "begun\n[timed out after 0.6 s]\n"
+    assert environment.execute("grep -al 'sleep.841[23]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+    assert environment.execute("exit 124") == {"output": "", "returncode": 124}
+
+
+def test_another_thread_interrupts_what_runs(environment: HyperEnvironment) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(environment.execute, f"touch began{n}; sleep 8414") for n in range(2)]
+        assert wait_until(lambda: environment.execute("ls")["output"].count("began") == 2, 30)
+        assert environment.interrupt() == 2
+        assert [future.result(timeout=30)["returncode"] for future in running] == [130, 130]
+    assert environment.execute("grep -al '[s]leep.8414' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+    assert environment.execute("echo on")["output"] == "on\n"
+    assert environment.interrupt() == 0
+
+
+def test_ctrl_c_ends_the_command_that_is_waited_for(environment: HyperEnvironment) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        result = environment.execute("sleep 8415")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result["returncode"] == 130
+    assert environment.execute("grep -al '[s]leep.8415' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+
+
+def test_two_tasks_share_no_directory_no_file_and_no_process(runtime_name: str, image: str) -> None:
+    """W16: tasks whose commands begin in one directory read each other's files."""
+    with (
+        HyperEnvironment(image, runtime=runtime_name, task_id="a") as one,
+        HyperEnvironment(image, runtime=runtime_name, task_id="b") as two,
+    ):
+        one.execute("echo secret >note; echo secret >/tmp/note; (exec -a hidden sleep 8416) & sleep 0.1")
+        for path in ("note", "/tmp/note", f"{one.workspace}/note"):
+            assert two.execute(f"cat {path}")["returncode"] != 0
+        assert "hidden" not in two.execute("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '")["output"]
+        assert one.execute("cat note")["output"] == "secret\n"
+
+
+def test_a_task_after_another_finds_nothing_of_it(runtime_name: str, image: str) -> None:
+    with HyperEnvironment(image, runtime=runtime_name) as first:
+        first.execute("echo x >note; echo x >/tmp/note; sleep 8417 &")
+    with HyperEnvironment(image, runtime=runtime_name) as second:
+        assert second.execute("ls -A . /tmp")["output"].split() == [".:", "/tmp:"]
+        assert second.execute("grep -al '[s]leep.8417' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+
+
+def test_environments_run_at_the_same_time(runtime_name: str, image: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+
+        def work(number: int) -> str:
+            with HyperEnvironment(image, runtime=runtime_name) as made:
+                return str(made.execute(f"echo {number} >f; sleep 0.2; cat f")["output"])
+
+        assert list(threads.map(work, range(8))) == [f"{n}\n" for n in range(8)]
+
+
+def test_a_cleaned_up_environment_runs_nothing_more(runtime_name: str, image: str) -> None:
+    made = HyperEnvironment(image, runtime=runtime_name)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(made.execute, "sleep 8418")
+        time.sleep(0.3)
+        made.cleanup()
+        assert running.result(timeout=30)["returncode"] == 130
+    made.stop()
+    made.cleanup()
+    with pytest.raises(PoolError, match="make another one"):
+        made.execute("true")
+
+
+def test_a_dead_container_is_no_commands_result(runtime_name: str, image: str, engine_command: object) -> None:
+    with HyperEnvironment(image, runtime=runtime_name) as made:
+        with pytest.raises(SandboxLostError):
+            made.execute("kill -9 -1; sleep 5")
+        with pytest.raises(SandboxLostError):
+            made.execute("true")
+
+
+def test_an_image_that_is_not_here_is_told_at_once(runtime_name: str, image: str) -> None:
+    with pytest.raises((PoolStartError, ImageNotFoundError), match="not on this machine"):
+        HyperEnvironment("localhost/hyperruntime/none:such", runtime=runtime_name)

@@ -1,0 +1,135 @@
+"""T1: ``hyperrun rollout batch`` as it is installed: prompts of several images, kills, and what is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.process import wait_until
+from hyperruntime.testing.model import ModelReply, Request, calls, says, scripted_model
+
+pytestmark = pytest.mark.engine
+
+
+def command(runtime_name: str, prompts: Path, url: str, *args: str) -> list[str]:
+    beside = Path(sysconfig.get_path("scripts"), "hyperrun")
+    program = str(beside) if beside.is_file() else shutil.which("hyperrun")
+    assert program, "hyperrun is not installed beside this Python"
+    words = [program, "--runtime", runtime_name, "rollout", "batch", str(prompts), "--model", "scripted"]
+    return [*words, "--base-url", url, "--output-dir", str(prompts.parent / "out"), *args]
+
+
+def hyperrun(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+
+
+@contextmanager
+def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Start a program, and end it whatever happens."""
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in (out / "results.jsonl").read_bytes().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue  # torn by a kill
+    return found
+
+
+def works(request: Request) -> ModelReply:
+    """Look where it is and what is there, leave a note, and say what was found."""
+    messages = request["messages"]
+    if messages[-1]["role"] == "tool":
+        return says(str(json.loads(messages[-1]["content"])["output"]))
+    return calls(bash={"command": "pwd; ls -A; cat note 2>/dev/null; echo x >note; sleep 0.05"})
+
+
+def test_every_row_is_worked_on_in_its_own_slot_of_its_image(
+    runtime_name: str, runtime: hr.Runtime, base_image: str, bash_image: str, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [
+        *({"prompt": "look", "id": f"plain{n}", "level": n} for n in range(4)),
+        {"prompt": "look", "id": "elsewhere", "image": bash_image, "cwd": "/usr/games"},
+        {"prompt": "look", "id": "missing", "docker_image": "localhost/hyperruntime/none:such"},
+    ]
+    prompts = write(tmp_path / "prompts.jsonl", rows)
+    with scripted_model(works) as model:
+        done = hyperrun(*command(runtime_name, prompts, model.url, "--parallel", "3", "--json", "--attempts", "1"))
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["done"] == 5
+    assert "level" in done.stderr
+    assert "row missing failed" in done.stderr
+    found = {line["id"]: line for line in lines(tmp_path / "out")}
+    for number in range(4):
+        line = found[f"plain{number}"]
+        assert line["messages"][-1]["content"] == "/workspace\n"  # and nothing of another row in it
+        assert (line["row"]["level"], line["turns"], line["status"]) == (number, 2, "done")
+    assert found["elsewhere"]["messages"][-1]["content"].startswith("/usr/games\n")
+    assert found["missing"]["status"] == "failed"
+    assert "not on this machine" in found["missing"]["error"]["message"]
+
+
+def test_a_batch_that_is_killed_goes_on_and_leaves_no_container(
+    runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(12)])
+    results = tmp_path / "out" / "results.jsonl"
+    with scripted_model(works) as model:
+        words = command(runtime_name, prompts, model.url, "--parallel", "3")
+        with started(words) as process:
+            assert wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 3, 120)
+            process.send_signal(signal.SIGKILL)
+        assert wait_until(lambda: all(found.owner.pid != process.pid for found in runtime.containers()), 60)
+        done = hyperrun(*words)
+        assert done.returncode == 0, done.stderr
+        assert "settled before" in done.stderr
+        again = hyperrun(*words)
+        assert again.returncode == 0, again.stderr
+    assert Counter(line["id"] for line in lines(tmp_path / "out")) == Counter(f"r{n}" for n in range(12))
+
+
+def test_an_interrupted_batch_says_so_by_its_code_and_leaves_no_container(
+    runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(400)])
+    results = tmp_path / "out" / "results.jsonl"
+    with scripted_model(works) as model:
+        words = command(runtime_name, prompts, model.url, "--parallel", "2")
+        with started(words) as process:
+            assert wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 2, 120)
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, said
+    assert "interrupted" in said
+    assert all(found.owner.pid != process.pid for found in runtime.containers())
+
+
+def test_what_is_wrong_with_a_row_is_told_before_anything_starts(runtime_name: str, tmp_path: Path) -> None:
+    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"promt": "b"}])
+    done = hyperrun(*command(runtime_name, prompts, "http://127.0.0.1:1/v1"))
+    assert done.returncode == 2
+    assert "line 2" in done.stderr
+    assert not (tmp_path / "out").exists()

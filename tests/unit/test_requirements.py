@@ -1,0 +1,56 @@
+"""The table of requirements and faults is complete, and every test that it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "requirements-slots.md"
+NUMBERS = [*(f"R{n}" for n in range(1, 23)), *(f"T{n}" for n in range(1, 5)), *(f"W{n}" for n in range(1, 28))]
+NOT_DONE = "not done: "
+_ROW = re.compile(r"\| ([RTW]\d+) \| ([^|]+) \| ([^|]+) \|")
+_TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
+
+
+@attrs.frozen
+class Line:
+    """One line of the table: what is wanted, and what shows it."""
+
+    number: str
+    wanted: str
+    shown: str
+
+
+def lines() -> list[Line]:
+    found = [_ROW.fullmatch(line) for line in TABLE.read_text().splitlines()]
+    return [Line(*match.groups()) for match in found if match]
+
+
+def functions(path: Path) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_number_has_one_line() -> None:
+    assert [line.number for line in lines()] == NUMBERS
+    rows = [text for text in TABLE.read_text().splitlines() if re.match(r"\| [RTW]\d", text)]
+    assert len(rows) == len(NUMBERS)
+
+
+def test_every_line_names_a_test_or_says_why_there_is_none() -> None:
+    silent = [line.number for line in lines() if not _TEST.search(line.shown) and NOT_DONE not in line.shown]
+    assert silent == []
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = {test for line in lines() for test in _TEST.findall(line.shown)}
+    missing = [
+        f"{path}::{name}"
+        for path, name in sorted(named)
+        if not (ROOT / path).is_file() or not name.startswith("test_") or name not in functions(ROOT / path)
+    ]
+    assert missing == []
+    assert len(named) > len(NUMBERS) // 2
