@@ -18,6 +18,7 @@ from hyperruntime.pool.config import Plan, PoolConfig
 from hyperruntime.pool.keeper import Keeper
 from hyperruntime.pool.members import Cell, CellState, Member, Roster
 from hyperruntime.pool.place import Place
+from hyperruntime.pool.status import PoolStatus
 from hyperruntime.pool.threads import RESETS, STARTS, blocking
 from hyperruntime.pool.trouble import Trouble
 from hyperruntime.spec import ContainerSpec
@@ -81,6 +82,28 @@ class Fleet:
     def starting(self) -> int:
         """How many are starting."""
         return self._starting
+
+    def status(self) -> PoolStatus:
+        """Return what it holds; of who waits and what was lost it knows nothing."""
+        counts = {state: sum(1 for _ in self.roster.cells(state)) for state in CellState}
+        serving = self.roster.serving()
+        return PoolStatus(
+            name=self._config.name,
+            state="open",
+            isolation=self._plan.isolation,
+            reset=self._plan.reset,
+            containers=len(self.roster),
+            draining=len(self.roster) - len(serving),
+            starting=self.starting,
+            max_containers=self._config.max_containers,
+            slots_per_container=self._plan.slots,
+            total_slots=sum(len(member.cells) for member in serving),
+            free=sum(member.count(CellState.FREE) for member in serving),
+            leased=counts[CellState.LEASED],
+            cleaning=counts[CellState.CLEANING],
+            quarantined=counts[CellState.QUARANTINED],
+            error=str(self.trouble.error or ""),
+        )
 
     async def start(self) -> None:
         """Start the minimum, many at a time.

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
+import attrs
+
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -251,27 +253,8 @@ class SlotPool:
         fleet, plan = self._fleet_or_none, self._plan
         if fleet is None or plan is None:
             return PoolStatus(name=self.config.name, state=self._state)
-        counts = {state: sum(1 for _ in fleet.roster.cells(state)) for state in CellState}
-        serving = fleet.roster.serving()
-        return PoolStatus(
-            name=self.config.name,
-            state=self._state,
-            isolation=plan.isolation,
-            reset=plan.reset,
-            containers=len(fleet.roster),
-            draining=len(fleet.roster) - len(serving),
-            starting=fleet.starting,
-            max_containers=self.config.max_containers,
-            slots_per_container=plan.slots,
-            total_slots=sum(len(member.cells) for member in serving),
-            free=sum(member.count(CellState.FREE) for member in serving),
-            leased=counts[CellState.LEASED],
-            cleaning=counts[CellState.CLEANING],
-            quarantined=counts[CellState.QUARANTINED],
-            waiting=len(self._line),
-            lost=self._lost,
-            error=str(fleet.trouble.error or ""),
-        )
+        status = fleet.status()
+        return attrs.evolve(status, state=self._state, waiting=len(self._line), lost=self._lost)
 
     def shrink(self) -> None:
         """End every container that nobody uses, below the minimum too, until a slot is asked for again."""

@@ -1,0 +1,156 @@
+"""Containers of a pool: when they start, how many, when they end, and what happens when they do not start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import hyperruntime as hr
+from hyperruntime.errors import EngineError, ImageNotFoundError, PoolClosedError, PoolStartError, SlotTimeoutError
+from hyperruntime.testing.slots import PromisedRuntime, SkippingClock
+from tests.unit.test_pool import fails, pool_of, run, until
+
+
+def test_w25_a_pool_grows_outside_of_any_lock_and_not_all_at_once() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(start_s=0.2)
+        async with pool_of(runtime, max_containers=6, max_starting=3, slots_per_container=1, reset="clean") as pool:
+            first = await pool.acquire()
+            others = [asyncio.create_task(pool.acquire()) for _ in range(5)]
+            await asyncio.sleep(0.05)
+            assert pool.status().starting == 3
+            await pool.release(first)
+            again = await asyncio.wait_for(others[0], 0.15)  # while the others' containers are starting
+            assert again.container == first.container
+            await asyncio.gather(*others[1:])
+            assert runtime.most == 3
+            assert len(runtime.containers) <= 6
+
+    run(work)
+
+
+def test_r12_an_idle_pool_shrinks_to_its_minimum_and_one_without_minimum_to_nothing() -> None:
+    async def work() -> None:
+        clock, runtime = SkippingClock(), PromisedRuntime()
+        async with pool_of(runtime, min_containers=1, idle_timeout_s=100) as pool, pool_of(runtime) as empty:
+            for slot in [await pool.acquire() for _ in range(6)]:
+                await pool.release(slot)
+            await empty.release(await empty.acquire())
+            await pool.settle()
+            await clock.skip(90)
+            await until(lambda: pool.status().free == 6)
+            assert pool.status().containers == 3
+            await clock.skip(60)
+            await until(lambda: pool.status().containers == 1 and empty.status().containers == 0)
+            await clock.skip(1000)
+            assert len(runtime.open) == 1
+            assert (await empty.acquire()).generation == 0
+
+    run(work)
+
+
+def test_r12_a_container_past_its_lifetime_ends_only_when_its_last_lease_is_released() -> None:
+    async def work() -> None:
+        clock, runtime = SkippingClock(), PromisedRuntime()
+        async with pool_of(runtime, min_containers=1, max_lifetime_s=1000, idle_timeout_s=None) as pool:
+            slot = await pool.acquire("long")
+            await clock.skip(1001)
+            await until(lambda: pool.status().draining == 1)
+            assert (await pool.execute(slot, "bash", {"command": "true"})).slot_id == slot.slot_id
+            newer = await pool.acquire("new")
+            assert newer.container != slot.container
+            await pool.release(slot)
+            await until(lambda: len(runtime.open) == 1)
+            assert runtime.open[0].name == newer.container
+
+    run(work)
+
+
+def test_r13_an_idle_container_that_ends_is_noticed_and_the_minimum_kept() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, min_containers=1) as pool:
+            runtime.containers[0].end()
+            await until(lambda: len(runtime.open) == 1 and runtime.open[0].is_alive)
+            await until(lambda: pool.status().free == 2)
+            assert runtime.containers[0].is_closed
+
+    run(work)
+
+
+def test_w25_a_start_that_fails_half_way_leaves_nothing() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        pool = pool_of(runtime, min_containers=3, max_starting=1)
+        original = runtime.container
+
+        def container(spec: hr.ContainerSpec) -> Any:
+            if len(runtime.containers) == 2:
+                raise EngineError("the engine had enough")
+            return original(spec)
+
+        runtime.container = container  # type: ignore[method-assign]
+        await fails(EngineError, pool.start(), "had enough")
+        assert len(runtime.containers) == 2
+        assert runtime.open == []
+        await fails(PoolClosedError, pool.acquire())
+
+    run(work)
+
+
+def test_w18_what_keeps_containers_from_starting_is_told_to_who_waits_at_once() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(failures=[ImageNotFoundError("promised", "build it")])
+        async with pool_of(runtime) as pool:
+            await fails(PoolStartError, pool.acquire(timeout_s=20), "image 'promised' is not on this machine; build it")
+            assert (await pool.acquire(timeout_s=20)).generation == 0  # tried again, and it was there
+
+    run(work)
+
+
+def test_a_passing_failure_to_start_is_tried_again_with_pauses_and_nobody_told() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(failures=[EngineError("busy"), EngineError("busy")])
+        async with pool_of(runtime) as pool:
+            assert (await pool.acquire()).generation == 0
+            assert pool.status().error == ""
+
+    run(work)
+
+
+def test_a_failure_to_start_that_does_not_pass_is_told_after_some_tries() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(failures=[EngineError("broken")] * 3)
+        async with pool_of(runtime) as pool:
+            await fails(PoolStartError, pool.acquire(), "broken")
+
+    run(work)
+
+
+def test_a_failing_start_does_not_trouble_who_can_still_be_served() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, max_containers=2, slots_per_container=1, reset="clean") as pool:
+            held = await pool.acquire()
+            runtime.fail(*[ImageNotFoundError("promised", "build it")] * 100)
+            waiting = asyncio.create_task(pool.acquire())
+            await until(lambda: bool(pool.status().error))
+            await asyncio.sleep(0.05)
+            await pool.release(held)
+            assert (await waiting).container == held.container
+            await fails(SlotTimeoutError, pool.acquire(timeout_s=0.1), "containers do not start: image 'promised'")
+
+    run(work)
+
+
+def test_r11_stop_takes_along_containers_that_are_starting() -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime(start_s=0.2)
+        async with pool_of(runtime) as pool:
+            waiting = asyncio.create_task(pool.acquire())
+            await asyncio.sleep(0.05)
+            await pool.stop()
+            await fails(PoolClosedError, waiting)
+        assert runtime.open == []
+
+    run(work)
