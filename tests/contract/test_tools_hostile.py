@@ -32,7 +32,7 @@ def test_replaced_programs_end_at_the_deadline_and_raise_nothing(
         desk.sh(f"cd ../bin; mv ../the*/liar .; chmod 755 liar; for p in {PROGRAMS}; do ln -s liar $p; done")
         desk.place.env["PATH"] = f"/tmp/{desk.place.slot_id}/bin:/usr/local/bin:/usr/bin:/bin"
 
-        results = [desk.call(tool, args, timeout_s=2) for tool, args in calls]
+        results = [desk.call(tool, args, timeout_s=0.7) for tool, args in calls]
 
         assert all("returncode" in result.metadata for result in results)
         assert all(result.error for result in results if not result.success)
