@@ -218,7 +218,7 @@ def check_verdict(verdict: Verdict) -> None:
 
 def failure(error: BaseException, phase: str) -> dict[str, str]:
     """Return what kept a trajectory from being scored, as it is recorded."""
-    text = str(error) or type(error).__name__
+    text = str(error) or (f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__)
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}
 

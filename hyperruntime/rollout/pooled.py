@@ -35,9 +35,9 @@ class PooledSlots:
         pool = options.pool
         slots = slots_per_container
         most = pool.max_containers or -(-options.parallel // (slots or 1))
-        self._base = options.container
+        base = self._base = options.base_spec()
         config = PoolConfig(
-            spec=options.container,
+            spec=base,
             name=_AGENTS,
             slots_per_container=slots,
             min_containers=min(pool.min_containers, most),
@@ -45,7 +45,7 @@ class PooledSlots:
             acquire_timeout_s=pool.acquire_timeout_s,
         )
         judges = PoolConfig(
-            spec=options.container,
+            spec=base,
             name=_VERIFY,
             slots_per_container=1,
             reset="replace",

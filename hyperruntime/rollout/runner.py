@@ -147,13 +147,13 @@ async def _open(
 
         count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
-    made = environment
+    made, base = environment, options.base_spec()
     setting = Setting(
         environment=made,
         name=options.environment,
         model=model,
         slots=slots,
-        spec_of=lambda item: made.spec(item, options.container, runtime.images),
+        spec_of=lambda item: made.spec(item, base, runtime.images),
         toolset=parts.toolset or slot_tools(options.tools),
         agent=parts.agent or load_agent(options.agent),
         limits=options.limits,
