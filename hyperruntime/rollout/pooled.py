@@ -72,9 +72,7 @@ class PooledSlots:
 
     async def end_processes(self, lease: Lease) -> None:
         """End all that runs in a slot; its files stay."""
-        ending = getattr(lease, "end_processes", None)
-        if ending is not None:
-            await ending()
+        await lease.end_processes()
 
     async def __aenter__(self) -> PooledSlots:
         """Begin."""
