@@ -27,7 +27,7 @@ from hyperruntime.rollout.options import RolloutOptions
 from hyperruntime.rollout.record import SCORED, Group, Trajectory
 from hyperruntime.rollout.running import Job, Pace, run_jobs
 from hyperruntime.rollout.slots import Slots
-from hyperruntime.rollout.store import Store, slim
+from hyperruntime.rollout.store import Store, recordable, slim
 from hyperruntime.rollout.summary import RolloutSummary, Tally
 from hyperruntime.rollout.toolset import Toolset, slot_tools
 
@@ -272,7 +272,8 @@ class _Run:
     async def on_done(self, job: Job, trajectory: Trajectory) -> None:
         """Record a trajectory, and its group if it was the last of it."""
         if self._store is not None:
-            await self._store.add(trajectory)
+            trajectory, line = recordable(trajectory)
+            await self._store.add(line)
         self._tally.done(trajectory)
         self._groups[job.item.id][job.index] = slim(trajectory)
         self._done += 1

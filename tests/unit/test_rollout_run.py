@@ -393,3 +393,27 @@ def test_progress_tells_failures_and_how_far_a_run_is(
     said = capsys.readouterr().err
     assert said.count("OSError in verify: disk gone") == 2
     assert display is BarDisplay or "6/6" in said
+
+
+def test_what_json_cannot_hold_is_a_failure_that_says_so_and_ends_no_run(tmp_path: Path) -> None:
+    @attrs.define
+    class Odd(World):
+        async def verify(
+            self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]
+        ) -> Verdict:
+            return Verdict(reward=1.0, facts={"loss": float("nan")} if item.id == "i0" else {})
+
+    summary = rollouts(Odd(count=2), tmp_path, group_size=1)
+    found = {t.item_id: t for t in read_trajectories(tmp_path)}
+    assert (found["i0"].status, found["i0"].reward, summary.scored) == ("infrastructure", None, 1)
+    assert "JSON" in (found["i0"].error or {})["message"]
+
+
+def test_a_conversation_that_breaks_off_is_kept(tmp_path: Path) -> None:
+    async def gone() -> None:
+        raise OSError("the server is gone")
+
+    rollouts(World(count=1), tmp_path, model=Says(wait=gone), group_size=1, attempts=1)
+    (found,) = read_trajectories(tmp_path)
+    assert found.messages == [{"role": "user", "content": "do i0"}]
+    assert (found.error or {})["phase"] == "agent"
