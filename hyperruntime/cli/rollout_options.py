@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 
 from hyperruntime.cli.generate_config import generate_table
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.cli.params import COUNT, DURATION, ENV_PAIR, GPUS, MOUNT_PAIR, NAMES, SIZE
+from hyperruntime.cli.params import COUNT, DURATION, GPUS, MOUNT_PAIR, NAMES, SIZE
 from hyperruntime.errors import SpecError
 from hyperruntime.recipes import image_reference
 from hyperruntime.rollout.agent import AgentLimits
@@ -42,6 +43,19 @@ class OptionPair(_ParamType):
         if not equals or not name:
             raise SpecError("--option", value, "NAME=VALUE")
         return name, text
+
+
+class EnvText(_ParamType):
+    """``NAME=VALUE``, or ``NAME``, whose value is read when a run starts and kept in no file."""
+
+    name = "name[=value]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:  # noqa: ANN401
+        """Return name and value."""
+        name, equals, text = str(value).partition("=")
+        if not name or (not equals and name not in os.environ):
+            raise SpecError("--env", value, "NAME=VALUE, or the NAME of a variable that is set here")
+        return name, text if equals else None
 
 
 class JsonObject(_ParamType):
@@ -116,7 +130,8 @@ _OPTIONS: tuple[Decorator, ...] = (
                  help="A recipe's name or a reference, where the environment names no other."),
     click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True,
                  help="What agents can reach."),
-    click.option("--env", type=ENV_PAIR, multiple=True, help="Variable of the containers; may be repeated."),
+    click.option("--env", type=EnvText(), multiple=True,
+                 help="Variable of the containers; NAME alone hands on ours, and keeps it in no file."),
     click.option("--mount", type=MOUNT_PAIR, multiple=True, help="Path of this machine to show them; may be repeated."),
     click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N, indices or CDI names."),
     click.option("--memory", type=SIZE, help="Of each container, such as 2g."),
@@ -200,6 +215,7 @@ def make_options(values: Mapping[str, Any]) -> RolloutOptions:
             time_s=values["time_limit"],
         ),
         container=_container(values),
+        env_names=tuple(name for name, text in values["env"] if text is None),
         pool=PoolOptions(
             **{name: values[name] for name in ("slots_per_container", "min_containers", "max_containers")}
         ),
@@ -212,7 +228,7 @@ def _container(values: Mapping[str, Any]) -> ContainerSpec:
     return ContainerSpec(
         image=image_reference(values["image"]),
         mounts=values["mount"],
-        env=dict(values["env"]),
+        env={name: text for name, text in values["env"] if text is not None},
         network=values["network"],
         gpus=values["gpus"],
         limits=Limits(memory_bytes=values["memory"], cpus=values["cpus"], pids=values["pids"]),

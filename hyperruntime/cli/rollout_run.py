@@ -27,6 +27,7 @@ from hyperruntime.rollout.summary import RolloutSummary
 from hyperruntime.runtime import Runtime
 from hyperruntime.units import format_duration
 
+_EXIT_BY_SIGNAL = 128
 _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _CHANGES = ("parallel", "attempts", "give_up_after", "retry_failed")
 _POOL = ("slots_per_container", "min_containers", "max_containers")
@@ -112,6 +113,8 @@ def _run(runtime: Runtime, options: RolloutOptions, run_dir: Path, on_event: Any
         assert task is not None, "inside a coroutine"
 
         def end(number: int) -> None:
+            if task.cancelling():  # asked before, and something does not end: the containers go with this process
+                os._exit(_EXIT_BY_SIGNAL + number)
             state.signal = number
             task.cancel()
 

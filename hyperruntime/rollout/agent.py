@@ -92,7 +92,7 @@ async def run_agent(task: AgentTask) -> AgentResult:
     A call that cannot be carried out is answered with what was wrong with it, and the conversation goes on.
 
     Raises:
-        ModelError: the model cannot be asked.
+        ModelError: the model cannot be asked, or the opening messages are too long for it.
         HyperRuntimeError: the place that the tools work in is gone.
     """
     return await _Conversation(task).run()
@@ -136,6 +136,8 @@ class _Conversation:
         try:
             completion = await self._ask()
         except ContextLengthError:
+            if self._turns == 0:
+                raise  # the task itself is too long for the model as it is served: nothing the agent did
             return CONTEXT_LIMIT
         except _OutOfTimeError:
             return TIME_LIMIT

@@ -186,6 +186,8 @@ class _Episode:
                 "stop_reason": self._result.stop_reason,
                 "tool_errors": _by_turn([*self._result.tool_errors, *(self._tools.errors if self._tools else ())]),
             }
+        elif self._model.conversation:
+            fields |= {"messages": self._model.conversation, "turns": self._model.turns}
         return attrs.evolve(
             self._trajectory,
             usage=dict(self._model.usage),
@@ -218,13 +220,13 @@ def check_verdict(verdict: Verdict) -> None:
 
 def failure(error: BaseException, phase: str) -> dict[str, str]:
     """Return what kept a trajectory from being scored, as it is recorded."""
-    text = str(error) or type(error).__name__
+    text = str(error) or (f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__)
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}
 
 
 def _by_turn(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return sorted(errors, key=lambda error: int(error.get("turn", 0)))
+    return sorted(errors, key=lambda error: turn if isinstance(turn := error.get("turn"), int) else 0)
 
 
 def _told(verdict: Verdict) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -72,6 +73,8 @@ class RolloutOptions:
         agent: ``module:function`` of another agent than ours.
         require_tokens: whether a turn without token ids and log probabilities is a failure.
         container: what an environment begins from when it says which container an item needs.
+        env_names: variables of the host that containers get too; their values are read when a run starts, and kept in
+            no file.
         pool: where agents work.
         setup_s: how long a set-up may take.
         verify_s: how long a verification may take.
@@ -95,10 +98,23 @@ class RolloutOptions:
     agent: str | None = None
     require_tokens: bool = False
     container: ContainerSpec = attrs.field(factory=lambda: ContainerSpec(image=DEFAULT_IMAGE))
+    env_names: tuple[str, ...] = attrs.field(default=(), converter=_names)
     pool: PoolOptions = attrs.field(factory=PoolOptions)
     setup_s: float = attrs.field(default=1800.0, validator=_above_zero)
     verify_s: float = attrs.field(default=3600.0, validator=_above_zero)
     retry_failed: bool = False
+
+    def base_spec(self) -> ContainerSpec:
+        """Return the container that environments begin from, with the variables of the host.
+
+        Raises:
+            SpecError: one is not set.
+        """
+        for name in self.env_names:
+            if name not in os.environ:
+                raise SpecError("env_names", name, "a variable that is set here; set it, or leave it out")
+        named = {name: os.environ[name] for name in self.env_names}
+        return attrs.evolve(self.container, env={**self.container.env, **named}) if named else self.container
 
     def settled(self) -> RolloutOptions:
         """Return the options with a seed."""

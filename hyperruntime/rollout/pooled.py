@@ -35,9 +35,9 @@ class PooledSlots:
         pool = options.pool
         slots = slots_per_container
         most = pool.max_containers or -(-options.parallel // (slots or 1))
-        self._base = options.container
+        base = self._base = options.base_spec()
         config = PoolConfig(
-            spec=options.container,
+            spec=base,
             name=_AGENTS,
             slots_per_container=slots,
             min_containers=min(pool.min_containers, most),
@@ -45,7 +45,7 @@ class PooledSlots:
             acquire_timeout_s=pool.acquire_timeout_s,
         )
         judges = PoolConfig(
-            spec=options.container,
+            spec=base,
             name=_VERIFY,
             slots_per_container=1,
             reset="replace",
@@ -72,9 +72,7 @@ class PooledSlots:
 
     async def end_processes(self, lease: Lease) -> None:
         """End all that runs in a slot; its files stay."""
-        ending = getattr(lease, "end_processes", None)
-        if ending is not None:
-            await ending()
+        await lease.end_processes()
 
     async def __aenter__(self) -> PooledSlots:
         """Begin."""

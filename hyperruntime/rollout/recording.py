@@ -49,6 +49,7 @@ class RecordedModel:
         turns: that were answered.
         usage: tokens of all turns.
         tokens: their record.
+        conversation: what was said last, for the record of one that breaks off.
     """
 
     def __init__(self, model: Model, watch: Stopwatch, *, require_tokens: bool = False) -> None:
@@ -57,6 +58,7 @@ class RecordedModel:
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0}
         self.tokens = TokenRecord()
         self.turns = 0
+        self.conversation: Sequence[Message] = ()
         self._model, self._watch, self._require_tokens = model, watch, require_tokens
 
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
@@ -65,8 +67,10 @@ class RecordedModel:
         Raises:
             ModelError: as the model does; or the turn's tokens do not go together, or are wanted and not there.
         """
+        self.conversation = messages
         with self._watch.phase("model_s"):
             completion = await self._model.complete(messages, tools, sampling)
+        self.conversation = (*messages, completion.message)
         if self._require_tokens and None in (completion.prompt_ids, completion.ids, completion.logprobs):
             raise ModelError(
                 f"the server of {self.name!r} does not say which tokens it saw and emitted, with log probabilities; "

@@ -27,7 +27,7 @@ from hyperruntime.rollout.options import RolloutOptions
 from hyperruntime.rollout.record import SCORED, Group, Trajectory
 from hyperruntime.rollout.running import Job, Pace, run_jobs
 from hyperruntime.rollout.slots import Slots
-from hyperruntime.rollout.store import Store, slim
+from hyperruntime.rollout.store import Store, recordable, slim
 from hyperruntime.rollout.summary import RolloutSummary, Tally
 from hyperruntime.rollout.toolset import Toolset, slot_tools
 
@@ -147,13 +147,13 @@ async def _open(
 
         count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
-    made = environment
+    made, base = environment, options.base_spec()
     setting = Setting(
         environment=made,
         name=options.environment,
         model=model,
         slots=slots,
-        spec_of=lambda item: made.spec(item, options.container, runtime.images),
+        spec_of=lambda item: made.spec(item, base, runtime.images),
         toolset=parts.toolset or slot_tools(options.tools),
         agent=parts.agent or load_agent(options.agent),
         limits=options.limits,
@@ -272,7 +272,8 @@ class _Run:
     async def on_done(self, job: Job, trajectory: Trajectory) -> None:
         """Record a trajectory, and its group if it was the last of it."""
         if self._store is not None:
-            await self._store.add(trajectory)
+            trajectory, line = recordable(trajectory)
+            await self._store.add(line)
         self._tally.done(trajectory)
         self._groups[job.item.id][job.index] = slim(trajectory)
         self._done += 1

@@ -13,7 +13,7 @@ from hyperruntime.errors import RunError
 from hyperruntime.loop.storage import write_atomic
 from hyperruntime.rollout.options import RolloutOptions
 from hyperruntime.rollout.optionsfile import check_same, options_to_json
-from hyperruntime.rollout.record import Group, Trajectory
+from hyperruntime.rollout.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.rundir import (
     GROUPS,
     RUN,
@@ -52,9 +52,9 @@ class Store:
         """Write the file of groups anew: it follows from the trajectories."""
         write_atomic(self.run_dir / GROUPS, b"".join(to_line(group) for group in groups))
 
-    async def add(self, trajectory: Trajectory) -> None:
-        """Record a trajectory; it is on disk when this returns, and also if this is cancelled."""
-        await asyncio.shield(self._trajectories.add(to_line(trajectory)))
+    async def add(self, line: bytes) -> None:
+        """Record a trajectory's line; it is on disk when this returns, and also if this is cancelled."""
+        await asyncio.shield(self._trajectories.add(line))
 
     async def add_group(self, group: Group) -> None:
         """Record a group."""
@@ -69,3 +69,13 @@ class Store:
 def slim(trajectory: Trajectory) -> Trajectory:
     """Return a trajectory without what takes room."""
     return attrs.evolve(trajectory, messages=(), tools=(), segments=(), tool_errors=(), verdict={})
+
+
+def recordable(trajectory: Trajectory) -> tuple[Trajectory, bytes]:
+    """Return a trajectory with its line; one that JSON cannot hold becomes a failure that says so."""
+    try:
+        return trajectory, to_line(trajectory)
+    except (ValueError, TypeError, RecursionError) as error:
+        told = {"kind": type(error).__name__, "message": f"it cannot be written as JSON: {error}", "phase": "record"}
+        failed = attrs.evolve(slim(trajectory), status=INFRASTRUCTURE, reward=None, parts={}, error=told)
+        return failed, to_line(failed)

@@ -5,6 +5,7 @@ The server's word is taken for every token: nothing is tokenised here, so nothin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hyperruntime.errors import ModelError
@@ -37,7 +38,7 @@ class TokenRecord:
             logprobs: one for each of ``ids``, or None.
 
         Raises:
-            ModelError: there are not as many logprobs as ids.
+            ModelError: there are not as many logprobs as ids, or one is no number.
         """
         if prompt_ids is None or ids is None:
             self.missing += 1
@@ -48,6 +49,8 @@ class TokenRecord:
                 "be told apart, so run `hyperrun rollout preflight` against it"
             )
         prompt = list(prompt_ids)
+        if logprobs is not None and not all(math.isfinite(value) for value in logprobs):
+            raise ModelError("the server sent log probabilities that are no numbers; is its model broken?")
         if not self._segments or not self._segments[-1].begins(prompt):
             self._segments.append(_Open())
         self._segments[-1].extend(prompt, list(ids), logprobs)

@@ -155,5 +155,10 @@ def test_a_conversation_too_long_for_the_model_ends_it_and_keeps_what_there_is()
     assert (result.stop_reason, result.turns, len(result.messages)) == ("context_limit", 1, 3)
 
 
+def test_w23_opening_messages_too_long_for_the_model_are_no_fault_of_the_agent() -> None:
+    with pytest.raises(ContextLengthError):
+        converse(Scripted(ContextLengthError("too long")))
+
+
 def test_a_turn_that_is_cut_off_without_a_call_is_no_end_of_the_agents_own() -> None:
     assert converse(Scripted(attrs.evolve(says("I would"), finish_reason="length"))).stop_reason == "token_limit"

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.cli.rollout_progress import BarDisplay, PlainDisplay
 from hyperruntime.errors import ArchiveError, RunError, RunLockedError, SandboxLostError, SpecError
 from hyperruntime.rollout.agent import AgentLimits
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
@@ -337,3 +338,82 @@ def test_an_item_may_allow_less_time_than_the_run() -> None:
     keep = lambda t: found.update({t.item_id: t.stop_reason})  # noqa: E731
     rollouts(Hasty(count=2), model=slow, group_size=1, keep=keep)
     assert found == {"i0": "time_limit", "i1": "finished"}
+
+
+def test_a_set_up_that_takes_too_long_is_told_as_that() -> None:
+    @attrs.define
+    class Slow(World):
+        async def setup(self, item: Item, lease: Any) -> Mapping[str, Any]:
+            await asyncio.sleep(3600)
+            return {}
+
+    found: list[Trajectory] = []
+    rollouts(Slow(count=1), group_size=1, attempts=1, setup_s=0.05, keep=found.append)
+    assert found[0].error == {"kind": "TimeoutError", "message": "setup took too long", "phase": "setup"}
+
+
+def test_variables_of_the_host_reach_containers_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "very-secret")
+    seen: list[hr.ContainerSpec] = []
+
+    @attrs.define
+    class Looks(World):
+        def spec(self, item: Item, base: hr.ContainerSpec, images: Any) -> hr.ContainerSpec:
+            seen.append(base)
+            return base
+
+    rollouts(Looks(count=1), tmp_path, env_names=["SOME_TOKEN"])
+    assert seen[0].env["SOME_TOKEN"] == "very-secret"
+    assert all(b"very-secret" not in path.read_bytes() for path in tmp_path.iterdir())
+    monkeypatch.delenv("SOME_TOKEN")
+    with pytest.raises(SpecError, match="SOME_TOKEN"):
+        rollouts(Looks(count=1), env_names=["SOME_TOKEN"])
+
+
+def test_the_agent_of_the_documentation_works() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "rollouts.md").read_text()
+    code = next(block for block in text.split("```python\n") if "one_shot" in block).split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    found: list[Trajectory] = []
+    world, runtime = World(count=1), cast(hr.Runtime, _Runtime())
+    parts = attrs.evolve(made(world, Says(), Slots()), agent=names["one_shot"])
+    asyncio.run(run_rollouts(runtime, options(group_size=1), parts=parts, keep=found.append))
+    assert (found[0].status, found[0].turns, len(found[0].messages)) == ("scored", 1, 3)
+    assert found[0].segments
+
+
+@pytest.mark.parametrize("display", [BarDisplay, PlainDisplay])
+def test_progress_tells_failures_and_how_far_a_run_is(
+    display: type[BarDisplay | PlainDisplay], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(fails=lambda item, attempt: OSError("disk gone") if item == "i1" else None)
+    with display() as shown:
+        rollouts(world, on_event=shown.on_event, attempts=1)
+    said = capsys.readouterr().err
+    assert said.count("OSError in verify: disk gone") == 2
+    assert display is BarDisplay or "6/6" in said
+
+
+def test_what_json_cannot_hold_is_a_failure_that_says_so_and_ends_no_run(tmp_path: Path) -> None:
+    @attrs.define
+    class Odd(World):
+        async def verify(
+            self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]
+        ) -> Verdict:
+            return Verdict(reward=1.0, facts={"loss": float("nan")} if item.id == "i0" else {})
+
+    summary = rollouts(Odd(count=2), tmp_path, group_size=1)
+    found = {t.item_id: t for t in read_trajectories(tmp_path)}
+    assert (found["i0"].status, found["i0"].reward, summary.scored) == ("infrastructure", None, 1)
+    assert "JSON" in (found["i0"].error or {})["message"]
+
+
+def test_a_conversation_that_breaks_off_is_kept(tmp_path: Path) -> None:
+    async def gone() -> None:
+        raise OSError("the server is gone")
+
+    rollouts(World(count=1), tmp_path, model=Says(wait=gone), group_size=1, attempts=1)
+    (found,) = read_trajectories(tmp_path)
+    assert found.messages == [{"role": "user", "content": "do i0"}]
+    assert (found.error or {})["phase"] == "agent"
