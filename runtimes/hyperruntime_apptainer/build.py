@@ -16,6 +16,10 @@ _TAIL_LINES = 12
 BUILDERS = ("podman", "docker")
 
 
+class NoBuilderError(ImageBuildError):
+    """No engine on this machine builds Containerfiles."""
+
+
 def definition_beside(containerfile: Path) -> Path | None:
     """Return the one definition file that lies beside a Containerfile, if there is one."""
     found = sorted(containerfile.parent.glob("*.def"))
@@ -81,7 +85,8 @@ def build_archive(
         lend_base: gives that engine a base image that it does not have, where it can.
 
     Raises:
-        ImageBuildError: a step failed, or no engine here builds Containerfiles.
+        ImageBuildError: a step failed.
+        NoBuilderError: no engine here builds Containerfiles.
         ImageError: the image was built and cannot be saved.
     """
     driver = _builder(containerfile)
@@ -115,7 +120,7 @@ def _builder(containerfile: Path) -> Driver:
             reasons.append(str(error))
             continue
         return driver
-    raise ImageBuildError(
+    raise NoBuilderError(
         f"nothing on this machine can build {containerfile}, and no .def file is beside it; write one, or build it "
         f"elsewhere and use `hyperrun image load` ({'; '.join(reasons)})"
     )
