@@ -121,3 +121,27 @@ def test_a_containerfile_is_built_alike_without_podman_and_docker(
     assert result.stdout.decode().splitlines() == [
         "/srv/work", "hello $5 {{ x }}", "more", "b", "run", "hello $5",
     ], result.stderr  # fmt: skip
+
+
+def test_steps_see_nothing_of_the_machine_that_builds(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its temporary files nor its variables: a task's recipe is of strangers."""
+    monkeypatch.setenv("HYPERRUNTIME_TEST_SECRET", "key")
+    show = "ls -a /tmp /var/tmp /home /root > /seen; env >> /seen"
+    (tmp_path / "c.def").write_text(
+        f"Bootstrap: localimage\nFrom: {base_image}\n%post\n {show}\n touch /tmp/left-behind\n"
+    )
+    try:
+        runtime.images.build(REFERENCE, containerfile=tmp_path / "c.def", force=True)
+    except UnsupportedOptionError:
+        assert runtime.name == "bubblewrap"
+        return
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
+            seen = container.exec(["cat", "/seen"]).check().stdout.decode()
+    finally:
+        runtime.images.remove(REFERENCE)
+    assert "HYPERRUNTIME_TEST_SECRET" not in seen
+    assert tmp_path.parts[2] not in seen
+    assert not Path("/tmp/left-behind").exists()
