@@ -10,10 +10,15 @@ from hyperruntime import registry
 from hyperruntime.driver import Driver, Images
 from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
 from hyperruntime.process import run_process, stream_process
+from hyperruntime_apptainer.args import csv_line
 from hyperruntime_apptainer.sif import BUILD, tool_environment
 
 _TAIL_LINES = 12
 BUILDERS = ("podman", "docker")
+
+
+class NoBuilderError(ImageBuildError):
+    """No engine on this machine builds Containerfiles."""
 
 
 def definition_beside(containerfile: Path) -> Path | None:
@@ -43,13 +48,24 @@ def build_definition(
         if "{{" in text and re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text):
             args += ["--build-arg", f"{name}={value}"]
     result = stream_process(
-        [*args, "--fakeroot", "--ignore-subuid", str(sif), str(private)],
+        [*args, *_own_temporary(sif.parent), "--fakeroot", "--ignore-subuid", str(sif), str(private)],
         on_line=on_output,
         cwd=context,
         env=tool_environment(),
     )
     if result.exit_code != 0 or not sif.is_file():
         raise ImageBuildError(f"no image was built from {definition}; its last lines:\n{_tail(result.stderr)}")
+
+
+def _own_temporary(place: Path) -> list[str]:
+    """Return the options that hide this machine's temporary directories, which steps of a build would see and fill."""
+    options = []
+    for number, target in enumerate(("/tmp", "/var/tmp")):  # noqa: S108 - in the image
+        directory = place / f"temporary-{number}"
+        directory.mkdir()
+        directory.chmod(0o1777)
+        options += ["--mount", csv_line(["type=bind", f"source={directory}", f"destination={target}"])]
+    return options
 
 
 def local_bases(text: str, path_of: Callable[[str], str | None]) -> str:
@@ -81,7 +97,8 @@ def build_archive(
         lend_base: gives that engine a base image that it does not have, where it can.
 
     Raises:
-        ImageBuildError: a step failed, or no engine here builds Containerfiles.
+        ImageBuildError: a step failed.
+        NoBuilderError: no engine here builds Containerfiles.
         ImageError: the image was built and cannot be saved.
     """
     driver = _builder(containerfile)
@@ -115,7 +132,7 @@ def _builder(containerfile: Path) -> Driver:
             reasons.append(str(error))
             continue
         return driver
-    raise ImageBuildError(
+    raise NoBuilderError(
         f"nothing on this machine can build {containerfile}, and no .def file is beside it; write one, or build it "
         f"elsewhere and use `hyperrun image load` ({'; '.join(reasons)})"
     )

@@ -12,12 +12,13 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.driver import Image, Images
-from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
+from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError, SpecError
+from hyperruntime.fromcontainerfile import definition_of
 from hyperruntime.process import run_process, stream_process
 from hyperruntime.pulling import explain_pull
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
-from hyperruntime_apptainer.build import build_archive, build_definition, definition_beside
+from hyperruntime_apptainer.build import NoBuilderError, build_archive, build_definition, definition_beside
 from hyperruntime_apptainer.pull import pull_args
 from hyperruntime_apptainer.sif import sif_from_archive, sif_from_directory, tool_environment
 from hyperruntime_apptainer.store import Store, make_mount_points, unpack, with_tag
@@ -155,7 +156,7 @@ class ApptainerImages:
         force: bool,
         on_output: Callable[[str], None],
     ) -> str:
-        """Build from the definition file beside a Containerfile, else through Podman or Docker and an OCI archive.
+        """Build from the definition file beside a Containerfile, else through Podman or Docker, else alone.
 
         Raises:
             ImageBuildError: a step failed, or nothing here can build a Containerfile.
@@ -167,18 +168,40 @@ class ApptainerImages:
             )
         with self._store.scratch() as directory:
             archive = directory / "image.tar"
-            build_archive(
-                context,
-                reference,
-                archive,
-                containerfile=containerfile,
-                build_args=build_args,
-                force=force,
-                on_output=on_output,
-                lend_base=self._lend,
-            )
+            try:
+                build_archive(
+                    context,
+                    reference,
+                    archive,
+                    containerfile=containerfile,
+                    build_args=build_args,
+                    force=force,
+                    on_output=on_output,
+                    lend_base=self._lend,
+                )
+            except NoBuilderError as error:
+                return self._build_alone(context, reference, containerfile, build_args, on_output, error)
             image = read_archive(archive)[0]
             return self._store.make(image.id, reference, partial(_fill, image), workdir=image.workdir)
+
+    def _build_alone(
+        self,
+        context: Path,
+        reference: str,
+        containerfile: Path,
+        build_args: Mapping[str, str],
+        on_output: Callable[[str], None],
+        why: NoBuilderError,
+    ) -> str:
+        """Build a Containerfile through a definition file that is made of it."""
+        try:
+            with definition_of(containerfile, context, build_args, self.exists) as made, self._store.scratch() as place:
+                sif = place / "image.sif"
+                build_definition(made.definition, sif, made.definition.parent, {}, self._path_of_base, on_output)
+                move = partial(_move, sif)
+                return self._store.make(_digest(sif), reference, move, workdir=made.workdir)
+        except SpecError as error:
+            raise ImageBuildError(f"{why}; and Apptainer alone cannot build it: {error}") from error
 
     def build_definition(
         self,
@@ -219,6 +242,10 @@ class ApptainerImages:
 
         self._store.make(_digest(archive), reference, fill)
         return reference
+
+
+def _move(sif: Path, into: Path) -> None:
+    os.rename(sif, into / "image.sif")
 
 
 def _fill(image: SavedImage, directory: Path) -> None:

@@ -84,3 +84,64 @@ def test_a_step_that_fails_is_told(runtime: hr.Runtime, base_image: str, tmp_pat
         runtime.images.build(REFERENCE, containerfile=tmp_path / "c.def", force=True)
     assert runtime.name == "bubblewrap" or "wrong-thing" in str(caught.value)
     assert not runtime.images.exists(REFERENCE)
+
+
+CONTAINERFILE = """\
+FROM {base}
+ENV GREETING="hello $5" PATH=/opt/new:$PATH
+WORKDIR /srv/work
+COPY --chmod=755 run.sh /opt/new/
+COPY ["a dir", "tree/"]
+RUN [ -f tree/b ] && printf '%s {{{{ x }}}}\\n' "$GREETING" > made \\
+    && echo more >> made
+"""
+
+
+def test_a_containerfile_is_built_alike_without_podman_and_docker(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that has only Apptainer: a definition file is made of it (T4)."""
+    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
+    (tmp_path / "a dir").mkdir()
+    (tmp_path / "a dir" / "b").write_text("b")
+    (tmp_path / "run.sh").write_text("#!/bin/sh\necho run\n")
+    text = CONTAINERFILE.format(base=base_image).replace("$5", "\\$5")
+    (tmp_path / "Containerfile").write_text(text)
+    reference = "localhost/hyperruntime-test/alone:latest"
+    try:
+        runtime.images.build(reference, containerfile=tmp_path / "Containerfile", force=True)
+    except UnsupportedOptionError:
+        assert runtime.name == "bubblewrap"
+        return
+    try:
+        with runtime.container(hr.ContainerSpec(image=reference)) as container:
+            result = container.exec(["sh", "-c", "pwd; cat made; cat tree/b; echo; run.sh; echo $GREETING"])
+    finally:
+        runtime.images.remove(reference)
+    assert result.stdout.decode().splitlines() == [
+        "/srv/work", "hello $5 {{ x }}", "more", "b", "run", "hello $5",
+    ], result.stderr  # fmt: skip
+
+
+def test_steps_see_nothing_of_the_machine_that_builds(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its temporary files nor its variables: a task's recipe is of strangers."""
+    monkeypatch.setenv("HYPERRUNTIME_TEST_SECRET", "key")
+    show = "ls -a /tmp /var/tmp /home /root > /seen; env >> /seen"
+    (tmp_path / "c.def").write_text(
+        f"Bootstrap: localimage\nFrom: {base_image}\n%post\n {show}\n touch /tmp/left-behind\n"
+    )
+    try:
+        runtime.images.build(REFERENCE, containerfile=tmp_path / "c.def", force=True)
+    except UnsupportedOptionError:
+        assert runtime.name == "bubblewrap"
+        return
+    try:
+        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
+            seen = container.exec(["cat", "/seen"]).check().stdout.decode()
+    finally:
+        runtime.images.remove(REFERENCE)
+    assert "HYPERRUNTIME_TEST_SECRET" not in seen
+    assert tmp_path.parts[2] not in seen
+    assert not Path("/tmp/left-behind").exists()

@@ -106,6 +106,8 @@ def test_a_harbor_task_is_read_whole(tmp_path: Path) -> None:
     wanted = task.resources
     assert (wanted.cpus, wanted.memory_bytes, wanted.disk_bytes) == (2, 512 * 1024**2, 1024**3)
     assert (wanted.gpus, wanted.internet) == (1, True)
+    environment = Terminal(tasks=str(tmp_path))
+    assert environment.time_limit_s(next(iter(environment.items()))) == 90.5
     assert (task.env, task.verifier_env) == ({"MODE": "test"}, {"KEY": "${KEY:-none}"})
 
 

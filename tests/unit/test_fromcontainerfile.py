@@ -1,0 +1,118 @@
+"""Containerfiles without Podman and Docker: the definition files that are made of them do the same."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.definitions import parse_definition
+from hyperruntime.errors import SpecError
+from hyperruntime.fromcontainerfile import definition_of
+from hyperruntime.process import run_process
+
+
+def made(tmp_path: Path, text: str, **arguments: str) -> str:
+    """Return the definition file of a Containerfile in a directory."""
+    (tmp_path / "Containerfile").write_text(text)
+    with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: name == "here:1") as found:
+        return found.definition.read_text()
+
+
+def test_steps_run_in_order_with_their_shell_directory_and_variables(tmp_path: Path) -> None:
+    """The witness is the shell that runs %post: everything is done below a directory of the test's."""
+    inside = tmp_path / "in side"
+    text = f"""# a comment
+ARG TAG=1
+FROM here:$TAG AS only
+ARG WORD="of the build"
+ENV ONE=1 TWO="two words" THREE=$ONE
+ENV OLD old form
+WORKDIR "{inside}"
+RUN echo "$TWO $THREE $WORD" > a && \\
+    # in between
+    echo '{{{{ WORD }}}} %s' >> a
+WORKDIR deeper
+SHELL ["/bin/bash", "-c"]
+RUN [[ $OLD == "old form" ]] && echo yes > b
+RUN ["/bin/sh", "-c", "printf '%s' \\"$PWD\\" > c"]
+CMD ["sleep"]
+EXPOSE 80
+LABEL who="me and you"
+"""
+    definition = parse_definition(made(tmp_path, text, WORD="given"))
+    assert (definition.bootstrap, definition.base, dict(definition.labels)) == (
+        "localimage",
+        "here:1",
+        {"who": "me and you"},
+    )
+    post = definition.post.text.replace("rm -rf /.hyperruntime-build", "")
+    result = run_process(["/bin/sh", "-ex", "-c", post], env={"PATH": os.environ["PATH"]})
+    assert result.exit_code == 0, result.stderr
+    assert (inside / "a").read_text() == "two words 1 given\n{{ WORD }} %s\n"
+    assert (inside / "deeper" / "b").read_text() == "yes\n"
+    assert (inside / "deeper" / "c").read_text() == str(inside / "deeper")
+    environment = run_process(["/bin/sh", "-c", f"{definition.environment}\necho $OLD-$THREE"], env={}).stdout
+    assert environment == b"old form-1\n"
+
+
+def test_a_step_that_fails_ends_the_build(tmp_path: Path) -> None:
+    """None after it is run."""
+    post = parse_definition(made(tmp_path, "FROM x\nWORKDIR /\nRUN false\nRUN true\n")).post.text
+    assert run_process(["/bin/sh", "-e", "-c", post.replace("rm -rf", ": ")], env={"PATH": "/bin"}).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "done"),
+    [
+        ("COPY a.txt /x/", ["mkdir -p /x", "cp -p W/1/a.txt /x/"]),
+        ("COPY a.txt b.txt /x", ["mkdir -p /x", "cp -p W/1/a.txt /x/", "mkdir -p /x", "cp -p W/2/b.txt /x/"]),
+        ("COPY a.txt new", ["mkdir -p /app", "cp -p W/1/a.txt /app/new"]),
+        ("COPY tree /x", ["mkdir -p /x", "cp -RPp W/1/tree/. /x/"]),
+        (
+            'COPY --chmod=755 ["with blank.txt", "."]',
+            ["mkdir -p /app", "cp -p 'W/1/with blank.txt' /app/"],
+        ),
+        ("ADD *.md /x/", ["mkdir -p /x", "cp -p W/1/c.md /x/"]),
+    ],
+)
+def test_copies_go_where_a_containerfile_puts_them(tmp_path: Path, line: str, done: list[str]) -> None:
+    """Of a directory it is what it holds; several sources need a directory."""
+    (tmp_path / "tree").mkdir()
+    for name in ("a.txt", "b.txt", "c.md", "with blank.txt", "tree/d"):
+        (tmp_path / name).write_text(name)
+    post = parse_definition(made(tmp_path, f"FROM x\nWORKDIR /app\n{line}\n")).post.text
+    lines = [text.strip().replace("/.hyperruntime-build", "W") for text in post.splitlines()]
+    assert [text for text in lines if text and text != "rm -rf W"][2:] == done
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM a\nFROM b\n", "FROM scratch\n", "RUN x\n", "FROM a\nUSER ann\n", "FROM a\nCOPY --from=b c d\n",
+        "FROM a\nADD http://x/y /z\n", "FROM a\nADD x.tar.gz /z\n", "FROM a\nRUN --mount=type=cache x\n",
+        "FROM a\nRUN <<EOF\nx\nEOF\n", "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=$(date)\n",
+        "", "FROM a\nCOPY missing /x\n", "FROM a\nWORKDIR $HOME\n", "FROM a\nCOPY outside /x\n",
+    ],
+)  # fmt: skip
+def test_what_would_come_out_otherwise_is_refused(tmp_path: Path, text: str) -> None:
+    """By name, with the way to build it all the same."""
+    context = tmp_path / "context"
+    context.mkdir()
+    (tmp_path / "x").write_text("secret")
+    (context / "outside").symlink_to(tmp_path / "x")
+    with pytest.raises(SpecError, match=r"Podman or Docker|%environment"):
+        made(context, text)
+
+
+@given(st.text())
+def test_no_text_makes_anything_but_a_definition_or_a_named_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    """Whatever a file holds."""
+    with suppress(SpecError):
+        parse_definition(made(tmp_path_factory.mktemp("any"), f"FROM a\n{text}"))
