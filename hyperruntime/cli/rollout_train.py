@@ -26,7 +26,7 @@ from hyperruntime.rollout.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.training.loop import TrainOptions, Update
 from hyperruntime.training.loop import train as run_training
-from hyperruntime.training.trainer import DEFAULT_POLICY, Grpo
+from hyperruntime.training.trainer import DEFAULT_POLICY, Grpo, require_torch
 
 SETTINGS = "train.json"
 _CHANGEABLE = ("updates", "parallel")
@@ -78,6 +78,7 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     Rollouts, checkpoints and figures are kept in the directory that is printed. A policy of your own is a class; see
     docs/training.md.
     """
+    require_torch()
     directory, settings = _place(ctx, values)
     environment = load_environment(settings["environment"], dict(settings["options"]))
     options = _options(settings)

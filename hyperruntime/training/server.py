@@ -54,18 +54,30 @@ class PolicyServer:
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
 
-    def __enter__(self) -> PolicyServer:
-        """Start to serve."""
+    def start(self) -> None:
+        """Serve from now on.
+
+        Raises:
+            TrainerError: no port of loopback can be had.
+        """
         self._thread.start()
         self._ready.wait(_START_S)
         if not self.url:
             raise TrainerError("the policy's server could not start on 127.0.0.1; see what is logged, and start again")
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         """End the server; answers that are being made are finished."""
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
+
+    def __enter__(self) -> PolicyServer:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

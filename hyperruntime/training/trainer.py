@@ -89,7 +89,7 @@ class Grpo:
 
     async def start(self) -> int:
         """Load the policy and its last checkpoint, and serve it; return how many updates were made before."""
-        torch = _torch()
+        torch = require_torch()
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         from hyperruntime.training.grpo import GrpoConfig
@@ -99,7 +99,7 @@ class Grpo:
         self._learner = await asyncio.to_thread(self._load, config)
         self._server = PolicyServer(self._learner.policy)
         self._server.version = self._learner.step
-        self._server.__enter__()
+        self._server.start()
         return self._learner.step
 
     async def submit(self, group: ScoredGroup) -> Receipt:
@@ -124,7 +124,7 @@ class Grpo:
         """End the server; groups that wait for an update are dropped."""
         if self._server is not None:
             server, self._server = self._server, None
-            await asyncio.to_thread(server.__exit__, None, None, None)
+            await asyncio.to_thread(server.stop)
 
     def _load(self, config: GrpoConfig) -> Learner:
         from hyperruntime.training.learner import Learner
@@ -155,7 +155,12 @@ class Grpo:
         return f"a sequence of {longest} tokens is longer than the policy's {context}" if longest > context else ""
 
 
-def _torch() -> Any:  # noqa: ANN401 - the module
+def require_torch() -> Any:  # noqa: ANN401 - the module
+    """Return torch.
+
+    Raises:
+        ExtraMissingError: it is not installed.
+    """
     try:
         import torch
     except ModuleNotFoundError as error:

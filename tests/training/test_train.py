@@ -30,11 +30,11 @@ from tests.training.atropos_server import atropos_server
 pytestmark = pytest.mark.engine
 
 
-def options(image: str, updates: int, *, parallel: int = 9, **more: Any) -> TrainOptions:
+def options(image: str, updates: int, *, parallel: int = 6, **more: Any) -> TrainOptions:
     """Return how to train on one container."""
     rollouts = RolloutOptions(
         environment="toy",
-        group_size=6,
+        group_size=4,
         parallel=parallel,
         seed=1,
         max_tokens=12,
@@ -42,7 +42,7 @@ def options(image: str, updates: int, *, parallel: int = 9, **more: Any) -> Trai
         tools=("bash",),
         require_tokens=True,
         container=ContainerSpec(image=image),
-        pool=PoolOptions(slots_per_container=9, min_containers=1, max_containers=1),
+        pool=PoolOptions(slots_per_container=6, min_containers=1, max_containers=1),
     )
     return TrainOptions(rollouts=rollouts, updates=updates, **more)
 
@@ -57,7 +57,7 @@ def run(runtime: hr.Runtime, directory: Path, how: TrainOptions) -> list[Update]
 def trained(
     runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Update]]:
-    """Thirty updates of three groups of six."""
+    """Thirty updates of three groups of four."""
     directory = tmp_path_factory.mktemp("trained")
     return directory, run(runtime, directory, options(base_image, 30))
 
@@ -118,14 +118,14 @@ def test_a_trainer_gets_them_through_the_real_server_with_ratio_one(
         api = AtroposApi(url)
         try:
             if (await api.info())["batch_size"] < 0:
-                await api.register(batch_size=18, max_token_len=64, num_steps=1)
+                await api.register(batch_size=12, max_token_len=64, num_steps=1)
             return await api.batch()
         finally:
             await api.close()
 
     with atropos_server() as url:
         assert asyncio.run(register(url)) is None
-        named = ["--trainer-option", f"url={url}", "--trainer-option", "group_size=6"]
+        named = ["--trainer-option", f"url={url}", "--trainer-option", "group_size=4"]
         assert main(["rollout", "submit", run_dir, *named, "--equal", "keep"]) == 0
         assert capsys.readouterr().out == "3 of 3 groups accepted\n"
         batch = asyncio.run(register(url))
