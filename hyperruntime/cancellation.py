@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -38,14 +38,37 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
         signal.close()
         raise
     begun.add_done_callback(lambda _: signal.close())
-    future = asyncio.wrap_future(begun)
     try:
-        return await asyncio.shield(future)
+        await _until_done(begun)
     except asyncio.CancelledError:
         if not begun.cancel():
             signal.set()
-        await _settled(future)
+        while not begun.done():
+            try:
+                await _until_done(begun)
+            except asyncio.CancelledError:
+                continue
         raise
+    return begun.result()
+
+
+async def _until_done(begun: Future[T]) -> None:
+    """Wait for work in a thread; one hop to the event loop, where asyncio's own way takes four."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def settle() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def tell(_: Future[T]) -> None:
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            pass  # the loop is closed, and nobody waits
+
+    begun.add_done_callback(tell)
+    await waiter
 
 
 class _CancelSignal:
@@ -65,13 +88,3 @@ class _CancelSignal:
             if self.descriptor >= 0:
                 os.close(self.descriptor)
                 self.descriptor = -1
-
-
-async def _settled(future: asyncio.Future[T]) -> None:
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
-    if not future.cancelled():
-        future.exception()

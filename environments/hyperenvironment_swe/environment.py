@@ -32,6 +32,8 @@ BUILTIN = "builtin"
 WHEELHOUSE = "/opt/hyperruntime/wheelhouse"
 _TREE_LIMITS = ExtractLimits(max_bytes=4 * GIB, max_members=400_000, max_member_bytes=256 * MIB)
 _LISTED, _TAIL = 20, 4000
+# Virtual environments do not count and may be large: they need not be copied.
+_LEAVE = '[ -d "$1" ] && [ ! -L "$1" ] && cd -- "$1" && { rm -rf .venv venv .tox .nox || :; }'
 _PROMPT = """You are in a workspace with a git repository in the directory {repo_dir}.
 
 Solve this problem by changing its source files:
@@ -260,8 +262,7 @@ class Swe:
 
 async def _read_out(lease: Lease, repo_dir: str, target: str) -> str:
     """Copy the agent's directory to the host; return why that is impossible, where that is the agent's doing."""
-    test = ["/bin/sh", "-c", '[ -d "$1" ] && [ ! -L "$1" ]', "test", repo_dir]
-    if (await lease.exec(test, timeout_s=60.0)).exit_code != 0:
+    if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=300.0)).exit_code != 0:
         return "the repository's directory is gone"
     try:
         await lease.get(repo_dir, target, limits=_TREE_LIMITS)

@@ -7,18 +7,23 @@ path that leads through a link.
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, cast
 
 import attrs
 
-from hyperenvironment_terminal.changes import plan_changes
-from hyperenvironment_terminal.listing import Entry, Listing, Runs, list_files
+from hyperenvironment_terminal.changes import Plan, plan_changes
+from hyperenvironment_terminal.listing import Entry, Listing, list_files
 from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
 from hyperruntime.errors import TransferError
+from hyperruntime.owner import owned_directory
+from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
+from hyperruntime.tarball import ExtractLimits
 from hyperruntime.tarstream import TarReader
 
 _BATCH_BYTES = 16 * 1024**2
@@ -49,7 +54,7 @@ class Carried:
 
 
 async def carry(
-    agent: Runs, judge: Runs, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
+    agent: Lease, judge: Lease, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
 ) -> Carried:
     """Make a fresh container hold what an agent did to another of the same image.
 
@@ -73,13 +78,17 @@ async def carry(
         raise StateError(str(error)) from error
     shown = await judge.exec(["printenv", "PATH"], workdir="/", output_limit_bytes=65536)
     search = shown.stdout.decode(errors="replace").strip().split(":")
-    plan = plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
+    plan = await asyncio.to_thread(_plan, pristine, listing, search, workdir, scripted)
     total = sum(listing[path].size for path in plan.files)
     if total > limit_bytes:
         raise StateError(f"the agent's files are {total} bytes, and {limit_bytes} are taken over at most")
     await _remove(judge, plan.remove)
     await _write(judge, _members(plan.directories, listing))
-    for batch in _batches(plan.files, listing):
+    for path in plan.files:
+        if listing[path].size > _BATCH_BYTES:
+            await _carry_large(agent, judge, path, listing[path])
+    small = [path for path in plan.files if listing[path].size <= _BATCH_BYTES]
+    for batch in _batches(small, listing):
         await _write(judge, await _contents(agent, batch, listing))
     await _write(judge, _members(plan.links, listing))
     return Carried(
@@ -89,12 +98,16 @@ async def carry(
     )
 
 
-async def _remove(judge: Runs, paths: Iterable[bytes]) -> None:
+def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, scripted: bool) -> Plan:
+    return plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
+
+
+async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
     if names := b"".join(path + b"\0" for path in paths):
         _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "cleared")
 
 
-async def _write(judge: Runs, archive: bytes) -> None:
+async def _write(judge: Lease, archive: bytes) -> None:
     if archive:
         _check(await judge.exec(_WRITE, input=archive, workdir="/"), "written")
 
@@ -103,6 +116,24 @@ def _check(result: ExecResult, what: str) -> None:
     if result.exit_code != 0:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
         raise TransferError(f"files of the container that judges could not be {what}: {why[0]}")
+
+
+async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) -> None:
+    """Bring one file over by way of the disk."""
+    name = os.fsdecode(path)
+    with owned_directory() as directory:
+        copy = os.path.join(directory, "file")
+        try:
+            limits = ExtractLimits(max_bytes=entry.size + 1, max_members=2)
+            await agent.get(name, copy, limits=limits)
+        except TransferError as error:
+            raise StateError(str(error)) from error
+        if os.path.islink(copy) or not os.path.isfile(copy):
+            raise StateError(f"the agent's container gave something else than the file {name!r}")
+        await judge.put(copy, name)
+    owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
+    for args in (["chown", owner], ["chmod", mode], ["touch", "--date", f"@{entry.mtime.decode()}"]):
+        _check(await judge.exec([*args, "--", name], workdir="/"), "written")
 
 
 def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
@@ -118,24 +149,33 @@ def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
         yield batch
 
 
-async def _contents(agent: Runs, batch: Sequence[bytes], listing: Listing) -> bytes:
-    """Return an archive of files, their content from the agent's container, everything else from the list."""
+async def _contents(agent: Lease, batch: Sequence[bytes], listing: Listing) -> bytes:
+    """Return an archive of files that are in the agent's container."""
     wanted = {path[1:]: listing[path] for path in batch}
     room = sum(entry.size for entry in wanted.values()) + (_MAX_NAME + 4096) * len(wanted) + 65536
     names = b"".join(name + b"\0" for name in wanted)
     result = await agent.exec(_READ, input=names, workdir="/", output_limit_bytes=room)
     if result.exit_code != 0 or result.truncated:
         raise StateError("files of the agent's container could not be read")
+    return await asyncio.to_thread(_repack, result.stdout, wanted)
+
+
+def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
+    """Write an archive anew: content from it, everything else from the list.
+
+    Raises:
+        StateError: it does not hold exactly what is wanted.
+    """
     buffer = io.BytesIO()
-    reader = TarReader(cast(BinaryIO, io.BytesIO(result.stdout)))
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+    reader = TarReader(cast(BinaryIO, io.BytesIO(archive)))
+    with _new_archive(buffer) as made:
         try:
             for member in reader:
                 entry = wanted.pop(member.name, None)
                 if entry is None or member.kind != "file" or member.extents is not None:
                     raise StateError(f"the agent's container gave {member.name!r}, which was not asked for")
                 content = b"".join(bytes(chunk) for chunk in reader.data())
-                archive.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
+                made.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
         except TransferError as error:
             raise StateError(str(error)) from error
     if wanted:
@@ -143,10 +183,14 @@ async def _contents(agent: Runs, batch: Sequence[bytes], listing: Listing) -> by
     return buffer.getvalue()
 
 
+def _new_archive(buffer: BinaryIO) -> tarfile.TarFile:
+    return tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape")
+
+
 def _members(paths: Iterable[bytes], listing: Listing) -> bytes:
     buffer = io.BytesIO()
     found = list(paths)
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+    with _new_archive(buffer) as archive:
         for path in found:
             archive.addfile(_header(path, listing[path], 0))
     return buffer.getvalue() if found else b""

@@ -67,6 +67,7 @@ async def check_task(runtime: Runtime, environment: Terminal, item: Item, base: 
         if environment.has_solution(item):
             async with fresh() as lease:
                 await environment.solve(item, lease)
+                await lease.end_processes()
                 solution = await judged(lease)
     return Check(task=item.id, begins=begins, nothing=nothing, solution=solution)
 

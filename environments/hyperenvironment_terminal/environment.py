@@ -80,6 +80,7 @@ class Terminal:
         self._pass_env, self._pull, self._limit_bytes = tuple(pass_env), pull, limit_bytes
         self._substitutes = dict(_pair(text) for text in substitute)
         self._tasks = {task.id: task for task in load_tasks(tasks)}
+        self._mounted: dict[str, tuple[str, ...]] = {}
 
     def items(self) -> Iterable[Item]:
         """Return the tasks."""
@@ -98,6 +99,7 @@ class Terminal:
         """
         task = self._tasks[item.id]
         network = self._network(task, base)
+        self._mounted[item.id] = tuple(mount.target for mount in base.mounts)
         image = task_image(task, images, self._substitutes, pull=self._pull)
         return attrs.evolve(
             base,
@@ -193,7 +195,12 @@ class Terminal:
 
     async def _carry(self, task: Task, lease: Lease, judge: Lease) -> Carried:
         return await carry(
-            lease, judge, mounted=(), workdir=task.workdir, scripted=not task.uses_pytest, limit_bytes=self._limit_bytes
+            lease,
+            judge,
+            mounted=self._mounted.get(task.id, ()),
+            workdir=task.workdir,
+            scripted=not task.uses_pytest,
+            limit_bytes=self._limit_bytes,
         )
 
     async def _judge_same(self, task: Task, lease: Lease, env: Mapping[str, str]) -> Finding:

@@ -6,18 +6,21 @@ before. The commands' environment is the image's own, never what an agent's shel
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperenvironment_terminal.protected import LOGS, TESTS, TOOLS
-from hyperenvironment_terminal.pytestkit import pytest_files
+from hyperenvironment_terminal.pytestkit import copy_pytest
 from hyperenvironment_terminal.task import TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, Task
 from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.owner import owned_directory
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
 
@@ -38,7 +41,19 @@ except BaseException as error:
 sys.exit(pytest.main(sys.argv[1:]))
 """
 # Its own names for the places where pytest would otherwise look for settings.
-_PYTEST_ARGS = ("-c", "/dev/null", "--rootdir", TESTS, "--confcutdir", TESTS, "-p", "no:cacheprovider", "-rA", "-q")
+_PYTEST_ARGS = (
+    "-c",
+    "/dev/null",
+    "--rootdir",
+    TESTS,
+    "--confcutdir",
+    TESTS,
+    "-p",
+    "no:cacheprovider",
+    "--color=no",
+    "-rA",
+    "-q",
+)
 
 
 class VerifierError(HyperRuntimeError):
@@ -104,7 +119,9 @@ async def _by_script(task: Task, place: Lease, env: Mapping[str, str]) -> Findin
 
 async def _by_pytest(task: Task, place: Lease, env: Mapping[str, str], file: str) -> Finding:
     if (await place.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
-        with pytest_files() as folder:
+        with owned_directory() as directory:
+            folder = Path(directory) / "python"
+            await asyncio.to_thread(copy_pytest, folder)
             await place.put(str(folder), TOOLS)
     command = ["python3", "-I", "-c", _RUN_PYTEST, *_PYTEST_ARGS, f"{TESTS}/{file}"]
     result = await _run(task, place, command, env)

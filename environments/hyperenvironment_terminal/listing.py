@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import attrs
 
 from hyperruntime.errors import TransferError
-from hyperruntime.spec import ExecResult
+from hyperruntime.pool.lease import Lease
 
 FILE, DIRECTORY, LINK = b"f", b"d", b"l"
 _NUMBER = rb"\d{1,19}"
@@ -19,7 +19,9 @@ _LINE = re.compile(
     re.DOTALL,
 )  # fmt: skip
 _FORMAT = "%y %m %U %G %s %T@ %p\\0%l\\0"
-_LIMIT_BYTES = 256 * 1024**2
+_LIMIT_BYTES = 64 * 1024**2
+_MAX_FILES = 1_000_000
+_TIMEOUT_S = 120.0
 
 
 @attrs.frozen
@@ -54,22 +56,6 @@ class Entry:
 Listing = Mapping[bytes, Entry]
 
 
-class Runs(Protocol):
-    """Whatever runs commands as a lease does."""
-
-    async def exec(
-        self,
-        args: list[str],
-        *,
-        timeout_s: float | None = 300.0,
-        workdir: str | None = None,
-        input: bytes | None = None,  # noqa: A002 - as in Lease.exec
-        output_limit_bytes: int = 0,
-    ) -> ExecResult:
-        """Run a command."""
-        ...
-
-
 def listing_args(leave_out: Iterable[str]) -> list[str]:
     """Return the command that lists all files but those in some places; it needs GNU find."""
     pruned: list[str] = []
@@ -87,6 +73,8 @@ def parse_listing(output: bytes) -> dict[bytes, Entry]:
     Raises:
         TransferError: it makes no sense.
     """
+    if output.count(b"\0") > 2 * _MAX_FILES:
+        raise TransferError(f"a container holds more than {_MAX_FILES} files")
     parts = output.split(b"\0")
     if len(parts) % 2 == 0 or parts[-1]:
         raise TransferError("the list of a container's files ends early")
@@ -101,14 +89,15 @@ def parse_listing(output: bytes) -> dict[bytes, Entry]:
     return found
 
 
-async def list_files(place: Runs, leave_out: Iterable[str]) -> dict[bytes, Entry]:
+async def list_files(place: Lease, leave_out: Iterable[str]) -> dict[bytes, Entry]:
     """Return all files of a container but those in some places.
 
     Raises:
         TransferError: it cannot list them.
     """
-    result = await place.exec(listing_args(leave_out), workdir="/", output_limit_bytes=_LIMIT_BYTES)
+    args = listing_args(leave_out)
+    result = await place.exec(args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES)
     if result.exit_code != 0 or result.truncated:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
         raise TransferError(f"the files of a container could not be listed: {why[0]}")
-    return parse_listing(result.stdout)
+    return await asyncio.to_thread(parse_listing, result.stdout)

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hyperruntime.errors import ExtraMissingError
-from hyperruntime.owner import owned_directory
 
 _NEEDED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+# All of pygments that a pytest without colours imports; the rest is ten times as much.
+_FEW = {"lexers": ("__init__.py", "_mapping.py", "diff.py", "python.py"), "styles": ("__init__.py", "_mapping.py")}
 
 
-@contextmanager
-def pytest_files() -> Iterator[Path]:
-    """Yield a directory that a Python of any machine can import pytest from.
+def copy_pytest(folder: Path) -> None:
+    """Make a directory that a Python of any machine can import pytest from.
 
     Raises:
         ExtraMissingError: this Python has no pytest.
     """
-    with owned_directory() as directory:
-        folder = Path(directory) / "python"
-        folder.mkdir()
-        for name in _NEEDED:
-            spec = importlib.util.find_spec(name)
-            if spec is None or spec.origin is None:
-                raise ExtraMissingError("tests of images without pytest", name, "terminal")
-            if spec.submodule_search_locations:
-                source = Path(spec.origin).parent
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-            else:
-                shutil.copy2(spec.origin, folder)
-        yield folder
+    folder.mkdir()
+    for name in _NEEDED:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ExtraMissingError("tests of images without pytest", name, "terminal")
+        if spec.submodule_search_locations:
+            shutil.copytree(Path(spec.origin).parent, folder / name, ignore=_left_out)
+        else:
+            shutil.copy2(spec.origin, folder)
+
+
+def _left_out(directory: str, names: list[str]) -> set[str]:
+    few = _FEW.get(Path(directory).name) if Path(directory).parent.name == "pygments" else None
+    return {
+        name for name in names if name == "__pycache__" or name.endswith(".so") or (few is not None and name not in few)
+    }

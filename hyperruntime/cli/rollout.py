@@ -12,8 +12,10 @@ from hyperruntime.cli.command import Group, example
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("rollout_run", "run", "Let agents attempt items, score them, and write training data."),
     "preflight": ("rollout_preflight", "preflight", "Check that a model's server gives what rollouts record."),
+    "environments": ("rollout_environments", "environments", "List the installed environments and their options."),
     "batch": ("rollout_batch", "batch", "Let an agent work on every prompt of a file, with no scoring."),
     "export": ("rollout_export", "export", "Write what a run scored as training data."),
+    "submit": ("rollout_submit", "submit", "Hand a run's groups to a trainer."),
     "train": ("rollout_train", "train", "Let a policy learn from rollouts in slots."),
 }
 

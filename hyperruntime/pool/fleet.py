@@ -93,6 +93,8 @@ class Fleet:
             await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
             if self.trouble.error is not None:
                 raise self.trouble.error
+        if self._closed:
+            raise PoolClosedError("the pool was stopped while it was starting")
 
     def balance(self, waiting: int) -> None:
         """End what is not needed, start what is: called whenever something changed."""

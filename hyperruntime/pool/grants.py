@@ -19,6 +19,7 @@ from hyperruntime.pool.members import Cell, Member
 from hyperruntime.pool.slot import Slot
 
 T = TypeVar("T")
+_END_S = 30.0
 _LOST = (ContainerLostError, ContainerStateError, ExecLostError)
 
 
@@ -62,12 +63,12 @@ class Grant:
             raise self.verdict() from error
 
     async def end_calls(self) -> None:
-        """End what is running, and wait until it has."""
+        """End what is running, and wait until it has, but not for ever."""
         running = tuple(self.running)
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running)
+            await asyncio.wait(running, timeout=_END_S)
 
 
 class Grants:

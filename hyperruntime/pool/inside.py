@@ -37,21 +37,29 @@ fi
 """
 MAKE_AREA = f"area=$1 user=$2{_MAKE_AREA}"
 
-# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", then places where others may write.
+# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", $5 what the user runs to remove its
+# own files, --, then places where others may write.
 # Removes the directory and looks for what else the user left, where others could come across it. Exits 5 when there are
 # files elsewhere, 3 with something that cannot be removed, else makes the directory anew.
 # SysV objects are told from /proc/sysvipc: an owner can be changed by the owner, so the creator counts as well.
 RENEW_USER = (
     """
-area=$1 user=$2 next=$3 race=$4
-shift 4
+area=$1 user=$2 next=$3 race=$4 remove=$5 found=
+shift 5
+[ "$1" = -- ] || { echo "malformed call" >&2; exit 3; }
+shift
 rm -rf -- "$area"
 [ ! -e "$area" ] && [ ! -L "$area" ] || { echo "files in $area" >&2; exit 3; }
-if [ $# -gt 0 ]; then
+look() {
     found=$(find "$@" -xdev $race -user "$user" -print -quit -o -type d ! -perm -0002 -prune) ||
         { echo "cannot look through $*" >&2; exit 3; }
-    [ -z "$found" ] || { echo "file $found" >&2; exit 5; }
+}
+[ $# -eq 0 ] || look "$@"
+if [ "$found" ] && command -v setpriv >/dev/null; then
+    setpriv --reuid "$user" --regid "$user" --clear-groups /bin/sh -c "$remove" remove "$user" "$@" 2>/dev/null
+    look "$@"
 fi
+[ -z "$found" ] || { echo "file $found" >&2; exit 5; }
 
 # each KIND FIELD: sets objects to the identifiers of what the user made or has.
 each() {
@@ -78,9 +86,14 @@ user=$next"""
 REMOVE_OWN = """
 user=$1
 shift
+remove() { find "$@" -xdev -user "$user" -prune -exec rm -rf -- {} + -o -type d ! -perm -0002 -prune; }
+remove "$@" && exit 0
 find "$@" -xdev -user "$user" -prune -exec chmod -R u+rwx -- {} + -o -type d ! -perm -0002 -prune
-find "$@" -xdev -user "$user" -prune -exec rm -rf -- {} + -o -type d ! -perm -0002 -prune
+remove "$@"
 """
+
+# $1 a name where others may write. Leaves what a reset must remove; with $2 tells whether it did.
+TRY = '[ -z "$2" ] || { [ ! -e "$1" ]; exit; }; umask 077; mkdir -p -- "$1/a" && : >"$1/a/f" && chmod 0 "$1/a"'
 
 # $1 a slot's directory.
 RENEW_DIRECTORY = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hyperruntime import transfer
 from hyperruntime.pool.place import Place
+from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
 from hyperruntime.pool.threads import TRANSFERS, blocking
@@ -60,9 +61,11 @@ class Lease:
             ),
         )
 
-    async def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
+    async def tool(
+        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
+    ) -> ExecutionResult:
         """Call a tool; the same as ``pool.execute``."""
-        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s)
+        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
 
     async def end_processes(self) -> None:
         """End everything that runs in the slot, background processes and persistent shells too; its files stay.

@@ -33,6 +33,7 @@ class Cell:
         state: what it is doing.
         generation: how often it has been leased.
         task_id: for whom it is or was leased.
+        kept_since: time of the event loop when it was released as it was.
     """
 
     member: Member
@@ -40,6 +41,7 @@ class Cell:
     state: CellState = CellState.FREE
     generation: int = 0
     task_id: str = ""
+    kept_since: float = 0.0
 
 
 @attrs.define(eq=False)

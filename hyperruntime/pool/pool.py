@@ -30,6 +30,7 @@ from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.line import WaitingLine
 from hyperruntime.pool.members import Cell, CellState, Member
 from hyperruntime.pool.place import Place
+from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.sharing import make_keeper
 from hyperruntime.pool.slot import Slot
@@ -136,9 +137,9 @@ class SlotPool:
         if cell is None and not self._line:
             cell = fleet.roster.next_free()
         if cell is not None:
-            slot = self._grant(cell, task_id)
-            fleet.balance(len(self._line))
-            return slot
+            if self._plan is not None and self._plan.spares:
+                asyncio.get_running_loop().call_soon(self._dispatch)
+            return self._grant(cell, task_id)
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
         return await self._line.wait(
             task_id,
@@ -153,8 +154,8 @@ class SlotPool:
 
         Args:
             slot: what :meth:`acquire` returned.
-            reset_workspace: False keeps it as it is, processes too, for the next acquire of the same task; when there
-                is no other slot for somebody who waits, it is made new for them.
+            reset_workspace: False keeps it as it is, processes too, for the next acquire of the same task; it is made
+                new when somebody else waits for a slot, or nobody came for ``idle_timeout_s``.
 
         Raises:
             StaleLeaseError: it was released before, expired, or is not this pool's.
@@ -190,15 +191,23 @@ class SlotPool:
         return Lease(self, slot)
 
     async def execute(
-        self, slot: Slot, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+        self,
+        slot: Slot,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
-        """Call a tool in a slot; calls in one slot run one after another, in the order they came.
+        """Call a tool in a slot, by the config's policy or this call's own.
+
+        Calls in one slot run one after another, in the order they came.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: its container ended.
         """
-        return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, self.config.tools))
+        return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, policy or self.config.tools))
 
     async def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
@@ -317,16 +326,19 @@ class SlotPool:
             self._line.fail_all(lambda: refusals.cannot_start(self.config.name, error))
 
     def _reset_kept(self, fleet: Fleet) -> None:
-        """Make as many places new that were kept for a task as there are others who wait and nothing comes for."""
-        coming = sum(1 for _ in fleet.roster.cells(CellState.CLEANING))
-        missing = len(self._line) - coming
-        for cell in tuple(fleet.roster.cells(CellState.KEPT))[: max(0, missing)]:
-            self._begin_reset(cell)
+        """Make places new that were kept for a task: for others who wait, and where nobody came back in time."""
+        kept = sorted(fleet.roster.cells(CellState.KEPT), key=lambda cell: cell.kept_since)
+        missing = len(self._line) - sum(1 for _ in fleet.roster.cells(CellState.CLEANING)) if kept else 0
+        patience_s = self.config.idle_timeout_s
+        for number, cell in enumerate(kept):
+            waited_s = asyncio.get_running_loop().time() - cell.kept_since
+            if number < missing or cell.member.draining or (patience_s is not None and waited_s > patience_s):
+                self._begin_reset(cell)
 
     def _keep(self, grant: Grant) -> None:
         grant.verdict = lambda: stale(grant.slot, "was released")
         self._grants.remove(grant)
-        grant.cell.state = CellState.KEPT
+        grant.cell.state, grant.cell.kept_since = CellState.KEPT, asyncio.get_running_loop().time()
         for task in tuple(grant.running):
             task.cancel()
 
@@ -355,9 +367,12 @@ class SlotPool:
         cell.state = CellState.CLEANING
 
         async def reset() -> None:
-            if grant is not None:
-                await grant.end_calls()
-            await cell.place.close()
+            try:
+                if grant is not None:
+                    await grant.end_calls()
+                await cell.place.close()
+            except Exception as error:  # noqa: BLE001 - the reset that follows ends and looks for itself
+                log.warning("calls not ended", pool=self.config.name, slot=cell.place.slot_id, why=str(error))
             if self._fleet_or_none is not None:
                 await self._fleet_or_none.renew(cell)
 

@@ -38,17 +38,30 @@ class UserKeeper:
     def prepare(self, container: Container) -> list[Place]:
         """Make its places; the image's files are looked through for its first container only."""
         with self._lock:
-            if self._survey is None or self._users is None:
-                self._survey = take_survey(container)
-                self._users = Users.of_map(self._survey.uid_map)
-        apply_survey(container, self._survey)
+            if self._survey is None:
+                return self._prepare_first(container)
+        return self._prepare(container, self._survey)
+
+    def _prepare_first(self, container: Container) -> list[Place]:
+        survey = take_survey(container)
+        self._users = Users.of_map(survey.uid_map)
+        places = self._prepare(container, survey)
+        places[0] = self._try_out(places[0], survey)
+        self._survey = survey
+        return places
+
+    def _prepare(self, container: Container, survey: Survey) -> list[Place]:
+        apply_survey(container, survey)
         base = make_base(container, self._base)
         return [self._make(container, f"{base}/{number}") for number in range(self._slots)]
 
     def renew(self, place: Place) -> Place:
         """Kill the user's processes, remove and look for its files and SysV objects, and take another user."""
-        survey, users, user = self._survey, self._users, place.user
-        assert survey is not None
+        assert self._survey is not None
+        return self._renew(place, self._survey)
+
+    def _renew(self, place: Place, survey: Survey) -> Place:
+        users, user = self._users, place.user
         assert users is not None
         if not self.end(place):
             raise PoolError(f"processes of slot {place.slot_id} could not be ended")
@@ -77,19 +90,21 @@ class UserKeeper:
         if self._users is not None:
             self._users.give_back(place.user.uid)
 
+    def _try_out(self, place: Place, survey: Survey) -> Place:
+        """Return a place after a reset that had something to do: this image's programs are known to do it."""
+        left = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in survey.places[:2]]
+        for name in left:
+            _check(place.slot_id, place.container.exec(_try(name), user=place.user, workdir="/", timeout_s=_TIMEOUT_S))
+        renewed = self._renew(place, survey)
+        for name in left:
+            _check(place.slot_id, place.container.exec(_try(name, "gone"), workdir="/", timeout_s=_TIMEOUT_S))
+        return renewed
+
     def _clean(self, place: Place, following: RunAs, survey: Survey) -> ExecResult:
         area = posixpath.dirname(place.workspace)
         users = (str(place.user.uid), str(following.uid))
-        command: list[str | bytes] = [
-            "/bin/sh",
-            "-c",
-            inside.RENEW_USER,
-            "renew",
-            area,
-            *users,
-            survey.race_option,
-            *survey.places,
-        ]
+        words = ("/bin/sh", "-c", inside.RENEW_USER, "renew", area, *users, survey.race_option, inside.REMOVE_OWN)
+        command: list[str | bytes] = [*words, "--", *survey.places]
         return place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
 
     def _make(self, container: Container, area: str) -> Place:
@@ -158,6 +173,10 @@ def make_base(container: Container, wanted: str) -> str:
         if container.exec(command, workdir="/", timeout_s=_TIMEOUT_S).exit_code == 0:
             return base
     raise PoolError(f"slots have no place in {container.name}: neither {wanted} nor /var/tmp, /tmp and /dev/shm work")
+
+
+def _try(name: bytes, gone: str = "") -> list[str | bytes]:
+    return ["/bin/sh", "-c", inside.TRY, "try", name, gone]
 
 
 def _place(container: Container, area: str, user: RunAs | None) -> Place:

@@ -24,7 +24,7 @@ class Survey:
 
     Attributes:
         uid_map: of its user namespace.
-        places: directories.
+        places: directories; what is below them can be reached through others of the kind.
         open_places: those of them where one user can rename another's files.
         files: files, FIFOs and sockets.
         race_option: what tells this ``find`` that files vanish while it looks, or "".
@@ -45,15 +45,19 @@ def take_survey(container: Container) -> Survey:
     """
     mountinfo = _run(container, "cat /proc/self/mountinfo")
     roots = writable_roots(mountinfo, container.spec)
-    # A device that is mounted on a file is taken for that file by find(1): it asks the directory.
-    mounted = {_target(line) for line in mountinfo.splitlines()}
-    places = _names(_run(container, inside.FIND_PLACES, *roots))
-    sticky = _names(_run(container, inside.FIND_STICKY, *roots))
+    # find(1) names what is mounted on a directory although it does not enter it, and takes a device that is mounted on
+    # a file for that file.
+    mounted = {_target(line) for line in mountinfo.splitlines()} - set(map(os.fsencode, roots))
+
+    def find(script: str) -> tuple[bytes, ...]:
+        return tuple(name for name in _names(_run(container, script, *roots)) if name not in mounted)
+
+    places, sticky = find(inside.FIND_PLACES), frozenset(find(inside.FIND_STICKY))
     return Survey(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
-        places=places,
-        open_places=tuple(name for name in places if name not in set(sticky)),
-        files=tuple(name for name in _names(_run(container, inside.FIND_FILES, *roots)) if name not in mounted),
+        places=tuple(name for name in places if posixpath.dirname(name) not in set(places)),
+        open_places=tuple(name for name in places if name not in sticky),
+        files=find(inside.FIND_FILES),
         race_option=_run(container, inside.RACE_OPTION).decode().strip(),
     )
 

@@ -51,7 +51,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work to its end; what interrupts the wait cancels it, and waits for that."""
+        """Do work to its end; what interrupts the wait cancels it."""
         future = self.submit(work)
         try:
             return future.result()
@@ -145,7 +145,13 @@ class SyncPool:
 
     def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
         """Lease a slot; see :meth:`SlotPool.acquire`."""
-        return self._loop.run(self.pool.acquire(task_id, timeout_s=timeout_s))
+        future = self._loop.submit(self.pool.acquire(task_id, timeout_s=timeout_s))
+        try:
+            return future.result()
+        except BaseException:
+            if not future.cancel() and future.exception() is None:
+                self._loop.submit(self.pool.release_if_held(future.result()))  # it came as we were interrupted
+            raise
 
     def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
         """Give a slot back; see :meth:`SlotPool.release`."""

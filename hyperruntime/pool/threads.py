@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 STARTS, RESETS, TRANSFERS = "start", "reset", "transfer"
-_THREADS = {STARTS: 32, RESETS: 32, TRANSFERS: 32}
+_THREADS = {STARTS: 16, RESETS: 32, TRANSFERS: 32}
 
 _executors: dict[tuple[int, str], ThreadPoolExecutor] = {}
 

@@ -5,12 +5,13 @@ Imports registry and loading. An environment's code is loaded when it is asked f
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
 import attrs
 
-from hyperruntime.registry import ENVIRONMENTS, load_environment_class, plugins
+from hyperruntime.registry import ENVIRONMENTS, blaming, load_environment_class, plugins
 from hyperruntime.rollout.environment import Environment
 from hyperruntime.rollout.loading import Kind, load_named
 
@@ -39,6 +40,21 @@ def known_environments() -> tuple[KnownEnvironment, ...]:
     """Return the installed environments in order of their names, without importing any."""
     found = plugins(ENVIRONMENTS)
     return tuple(KnownEnvironment(name=name, package=found[name].source) for name in sorted(found))
+
+
+def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
+    """Return an installed environment's description in a line, and its options with their defaults as text.
+
+    Raises:
+        SpecError: there is none of this name.
+        DriverLoadError: its code is broken.
+    """
+    made = load_environment_class(name)
+    with blaming(ENVIRONMENTS, name):
+        given = inspect.signature(made).parameters
+        required = inspect.Parameter.empty
+        options = {key: "required" if one.default is required else str(one.default) for key, one in given.items()}
+        return (inspect.getdoc(made) or "").partition("\n")[0], options
 
 
 def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:

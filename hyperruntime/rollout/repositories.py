@@ -14,8 +14,10 @@ import json
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -43,7 +45,9 @@ _UPLOAD_PACK = "git -c safe.directory='*' upload-pack"  # a repository of the us
 _STORE, _TAR, _MANIFEST = "repository.git", "workspace.tar", "manifest.json"
 _RECENT_S = 3600.0
 _UNPACK_TIMEOUT_S: Final = 600.0
-_UNPACK = 'mkdir -p -- "$1" && exec tar -xpof - -C "$1"'
+# An image's own .git at this place may know later commits.
+_UNPACK = 'mkdir -p -- "$1" && rm -rf -- "$1/.git" && exec tar -xpof - -C "$1"'
+_THREADS = 8
 
 
 @attrs.frozen(kw_only=True)
@@ -105,10 +109,13 @@ class Repositories:
         self.directory = os.path.abspath(cache_dir or cache_directory() / "repositories")
         self._timeout_s = fetch_timeout_s
         self._verified: dict[str, tuple[int, ...]] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="hyperruntime-repositories")
+        self._flights: dict[tuple[str, str], Future[Checkout]] = {}
+        self._lock = threading.Lock()
 
     async def aprepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
-        """Do what :meth:`prepare` does without blocking the event loop."""
-        return await asyncio.to_thread(self.prepare, source, commit)
+        """Do what :meth:`prepare` does without blocking the event loop; callers at once share one thread."""
+        return await asyncio.shield(asyncio.wrap_future(self._flight(os.fspath(source), commit)))
 
     def prepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
         """Return a commit of a repository; it is fetched where no process of this machine has done so before.
@@ -158,6 +165,19 @@ class Repositories:
                 remove_tree(entry)
             left, gone = left - entry_bytes, gone + entry_bytes
         return gone
+
+    def _flight(self, source: str, commit: str) -> Future[Checkout]:
+        key = source, commit
+        with self._lock:
+            if key in self._flights:
+                return self._flights[key]
+            flight = self._flights[key] = self._threads.submit(self.prepare, source, commit)
+        flight.add_done_callback(lambda _: self._land(key))
+        return flight
+
+    def _land(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._flights.pop(key, None)
 
     def _entry(self, url: str, commit: str) -> str:
         name = "".join(c if c.isalnum() else "_" for c in url.rstrip("/").removesuffix(".git").rpartition("/")[2])

@@ -21,7 +21,7 @@ class TinyTransformer(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits, shape (sequences, positions, tokens)."""
-        hidden = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        hidden = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             hidden = block(hidden)
         logits: Tensor = self.head(self.norm(hidden))

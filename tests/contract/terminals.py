@@ -39,7 +39,7 @@ async def attempt(runtime: hr.Runtime, environment: Terminal, task: str, agent: 
             meta = await environment.setup(item, lease)
             assert [m["role"] for m in environment.messages(item, meta)] == ["system", "user"]
             await agent(lease)
-            await end_processes(lease)
+            await lease.end_processes()
             outcome = Outcome(messages=(), turns=1, tool_calls=calls, stop_reason="finished")
             return await environment.verify(item, outcome, lease, fresh, meta)
 
@@ -49,21 +49,6 @@ async def leased(pool: SlotPool) -> AsyncIterator[Lease]:
     """Lease a slot."""
     async with pool.lease() as lease:
         yield lease
-
-
-# A limit marks what an exec has started, whatever it did to hide; see script.lane_script.
-_END = """
-for process in /proc/[0-9]*; do
-    [ "${process#/proc/}" = $$ ] && continue
-    grep -q "Max resident set  *[0-9]" "$process/limits" 2>/dev/null && kill -KILL "${process#/proc/}"
-done
-true
-"""
-
-
-async def end_processes(lease: Lease) -> None:
-    """End what the agent left running."""
-    await lease.exec(["/bin/sh", "-c", _END], workdir="/")
 
 
 def make_task(folder: Path, test: str, *, name: str = "test.sh", solution: str = "", settings: str = "") -> Path:

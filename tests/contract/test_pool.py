@@ -71,18 +71,23 @@ def test_r16_a_batch_keeps_its_order_and_one_failure_is_one_results(runtime: hr.
     run(work)
 
 
-def test_r13_a_killed_container_fails_only_its_own_requests_and_capacity_comes_back(
-    runtime: hr.Runtime, base_image: str, engine_command: Any
+def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_comes_back(
+    runtime: hr.Runtime, base_image: str, engine_command: Any, tmp_path: Path
 ) -> None:
+    """What it was doing is not done a second time."""
+    tmp_path.chmod(0o777)
+
     async def work() -> None:
-        one = {"slots_per_container": 2} if runtime.info.users else {}
+        one: dict[str, Any] = {"slots_per_container": 2} if runtime.info.users else {}
+        mount = hr.Mount(source=str(tmp_path), target="/shared", read_only=False)
+        one["spec"] = hr.ContainerSpec(image=base_image, mounts=(mount,))
         async with make_pool(runtime, base_image, min_containers=2, max_containers=2, **one) as pool:
             capacity = pool.status().total_slots
             slots = [await pool.acquire(str(number)) for number in range(capacity)]
             doomed = slots[0].container
-            batch = asyncio.create_task(
-                pool.execute_batch([(s, "bash", {"command": "sleep 3; echo ok"}) for s in slots])
-            )
+            command = "mktemp /shared/XXXXXX; sleep 3; echo ok"
+            requests: Batch = [(slot, "bash", {"command": command}) for slot in slots]
+            batch = asyncio.create_task(pool.execute_batch(requests))
             await asyncio.sleep(1)
             await asyncio.to_thread(engine_command.remove, doomed)
             await until(lambda: pool.status().lost == 1)
@@ -96,6 +101,7 @@ def test_r13_a_killed_container_fails_only_its_own_requests_and_capacity_comes_b
                 await pool.release(slot)
             again = [await pool.acquire() for _ in range(capacity)]
             assert doomed not in {slot.container for slot in again}
+            assert len(list(tmp_path.iterdir())) == capacity
 
     run(work)
 
@@ -127,11 +133,12 @@ def test_r11_the_end_of_a_lease_ends_what_it_runs(runtime: hr.Runtime, base_imag
             running = asyncio.create_task(pool.lease_of(slot).exec(["sleep", "60"]))
             with pytest.raises(StaleLeaseError, match="expired"):
                 await running
+            await until(lambda: pool.status().leased == 0)
             with pytest.raises(StaleLeaseError):
                 await pool.execute(sibling, "bash", {"command": "true"})
             await pool.settle()
             for container in containers(pool):
-                assert b"sleep" not in container.exec(["ps", "-axo", "args="]).stdout.replace(b"_hr_", b"")
+                assert b"sleep 60" not in container.exec(["ps", "-axo", "args="]).stdout
 
     run(work)
 
@@ -156,13 +163,37 @@ def test_r19_a_profile_has_the_network_and_environment_that_it_says(runtime: hr.
         spec = hr.ContainerSpec(image=base_image, env={"SHOWN": "yes"})
         tools = attrs.evolve(hr.PoolConfig(spec=spec).tools, allow_network=True)
         async with make_pool(runtime, base_image, spec=spec) as pool, pool.lease() as lease:
-            result = await lease.tool("bash", {"command": "echo $SHOWN; ls /sys/class/net", "allow_network": True})
-            assert result.stdout == "yes\nlo\n"
+            result = await lease.tool(
+                "bash", {"command": "echo $SHOWN; grep -c : /proc/net/dev", "allow_network": True}
+            )
+            assert result.stdout == "yes\n1\n"
             assert (result.metadata["network"], result.metadata["sandboxed"]) == ("none", True)
         async with make_pool(runtime, base_image, spec=spec, tools=tools) as pool, pool.lease() as lease:
             refused = await lease.tool("bash", {"command": "echo never"})
             assert not refused.success
             assert "network" in refused.error
+
+    run(work)
+
+
+def test_r15_w2_profiles_have_images_and_environments_of_their_own(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        configs = [
+            attrs.evolve(
+                make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, env={"WHO": name})).config,
+                name=name,
+            )
+            for name in ("left", "right")
+        ]
+        async with hr.PoolManager(runtime, hr.Profiles.of(*configs)) as pools:
+            slots = [await pools.acquire(profile=name) for name in ("right", "left")]
+            batch: Batch = [(slot, "bash", {"command": "echo $WHO"}) for slot in slots]
+            assert [result.stdout for result in await pools.execute_batch(batch)] == ["right\n", "left\n"]
+            spec = hr.ContainerSpec(image=base_image, env={"WHO": "item"})
+            async with pools.lease(spec=spec) as lease:
+                assert await shell(lease, "echo $WHO") == "item\n"
+            for slot in slots:
+                await pools.release(slot)
 
     run(work)
 
@@ -186,6 +217,30 @@ OWNER = textwrap.dedent(
     asyncio.run(main())
     """
 )
+
+
+FORGETFUL = textwrap.dedent(
+    """
+    import sys
+    import hyperruntime as hr
+    from hyperruntime.pool.sync import SyncPool
+
+    spec = hr.ContainerSpec(image=sys.argv[2])
+    pool = SyncPool(hr.open_runtime(sys.argv[1]), hr.PoolConfig(spec=spec))
+    slot = pool.acquire()
+    pool.submit(pool.pool.lease_of(slot).exec(["sleep", "943"]))
+    print(slot.container, flush=True)
+    """
+)
+
+
+def test_a_program_that_forgets_its_pool_ends_and_leaves_nothing(
+    runtime_name: str, base_image: str, engine_command: Any
+) -> None:
+    result = run_process([sys.executable, "-W", "ignore", "-c", FORGETFUL, runtime_name, base_image], timeout_s=60)
+    assert result.exit_code == 0, result.stderr
+    name = result.stdout.decode().strip()
+    assert wait_until(lambda: name not in engine_command.containers(), 20)
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])

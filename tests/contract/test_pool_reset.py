@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ export MARK=left
 setsid sh -c 'trap "" TERM HUP INT; while :; do echo x >/tmp/again; sleep 0.05; done' >/dev/null 2>&1 &
 nohup setsid sleep 1000 >/dev/null 2>&1 &
 (sleep 1000 & exec setsid sleep 1001) >/dev/null 2>&1 &
+(unshare --user --pid --fork sleep 1002 || true) >/dev/null 2>&1 &
 python3 -c '
 import os, time
 if os.fork() == 0:
@@ -69,7 +71,8 @@ async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[
         status = pool.status()
         assert (status.quarantined, status.free) == (0, status.total_slots)
         async with pool.lease("tidy") as lease:
-            assert await shell(lease, "ls -A . ~ $TMPDIR | grep -v : | tr -d '\\n'") == ""
+            directories = ". ~ $TMPDIR" if status.reset == "clean" else "."
+            assert await shell(lease, f"ls -A {directories} | grep -v : | tr -d '\\n'") == ""
         if status.reset == "replace":
             assert slot.container not in {container.name for container in containers(pool)}
             return "", pool, uid
@@ -162,3 +165,30 @@ def test_w8_what_an_image_lets_anybody_write_is_no_way_from_one_slot_to_another(
         theft = ["sh", "-c", "mv /srv/open/mine /srv/open/yours; rm -f /srv/open/yours"]
         container.exec(theft, user=second.user, workdir=second.workspace)
         assert container.exec(["cat", "/srv/open/mine"], **as_first).stdout == b"mine\n"
+
+
+def test_what_a_spec_mounts_is_the_callers_and_no_reset_changes_it(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "inner").mkdir()
+    for directory in (tmp_path, tmp_path / "inner"):
+        directory.chmod(0o777)
+    (tmp_path / "file").touch()
+    (tmp_path / "file").chmod(0o666)
+    before = {path.name: path.stat().st_mode for path in (tmp_path, *tmp_path.iterdir())}
+
+    async def work() -> None:
+        mounts = (hr.Mount(source=str(tmp_path), target="/srv/shared", read_only=False),)
+        async with make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=mounts)) as pool:
+            async with pool.lease("writer") as lease:
+                await shell(lease, "umask 0; echo kept | tee /srv/shared/kept >/srv/shared/inner/kept")
+            await pool.settle()
+            assert pool.status().quarantined == 0
+            async with pool.lease("reader") as lease:
+                assert await shell(lease, "cat /srv/shared/kept /srv/shared/inner/kept") == "kept\nkept\n"
+            await pool.settle()
+
+    run(work)
+    assert {name: mode for name, mode in before.items() if name != "kept"} == {
+        path.name: path.stat().st_mode for path in (tmp_path, *tmp_path.iterdir()) if path.name != "kept"
+    }

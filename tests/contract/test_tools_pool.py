@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_r2_r7_r9_an_agent_loop_works_through_the_two_faces(runtime: hr.Runtime,
     async def work() -> None:
         async with make_pool(runtime, base_image) as pool, pool.lease("task") as lease:
             tools = SlotTools(lease.tool)
-            calls = [
+            calls: list[tuple[str, dict[str, Any]]] = [
                 ("terminal", {"command": "mkdir -p src; cd src; pwd"}),
                 ("write_file", {"path": "src/a b.py", "content": "x = 1\n"}),
                 ("edit_file", {"path": "src/a b.py", "old": "1", "new": "2"}),
@@ -94,5 +95,20 @@ def test_r2_r7_r9_an_agent_loop_works_through_the_two_faces(runtime: hr.Runtime,
             result = await tools.exec_tool("bash", {"command": "cat 'src/a b.py'"})
             assert isinstance(result, ExecutionResult)
             assert (result.stdout, result.metadata["returncode"]) == ("x = 2\n", 0)
+
+    run(work)
+
+
+def test_r19_a_policy_is_of_the_profile_or_of_one_call(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        policy = hr.ToolPolicy(allow_network=False, tools=("bash",))
+        async with make_pool(runtime, base_image, tools=policy) as pool, pool.lease("task") as lease:
+            fine = await lease.tool("bash", {"command": "true", "allow_network": True})
+            no_tool = await lease.tool("read_file", {"path": "x"})
+            no_network = await lease.tool("bash", {"command": "true"}, policy=hr.ToolPolicy(allow_network=True))
+
+            assert (fine.success, fine.metadata["ignored_arguments"]) == (True, ["allow_network"])
+            assert "not allowed here" in no_tool.error
+            assert "has none" in no_network.error
 
     run(work)

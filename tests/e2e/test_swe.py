@@ -210,3 +210,37 @@ def test_the_tests_that_an_agent_never_sees_come_with_the_judge(
         "writes the test": 0.0,
     }
     assert "solution" not in str(next(iter(environment.items())).data)
+
+
+def test_a_repository_may_be_where_an_image_has_it(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """Images of SWE-bench have theirs in /testbed, with built files that stay and a history that must not."""
+    reference = f"{base_image.rpartition('/')[0]}/test-testbed:latest"
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "Containerfile").write_text(
+        f"FROM {base_image}\n"
+        "RUN mkdir -p /testbed/.git && echo later > /testbed/.git/future && echo 3.5 > /testbed/built && "
+        "echo old > /testbed/gone.py\n"
+    )
+    runtime.images.build(reference, containerfile=tmp_path / "image" / "Containerfile")
+    files = {"odd.py": "def half(n):\n    return n // 2\n", "gone.py": "x = 1\n"}
+    test = (
+        "import os, unittest, odd\nclass Half(unittest.TestCase):\n    def test_odd(self):\n"
+        "        assert odd.half(7) == float(open('built').read())\n        assert not os.path.exists('gone.py')\n"
+    )
+    commit = make_repository(tmp_path / "odd", {**files, "tests/test_half.py": test})
+    row = {
+        "id": "odd", "repo": str(tmp_path / "odd"), "base_commit": commit, "problem_statement": "halve",
+        "repo_dir": "/testbed", "image": reference, "runner": "unittest",
+        "FAIL_TO_PASS": ["tests/test_half.py::Half::test_odd"],
+    }  # fmt: skip
+    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+    agents = {
+        "fixes": "sed -i s,//,/, odd.py; rm gone.py; test ! -e .git/future && git diff --quiet HEAD -- tests",
+        "leaves a file": "sed -i s,//,/, odd.py",
+    }
+    programs = {name: bash(f"{program} || rm odd.py") for name, program in agents.items()}
+    try:
+        verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs))
+    finally:
+        runtime.images.remove(reference)
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {"fixes": 1.0, "leaves a file": 0.0}

@@ -12,6 +12,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
+from hyperruntime.errors import SandboxLostError
 from hyperruntime.rollout.environment import Verdict
 from tests.swecase import bash, make_repository, make_site, open_bench, with_site, write_rows
 
@@ -133,6 +134,7 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
     environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
     agents = {"honest": HONEST, **WITHOUT_EFFECT, **JUDGED, "honest again": HONEST}
     seen: dict[str, Verdict] = {}
+    unscored: set[str] = set()
 
     async def run_all() -> None:
         item = next(iter(environment.items()))
@@ -143,7 +145,10 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
 
             async def one(name: str) -> None:
                 async with limit:
-                    seen[name] = await bench.trajectory(item, bash(agents[name]))
+                    try:
+                        seen[name] = await bench.trajectory(item, bash(agents[name]))
+                    except SandboxLostError:
+                        unscored.add(name)
 
             await one("honest")
             before.append(fingerprint(tmp_path / "cache"))
@@ -154,12 +159,14 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
 
     before: list[str] = []
     asyncio.run(run_all())
+    # Where the candidate cannot be another user, it can end its judge; that gets it no reward either.
+    assert unscored == (set() if runtime.info.users else {"kills its judges"})
     honest = {name for name, verdict in seen.items() if verdict.reward == 1.0}
     assert honest == {"honest", "honest again"}, {name: seen[name] for name in honest ^ {"honest", "honest again"}}
     assert {name: verdict.reward for name, verdict in seen.items() if verdict.reward not in (0.0, 1.0)} == {}
     wrong = {name: seen[name] for name in WITHOUT_EFFECT if seen[name].phase != "agent"}
     assert wrong == {}
-    wrong = {name: seen[name] for name in JUDGED if seen[name].phase not in ("tests", "install")}
+    wrong = {name: seen[name] for name in JUDGED.keys() - unscored if seen[name].phase not in ("tests", "install")}
     assert wrong == {}
     assert [seen[name].facts["forged"] for name in ("patches the runner", "patches the reports")] == [True, True]
     assert ["tests/test_price.py", "tests is protected"] in seen["tests"].facts["dropped"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,26 @@ from hyperruntime.cli import main
 from hyperruntime.rollout.agent import AgentLimits
 from hyperruntime.rollout.export import ExportOptions, export_groups
 from hyperruntime.rollout.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.scoreddata import from_scored_data
 from hyperruntime.spec import ContainerSpec
+from hyperruntime.trainers.atropos_api import AtroposApi
 from hyperruntime.training.checkpoint import list_checkpoints, load_checkpoint
-from hyperruntime.training.grpo import Batch, importance_ratios
+from hyperruntime.training.grpo import Batch, GrpoConfig, importance_ratios, update
 from hyperruntime.training.loop import METRICS, TrainOptions, Update, step_seed, train
 from hyperruntime.training.toy import Toy
 from hyperruntime.training.toypolicy import ToyPolicy
 from hyperruntime.training.trainer import Grpo
+from tests.training.atropos_server import atropos_server
 
 pytestmark = pytest.mark.engine
 
 
-def options(image: str, updates: int, **more: Any) -> TrainOptions:
+def options(image: str, updates: int, *, parallel: int = 9, **more: Any) -> TrainOptions:
     """Return how to train on one container."""
     rollouts = RolloutOptions(
         environment="toy",
         group_size=6,
-        parallel=9,
+        parallel=parallel,
         seed=1,
         max_tokens=12,
         limits=AgentLimits(turns=2),
@@ -62,13 +66,13 @@ def trained(
 def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) -> None:
     """Issue's own words: GRPO on groups from real slots. A wrong sign, or no learning, stays below the half."""
     directory, updates = trained
-    rewards = [update.metrics["reward"] for update in updates]
+    rewards = [one.metrics["reward"] for one in updates]
     first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
     assert len(rewards) == 30
     assert first < 0.7
     assert last > first + 0.25, rewards
     assert last > 0.85, rewards
-    assert all(update.groups == 3 and update.not_scored == 0 for update in updates)
+    assert all((one.groups, one.not_scored) == (3, 0) for one in updates)
     lines = (directory / METRICS).read_text().splitlines()
     assert [json.loads(line)["metrics"]["reward"] for line in lines] == rewards
 
@@ -77,7 +81,7 @@ def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) ->
 def test_the_policy_that_was_asked_has_importance_ratio_one(trained: tuple[Path, list[Update]]) -> None:
     """T3: the log-probabilities in the files of the first rollouts are those of the policy then, and no other's."""
     directory, updates = trained
-    assert max(update.metrics["ratio_error"] for update in updates) < 1e-4
+    assert max(one.metrics["ratio_error"] for one in updates) < 1e-4
     groups = list(export_groups(directory / "rollouts/step-000001", ExportOptions()))
     batch = Batch.of(groups)
     network = ToyPolicy().network
@@ -100,6 +104,69 @@ def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update
         shown.append(policy.tokenizer.decode(token for token, mask in pairs if mask))
     wanted = "<tool_call>" + json.dumps({"name": "bash", "arguments": {"command": "printf red > answer.txt"}})
     assert f"{wanted}</tool_call><|end|>done<|end|>" in shown
+
+
+@pytest.mark.slow
+def test_a_trainer_gets_them_through_the_real_server_with_ratio_one(
+    trained: tuple[Path, list[Update]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T3: groups from real slots, by the command to atroposlib's server; from its batch the unchanged policy has 1."""
+    directory, _ = trained
+    run_dir = str(directory / "rollouts/step-000001")
+
+    async def register(url: str) -> list[dict[str, Any]] | None:
+        api = AtroposApi(url)
+        try:
+            if (await api.info())["batch_size"] < 0:
+                await api.register(batch_size=18, max_token_len=64, num_steps=1)
+            return await api.batch()
+        finally:
+            await api.close()
+
+    with atropos_server() as url:
+        assert asyncio.run(register(url)) is None
+        named = ["--trainer-option", f"url={url}", "--trainer-option", "group_size=6"]
+        assert main(["rollout", "submit", run_dir, *named, "--equal", "keep"]) == 0
+        assert capsys.readouterr().out == "3 of 3 groups accepted\n"
+        batch = asyncio.run(register(url))
+    assert batch is not None
+    groups = [from_scored_data(group) for group in batch]
+    assert sorted(group.item_id for group in groups) == ["blue", "green", "red"]
+    policy = ToyPolicy()
+    assert float((importance_ratios(policy.network, Batch.of(groups)) - 1).abs().max()) < 1e-4
+    optimizer = torch.optim.Adam(policy.network.parameters(), lr=1e-3)
+    metrics = update(policy.network, optimizer, groups, GrpoConfig())
+    assert metrics["grad_norm"] > 0
+
+
+def test_a_training_that_was_cancelled_among_rollouts_goes_on_exactly(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """What was recorded counts, the rest is drawn again: the weights are those of a training that nobody touched."""
+    how = options(base_image, 1, parallel=2)
+    run(runtime, tmp_path / "whole", how)
+
+    async def until_recorded() -> None:
+        trainer = Grpo(directory=str(tmp_path / "parts/checkpoints"))
+        task = asyncio.create_task(train(runtime, trainer, Toy(), how, tmp_path / "parts"))
+        lines = tmp_path / "parts/rollouts/step-000001/trajectories.jsonl"
+        while not lines.exists() or lines.read_bytes().count(b"\n") < 3:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(until_recorded(), 120))
+    assert not list_checkpoints(tmp_path / "parts/checkpoints")
+    before = (tmp_path / "parts/rollouts/step-000001/trajectories.jsonl").read_bytes()
+    (made,) = run(runtime, tmp_path / "parts", how)
+    after = (tmp_path / "parts/rollouts/step-000001/trajectories.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert made.metrics["ratio_error"] < 1e-4
+    whole, parts = (
+        load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1]) for name in ("whole", "parts")
+    )
+    assert all(torch.equal(whole.network[name], parts.network[name]) for name in whole.network)
 
 
 def test_a_training_goes_on_exactly_where_it_was(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
@@ -140,5 +207,5 @@ def test_the_command_trains_and_goes_on(
     assert main([*program, "--resume-from", str(directory), "--seed", "3"]) == 2
     assert "--seed cannot change" in capsys.readouterr().err
     assert main([*program, "--resume-from", str(directory), "--updates", "2", "--json"]) == 0
-    (update,) = json.loads(capsys.readouterr().out)
-    assert update["step"] == 2
+    (made,) = json.loads(capsys.readouterr().out)
+    assert made["step"] == 2

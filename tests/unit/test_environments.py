@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hyperruntime.cli.app import app
+from hyperruntime.cli.command import State
 from hyperruntime.errors import DriverLoadError, SpecError
 from hyperruntime.rollout.environments import load_environment
 
@@ -84,3 +88,12 @@ def test_a_class_that_breaks_is_named(file: str) -> None:
     """Its own error is the cause."""
     with pytest.raises(DriverLoadError, match="Broken' is broken: OSError: no disk"):
         load_environment(f"{file}:Broken")
+
+
+def test_the_command_lists_environments_with_their_options() -> None:
+    """What a user may write after --option."""
+    result = CliRunner().invoke(app, ["rollout", "environments", "--json"], obj=State())
+    views = {view["environment"]: view for view in json.loads(result.stdout)}
+    assert views["swe"]["options"]["items"] == "builtin"
+    assert views["swe"]["description"] == "Repair a repository so that given tests pass."
+    assert views["swe"]["package"] == "hyperruntime"

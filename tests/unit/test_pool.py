@@ -405,6 +405,21 @@ def test_a_slot_released_as_it_was_waits_for_its_task_unless_others_need_it() ->
     run(work)
 
 
+def test_a_slot_that_was_kept_and_not_asked_for_again_is_made_new_in_the_end() -> None:
+    async def work() -> None:
+        clock = SkippingClock()
+        async with pool_of(PromisedRuntime(), idle_timeout_s=60) as pool:
+            await pool.release(await pool.acquire("mine"), reset_workspace=False)
+            await clock.skip(30)
+            assert pool.status().free == 1
+            await clock.skip(31)
+            await until(lambda: pool.status().free == 2)
+            await clock.skip(61)
+            await until(lambda: pool.status().containers == 0)
+
+    run(work)
+
+
 def test_where_slots_cannot_be_kept_apart_that_is_refused_unless_it_is_accepted() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(users=False)
@@ -433,3 +448,43 @@ def test_a_config_that_cannot_be_is_refused_by_field(wrong: dict[str, Any], fiel
     with pytest.raises(SpecError) as refusal:
         hr.PoolConfig(spec=SPEC, **wrong)
     assert refusal.value.field == field
+
+
+def test_w17_one_slow_call_delays_nobody_and_who_waits_for_a_slot_does_not_keep_others_from_giving_theirs() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+            slow, quick = await pool.acquire("slow"), await pool.acquire("quick")
+            sleeping = asyncio.create_task(pool.lease_of(slow).exec(["sleep", "20"]))
+            waiting = asyncio.create_task(pool.acquire("third"))
+            await asyncio.sleep(0.01)
+            assert (await pool.lease_of(quick).exec(["true"])).exit_code == 0
+            assert not sleeping.done()
+            await pool.release(quick)
+            assert (await waiting).slot_id == quick.slot_id
+            await pool.release(slow)
+            await fails(StaleLeaseError, sleeping, "was released")
+
+    run(work)
+
+
+def test_what_happens_to_a_pool_is_logged_under_fixed_names(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, min_containers=1) as pool:
+            spoilt, lost = await pool.acquire(), await pool.acquire()
+            runtime.containers[0].refuses = lambda args: "renew" in args
+            await pool.release(spoilt)
+            await pool.settle()
+            runtime.containers[0].end()
+            await until(lambda: pool.status().lost == 1)
+            await pool.release(lost)
+            await until(lambda: pool.status().free > 0)
+            pool.shrink()
+            await until(lambda: not pool.status().containers and len(runtime.open) == 0)
+
+    with caplog.at_level("DEBUG", logger="hyperruntime"):
+        run(work)
+    events = {record.getMessage().partition(" pool=")[0] for record in caplog.records}
+    containers = {f"container {what}" for what in ("started", "draining", "lost", "recycled")}
+    assert {*containers, "pool started", "pool stopped"} <= events
+    assert {f"slot {what}" for what in ("acquired", "released", "quarantined")} <= events

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +101,65 @@ def test_threads_at_once_succeed_too(tmp_path: Path) -> None:
         found = list(threads.map(lambda n: repositories.prepare(tmp_path / "origin", commits[n % 3]), range(24)))
     assert {checkout.commit for checkout in found} == set(commits)
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".making")] == []
+
+
+def test_tasks_that_want_the_same_commit_at_once_share_one_fetch(tmp_path: Path) -> None:
+    """R8: a group waits for one thread, and one of it that gives up takes nothing from the others."""
+    commits = make_origin(tmp_path / "origin")
+    repositories = Repositories(tmp_path / "cache")
+
+    async def group() -> list[Any]:
+        tasks = [asyncio.create_task(repositories.aprepare(tmp_path / "origin", commits[1])) for _ in range(20)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, *others = asyncio.run(group())
+    assert isinstance(first, asyncio.CancelledError)
+    assert len({id(checkout) for checkout in others}) == 1
+    assert others[0].commit == commits[1]
+
+
+def answers(port: int) -> bool:
+    """Tell whether somebody listens on a port of the loopback."""
+    with socket.socket() as attempt:
+        return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A git server on the loopback that serves what lies in a directory: its address and itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    args = ["git", "daemon", "--listen=127.0.0.1", f"--port={port}", "--export-all", f"--base-path={tmp_path}"]
+    server = subprocess.Popen(args, start_new_session=True)
+    try:
+        while not answers(port):
+            assert server.poll() is None, "git daemon has ended"
+        yield f"git://127.0.0.1:{port}", server
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def test_a_commit_comes_over_the_network_once_and_alone(
+    tmp_path: Path, daemon: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    """R8: then the server may go, and nothing of the past has come."""
+    url, server = daemon
+    commits = make_origin(tmp_path / "own" / "origin.git")
+    source = source_of("own/origin", url)
+    checkout = Repositories(tmp_path / "cache").prepare(source, commits[1])
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    assert Repositories(tmp_path / "cache").prepare(source, commits[1]) == checkout
+    with checkout.store() as store:
+        assert store.read_file(commits[1], "number.txt") == b"1\n"
+        assert store.git("rev-list", commits[1]).decode().split() == [commits[1]]
+    with pytest.raises(RepositoryError, match="cannot be fetched"):
+        Repositories(tmp_path / "cache").prepare(source, commits[0])
 
 
 @pytest.mark.parametrize("name", ["workspace.tar", "repository.git/objects/pack", "manifest.json"])

@@ -66,8 +66,8 @@ def _value(tool: str, param: Param, value: object) -> Any:  # noqa: ANN401 - JSO
 
 
 def _text(value: object) -> str | None:
-    if not isinstance(value, str):
-        return None
+    if not isinstance(value, str) or value.isascii():
+        return value if isinstance(value, str) else None
     try:
         os.fsencode(value)
     except UnicodeEncodeError:

@@ -93,26 +93,10 @@ async def call_tool(
         StorageError: this machine has no room left for the streams.
     """
     started = time.monotonic()
-    policy = policy or _DEFAULT
     if timeout_s is not None:
         check_seconds("timeout_s", timeout_s)
-    facts = {
-        "tool": str(name)[:100],
-        "network": place.network,
-        "isolation": place.isolation,
-        "sandboxed": True,
-    }
-    try:
-        tool = _find(name, policy)
-        check_rights(place, policy)
-        checked, noted = check_arguments(tool, args)
-    except ToolProblemError as problem:
-        result = attrs.evolve(problem.result, metadata={"returncode": None})
-    else:
-        facts |= {"ignored_arguments": list(noted)} if noted else {}
-        limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
-        async with place.turn():
-            result = await _run(tool, Call(place=place, policy=policy, args=checked, timeout_s=limit_s))
+    result = await _checked(place, name, args, timeout_s, policy or _DEFAULT)
+    facts = {"tool": str(name)[:100], "network": place.network, "isolation": place.isolation, "sandboxed": True}
     return attrs.evolve(
         result,
         execution_id=uuid.uuid4().hex,
@@ -120,6 +104,24 @@ async def call_tool(
         duration_s=time.monotonic() - started,
         metadata={**facts, **result.metadata},
     )
+
+
+async def _checked(
+    place: Place, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
+) -> ExecutionResult:
+    """Call a tool if the call is one, in its turn."""
+    try:
+        tool = _find(name, policy)
+        check_rights(place, policy)
+        checked, noted = check_arguments(tool, args)
+    except ToolProblemError as problem:
+        return attrs.evolve(problem.result, metadata={"returncode": None})
+    limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
+    async with place.turn():
+        result = await _run(tool, Call(place=place, policy=policy, args=checked, timeout_s=limit_s))
+    if noted:
+        result = attrs.evolve(result, metadata={"ignored_arguments": list(noted), **result.metadata})
+    return result
 
 
 async def _run(tool: Tool, call: Call) -> ExecutionResult:
