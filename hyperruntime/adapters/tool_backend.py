@@ -218,7 +218,7 @@ class SlotToolBackend:
             return pools.get(self.profiles.default) or pool_facts(None)
         return {
             "profiles": list(self.profiles.configs),
-            "active_pools": list(pools),
+            "active_pools": [name for name in self.profiles.configs if name in pools],
             "default_profile": self.profiles.default,
             "pools": pools,
         }

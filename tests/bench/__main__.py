@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
-from tests.bench import execs, gateway, generations, slots
+from tests.bench import execs, gateway, generations, rollouts, slots
 from tests.bench.measure import Row, machine
 
 DOCUMENT = Path("docs/benchmarks.md")
@@ -28,21 +28,22 @@ def main() -> int:
     parser.add_argument("--runtime", default="podman", help="the engine")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the document from such files")
-    parser.add_argument("--only", choices=["execs", "generations", "gateway", "slots"], help="one part")
+    parser.add_argument("--only", choices=["execs", "generations", "gateway", "slots", "rollouts"], help="one part")
+    parser.add_argument("--trajectories", type=int, default=1000, help="of the benchmark of rollouts")
     parser.add_argument("--cycles", type=int, default=10_000, help="acquires and releases of slots")
     options = parser.parse_args()
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
         DOCUMENT.write_text(HEAD + overview(reports) + "".join(document(report) for report in reports))
         return 0
-    report = measure(options.runtime, options.only, options.cycles)
+    report = measure(options.runtime, options.only, options.cycles, options.trajectories)
     print(document(report))
     if options.json:
         Path(options.json).write_text(json.dumps(report))
     return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
 
 
-def measure(name: str, only: str | None, cycles: int) -> dict[str, Any]:
+def measure(name: str, only: str | None, cycles: int, trajectories: int) -> dict[str, Any]:
     rows: list[Row] = []
     with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
@@ -54,8 +55,10 @@ def measure(name: str, only: str | None, cycles: int) -> dict[str, Any]:
             parts += [generations.long_run_rows, generations.parallel_rows]
         parts += [gateway.gateway_rows] if only in (None, "gateway") and name == "podman" else []
         parts += slot_parts(cycles if runtime.info.users else cycles // 50) if only in (None, "slots") else []
+        if only in (None, "rollouts"):
+            parts += [functools.partial(rollouts.trajectory_rows, trajectories=trajectories)]
         for part in parts:
-            print(f"measuring {getattr(part, '__name__', 'cycles')} on {name} ...", file=sys.stderr, flush=True)
+            print(f"measuring {_name(part)} on {name} ...", file=sys.stderr, flush=True)
             rows += part(runtime, image)
         info = runtime.info
     kind = "rootless" if info.rootless else "root"
@@ -66,6 +69,10 @@ def measure(name: str, only: str | None, cycles: int) -> dict[str, Any]:
         "machine": machine(),
         "rows": [attrs.asdict(row) for row in rows],
     }
+
+
+def _name(part: Any) -> str:
+    return str(getattr(part, "func", part).__name__)
 
 
 def slot_parts(cycles: int) -> list[Any]:

@@ -1,0 +1,129 @@
+"""Benchmark of rollouts: a thousand trajectories of a scripted model, and how much of their time is ours.
+
+The model and the commands take times that are known; all the rest of a trajectory is ours: leases, starting commands,
+resets, records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hyperruntime as hr
+from hyperruntime.images import ImageStore
+from hyperruntime.pool.lease import Lease
+from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.runner import Parts, run_rollouts
+from hyperruntime.rollout.summary import RolloutSummary
+from hyperruntime.runtime import Runtime
+from tests.bench.measure import Row
+
+GROUP, PARALLEL, COMMANDS = 8, 16, 4
+MODEL_S, COMMAND_S = 0.5, 0.5
+THEIRS_S = (COMMANDS + 1) * MODEL_S + COMMANDS * COMMAND_S
+
+
+class Counting:
+    """An environment whose agent has to write a line for each of its commands."""
+
+    name = "counting"
+
+    def __init__(self, items: int, slots_per_container: int | None) -> None:
+        self.slots_per_container = slots_per_container
+        self._items = items
+
+    def items(self) -> Iterable[Item]:
+        return [Item(id=f"i{number}") for number in range(self._items)]
+
+    def spec(self, item: Item, base: hr.ContainerSpec, images: ImageStore) -> hr.ContainerSpec:
+        return base
+
+    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+        (await lease.exec(["sh", "-c", "echo begun >log"])).check()
+        return {}
+
+    def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        return [{"role": "user", "content": "count"}]
+
+    async def verify(
+        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+    ) -> Verdict:
+        lines = (await lease.exec(["cat", "log"])).check().stdout.count(b"\n")
+        return Verdict(reward=float(lines == COMMANDS + 1))
+
+
+class ScriptedCounting:
+    """Answers after a known time, with a command of a known time, and says in the end that it is done."""
+
+    name = "scripted"
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+    ) -> Completion:
+        await asyncio.sleep(MODEL_S)
+        usage = {"prompt_tokens": 100, "completion_tokens": 20}
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if turn == COMMANDS:
+            return Completion(message={"role": "assistant", "content": "done"}, finish_reason="stop", usage=usage)
+        arguments = f'{{"command": "echo {turn} >>log; sleep {COMMAND_S}"}}'
+        call = {"id": f"c{turn}", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return Completion(message=message, finish_reason="tool_calls", usage=usage)
+
+    async def close(self) -> None:
+        return
+
+
+def trajectory_rows(runtime: Runtime, image: str, trajectories: int) -> list[Row]:
+    """So many trajectories, sixteen at once, in slots as the engine has them."""
+    slots = 10 if runtime.info.users else 1
+    summary = asyncio.run(_run(runtime, image, trajectories // GROUP, slots))
+    spent = summary.phases["total_s"] / (trajectories // GROUP * GROUP)
+    ours = (spent - THEIRS_S) / spent
+    ideal = 60 * PARALLEL / THEIRS_S
+    where = "ten slots a container" if slots > 1 else "a container each"
+    return [
+        Row(
+            what=f"trajectories of {COMMANDS} commands, {PARALLEL} at once, {where}",
+            value=summary.per_minute,
+            unit="/min",
+            compared_to=f"the model's and commands' own time alone: {ideal:.0f}/min",
+            ratio=summary.per_minute / ideal,
+        ),
+        Row(
+            what=f"of {trajectories} trajectories' time, what is ours",
+            value=ours * 100,
+            unit="%",
+            compared_to=f"{spent:.2f} s each, {THEIRS_S:.2f} s of it the model's and commands'",
+            wanted="under 10 %",
+            holds=ours < 0.1,
+        ),
+        Row(
+            what="processor time of ours, for each trajectory",
+            value=summary.cpu_s / summary.scored * 1e3,
+            unit="ms",
+        ),
+    ]
+
+
+async def _run(runtime: Runtime, image: str, items: int, slots: int) -> RolloutSummary:
+    options = RolloutOptions(
+        environment="counting",
+        group_size=GROUP,
+        parallel=PARALLEL,
+        container=hr.ContainerSpec(image=image),
+        pool=PoolOptions(slots_per_container=slots),
+        tools=("bash",),
+        seed=1,
+    )
+    parts = Parts(environment=Counting(items, slots), model=ScriptedCounting())
+    with tempfile.TemporaryDirectory() as folder:
+        summary = await run_rollouts(runtime, options, run_dir=Path(folder, "run"), parts=parts)
+    if summary.mean_reward != 1.0 or summary.scored != items * GROUP:
+        raise AssertionError(summary)
+    return summary
