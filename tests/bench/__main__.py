@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
+from hyperruntime.runtime import Runtime
 from tests.bench import execs, gateway, generations, rollouts, slots
 from tests.bench.measure import Row, machine
 
@@ -54,7 +55,7 @@ def measure(name: str, only: str | None, cycles: int, trajectories: int) -> dict
         if only in (None, "generations") and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]
         parts += [gateway.gateway_rows] if only in (None, "gateway") and name == "podman" else []
-        parts += slot_parts(cycles if runtime.info.users else cycles // 50) if only in (None, "slots") else []
+        parts += slot_parts(_share(runtime, cycles)) if only in (None, "slots") else []
         if only in (None, "rollouts"):
             parts += [functools.partial(rollouts.trajectory_rows, trajectories=trajectories)]
         for part in parts:
@@ -71,12 +72,19 @@ def measure(name: str, only: str | None, cycles: int, trajectories: int) -> dict
     }
 
 
+def _share(runtime: Runtime, cycles: int) -> int:
+    """Return how many cycles are measured on an engine: all of them on one, few where each is a new container."""
+    if not runtime.info.users:
+        return cycles // 50
+    return cycles if runtime.name == "podman" and not runtime.info.rootless else cycles // 5
+
+
 def _name(part: Any) -> str:
     return str(getattr(part, "func", part).__name__)
 
 
 def slot_parts(cycles: int) -> list[Any]:
-    """Return what is measured of slots; where a reset is a new container, cycles are few."""
+    """Return what is measured of slots."""
     single = [slots.sleep_rows, slots.throughput_rows, slots.lease_rows, slots.loss_rows, slots.owner_rows]
     return [*single, functools.partial(slots.cycle_rows, cycles=cycles)]
 
