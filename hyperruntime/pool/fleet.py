@@ -119,6 +119,10 @@ class Fleet:
         if self._closed:
             raise PoolClosedError("the pool was stopped while it was starting")
 
+    def coming(self) -> int:
+        """Return how many slots will be free soon without anybody's doing."""
+        return self._starting * self._plan.slots + sum(1 for _ in self.roster.cells(CellState.CLEANING))
+
     def balance(self, waiting: int) -> None:
         """End what is not needed, start what is: called whenever something changed."""
         if self._closed:
