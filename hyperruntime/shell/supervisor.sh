@@ -32,12 +32,13 @@ _hr_start_lane() {
     else
         set -- /bin/sh -c "$_hr_begin" hyperruntime "$_hr_dir"
     fi
-    command eval '_hr_name=$_hr_new $_hr_setsid "$@" </dev/null >/dev/null'
-    _hr_ended=$?
-    [ $_hr_ended -gt 128 ] && return
-    _hr_why=fork
-    case $_hr_as$_hr_ended in *?125 | *?127) _hr_why=user ;; esac # source: chroot(1), setpriv.c: ids that cannot be set
-    echo "0 $_hr_why" >"$_hr_dir/$_hr_new/s"
+    # Held open meanwhile, so that the host does not see an end before it hears of the reason.
+    {
+        command eval '_hr_name=$_hr_new $_hr_setsid "$@" </dev/null >/dev/null 5>&-'
+        _hr_ended=$? _hr_why=fork
+        case $_hr_as$_hr_ended in *?125 | *?127) _hr_why=user ;; esac # source: chroot(1), setpriv.c: ids that cannot be set
+        [ $_hr_ended -gt 128 ] || echo "0 $_hr_why" >&5
+    } 5>"$_hr_dir/$_hr_new/s"
 }
 
 # Set $_hr_switch to how a lane becomes another user's: 0 not at all, for this is not root; 1 not by anything that the
