@@ -252,7 +252,9 @@ class Execution:
         match words:
             case ["group" | "up" as word, group] if is_number(group, 10):
                 self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
-                self._lane.is_up = self._lane.is_up or word == "up"
+                if word == "up" and not self._lane.is_up:
+                    self._lane.is_up = True
+                    self.session.lanes_seen += 1
             case ["fork"]:
                 self._end = self._end or End.NOT_STARTED
             case ["user"] if self._lane.checks:

@@ -45,6 +45,7 @@ class Session:
         announces: whether its lanes must be asked to say that a command's process was made.
         exchange: the exchange directory on the host.
         inside: where it is in the container.
+        lanes_seen: how many lanes have said that they run; whoever hears it counts it.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Session:
         self.exchange, self.inside = exchange, inside
         self._shell, self._numbers = shell, numbers
         self._lanes = LanePool(exchange, self._request_lane)
+        self.lanes_seen = 0
         self._switch: int | None = None
         self._lock = threading.Lock()
         self._answers: dict[str, int | None] = {}  # only what somebody waits for: the container is not trusted
@@ -183,9 +185,14 @@ class Session:
         return _BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S
 
     def responds(self, timeout_s: float | None = None) -> bool:
-        """Tell whether the supervisor still answers, after at most ``timeout_s`` or its usual patience."""
-        timeout_s = self.patience_s if timeout_s is None else timeout_s
-        return not self.lost.is_set() and self._ask("ping", "", timeout_s) is not None
+        """Tell whether the supervisor still works, after at most ``timeout_s`` or its usual patience.
+
+        An answer may wait behind many lanes that are asked for at once: one that has come is a sign too.
+        """
+        timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes_seen
+        if self.lost.is_set():
+            return False
+        return self._ask("ping", "", timeout_s) is not None or (self.lanes_seen != before and not self.lost.is_set())
 
     def error_text(self) -> str:
         """Return the last lines the engine wrote about this shell."""
