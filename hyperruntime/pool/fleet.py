@@ -249,6 +249,14 @@ class Fleet:
         for member in self.roster:
             self.roster.discard(member)
 
+    def abandon(self) -> None:
+        """End every container here and now, from any thread: for a program that ends without :meth:`close`."""
+        with self._lock:
+            self._closed = True
+            members = tuple(self._open)
+        for member in members:
+            self._end_now(member)
+
     async def _start_one(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()

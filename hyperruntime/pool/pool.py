@@ -260,6 +260,11 @@ class SlotPool:
         """End every container that nobody uses, below the minimum too, until a slot is asked for again."""
         self._fleet.shrink()
 
+    def abandon(self) -> None:
+        """End every container here and now, from any thread: for a program that ends without :meth:`stop`."""
+        if self._fleet_or_none is not None:
+            self._fleet_or_none.abandon()
+
     async def settle(self) -> None:
         """Wait until every slot that was released is as new, or given up."""
         while self._resets:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,28 @@ from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecRes
 from hyperruntime.tarball import ExtractLimits, ExtractReport
 
 T = TypeVar("T")
+
+_open_pools: weakref.WeakSet[SyncPool] = weakref.WeakSet()
+_guardians: dict[int, threading.Thread] = {}
+
+
+def _guard(pool: SyncPool) -> None:
+    """Let a pool end with the program's main thread.
+
+    The interpreter waits for threads that run commands before it calls what atexit(3) registered, and they wait for
+    the commands: somebody must end these as soon as the main thread is done.
+    """
+    _open_pools.add(pool)
+    if os.getpid() not in _guardians:
+        guardian = threading.Thread(target=_end_with_program, name="hyperruntime-pool-guardian", daemon=True)
+        _guardians[os.getpid()] = guardian
+        guardian.start()
+
+
+def _end_with_program() -> None:
+    threading.main_thread().join()
+    for pool in tuple(_open_pools):
+        pool.pool.abandon()
 
 
 class LoopThread:
@@ -133,6 +156,7 @@ class SyncPool:
         """
         self.pool = SlotPool(runtime, config)
         self._loop = LoopThread()
+        _guard(self)
         try:
             self._loop.run(self.pool.start())
         except BaseException:
@@ -201,6 +225,7 @@ class SyncPool:
         except PoolClosedError:
             return
         self._loop.close()
+        _open_pools.discard(self)
 
     def __enter__(self) -> SyncPool:
         """Return itself."""

@@ -222,6 +222,7 @@ OWNER = textwrap.dedent(
 FORGETFUL = textwrap.dedent(
     """
     import sys
+    import time
     import hyperruntime as hr
     from hyperruntime.pool.sync import SyncPool
 
@@ -229,6 +230,7 @@ FORGETFUL = textwrap.dedent(
     pool = SyncPool(hr.open_runtime(sys.argv[1]), hr.PoolConfig(spec=spec))
     slot = pool.acquire()
     pool.submit(pool.pool.lease_of(slot).exec(["sleep", "943"]))
+    time.sleep(0.5)
     print(slot.container, flush=True)
     """
 )
