@@ -94,11 +94,17 @@ class Bench:
 
 
 async def open_bench(
-    stack: AsyncExitStack, runtime: hr.Runtime, base: hr.ContainerSpec, environment: Swe, item: Item
+    stack: AsyncExitStack,
+    runtime: hr.Runtime,
+    base: hr.ContainerSpec,
+    environment: Swe,
+    item: Item,
+    *,
+    root: bool = False,
 ) -> Bench:
     """Open the pools that trajectories of an item need; agents at an absolute place are root in their container."""
     spec = environment.spec(item, base, runtime.images)
-    slots = 1 if item.data["repo_dir"].startswith("/") else None
+    slots = 1 if root or item.data["repo_dir"].startswith("/") else None
     config = PoolConfig(spec=spec, name="agents", slots_per_container=slots)
     agents = await stack.enter_async_context(SlotPool(runtime, config))
     judging = PoolConfig(spec=spec, name="judges", slots_per_container=1, min_containers=1, max_containers=4)

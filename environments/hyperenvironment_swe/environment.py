@@ -114,7 +114,7 @@ class Swe:
         self._install_timeout_s, self._test_timeout_s = install_timeout_s, test_timeout_s
         self._chunk = max(1, tests_per_process)
         self._repositories = Repositories(cache_dir)
-        self._base_problems: dict[str, str] = {}
+        self._sound: set[str] = set()  # items whose base is known to install
         self._base_locks: dict[str, asyncio.Lock] = {}
 
     def items(self) -> Iterable[Item]:
@@ -180,29 +180,31 @@ class Swe:
             if state.problem or not state.changed:
                 return _nothing(state.problem or "nothing that counts was changed", state)
             async with fresh() as judge:
-                return await self._judge(one, checkout, judge, (clone, state), fresh)
+                verdict = await self._judge(one, checkout, judge, clone, state)
+        if isinstance(verdict, Verdict):
+            return verdict
+        return await self._blame(one, checkout, fresh, state, verdict)  # needs a container of its own
 
-    async def _judge(
-        self, one: SweItem, checkout: Checkout, judge: Lease, left: tuple[str, State], fresh: Fresh
-    ) -> Verdict:
-        clone, state = left
+    async def _judge(self, one: SweItem, checkout: Checkout, judge: Lease, clone: str, state: State) -> Verdict | str:
+        """Return the verdict, or what was written where the state does not install or its tests do not start."""
         court = Court(judge, one.env)
         await court.receive(clone, one.repo_dir, state.gone)
         installed = await self._install_in(court, one)
         if not _worked(installed):
-            return await self._blame(one, checkout, fresh, state, installed.output)
+            return installed.output
         tested = await court.test(await self._plan(one, checkout, self._wanted(one)))
         if not tested.ran:
-            return await self._blame(one, checkout, fresh, state, tested.missing or tested.output)
+            return tested.missing or tested.output
         return self._verdict(one, state, tested, separate=court.separate)
 
     async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, output: str) -> Verdict:
         """Say that the agent broke the installation, once it is sure that the base itself installs."""
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
-            if one.id not in self._base_problems:
-                self._base_problems[one.id] = await self._base_problem(one, checkout, fresh)
-        if problem := self._base_problems[one.id]:
-            raise JudgeError(f"item {one.id} cannot be judged, for its base does not install: {problem[-1000:]}")
+            if one.id not in self._sound:
+                if problem := await self._base_problem(one, checkout, fresh):
+                    why = f"its base does not install: {problem[-1000:]}"
+                    raise JudgeError(f"item {one.id} cannot be judged, for {why}")
+                self._sound.add(one.id)
         facts = {**_facts(state), "output": output[-_TAIL:]}
         return Verdict(reward=0.0, parts={"install": 0.0}, phase="install", detail="it does not install", facts=facts)
 

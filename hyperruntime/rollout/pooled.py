@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hyperruntime.pool.config import PoolConfig
+from hyperruntime.pool.config import DEFAULT_SLOTS, PoolConfig
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.profiles import Profiles
 from hyperruntime.rollout.options import RolloutOptions
@@ -24,6 +24,9 @@ class PooledSlots:
     """Slots for agents, and containers for verification; ``async with`` ends all of them.
 
     A container for verification is a slot's own, and is replaced after its one lease; the next one is started ahead.
+
+    Attributes:
+        capacity: how many slots of one kind there can be: more agents at once would only wait, and in vain in the end.
     """
 
     def __init__(self, runtime: Runtime, options: RolloutOptions, slots_per_container: int | None) -> None:
@@ -35,6 +38,7 @@ class PooledSlots:
         pool = options.pool
         slots = slots_per_container
         most = pool.max_containers or -(-options.parallel // (slots or 1))
+        self.capacity = most * (slots or (DEFAULT_SLOTS if runtime.info.users else 1))
         base = self._base = options.base_spec()
         config = PoolConfig(
             spec=base,

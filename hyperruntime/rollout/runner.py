@@ -105,26 +105,30 @@ async def run_rollouts(
     parts = parts or Parts()
     options = options.settled()
     async with AsyncExitStack() as stack:
-        store: Store | None = None
+        store = None
         if run_dir is not None:
-            make_directory(run_dir)
-            lock = RunLock(run_dir)
-            stack.enter_context(lock)
-            _cancel_when_lost(lock)
-            store = Store(run_dir)
-            stack.push_async_callback(store.close)
-            options = store.begin(options)
+            store, options = _open_store(stack, run_dir, options)
         setting, items = await _open(stack, runtime, options, parts)
         run = _Run(options, items, store, on_event, keep)
-        pace = Pace(parallel=options.parallel, attempts=options.attempts, give_up_after=options.give_up_after)
-        await run_jobs(
-            lambda job: attrs.evolve(setting, sampling=_sampling(options, job)),
-            run.jobs(),
-            pace,
-            on_start=run.on_start,
-            on_done=run.on_done,
-        )
+        parallel = min(options.parallel, getattr(setting.slots, "capacity", options.parallel))
+        pace = Pace(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
+
+        def make(job: Job) -> Setting:
+            return attrs.evolve(setting, sampling=_sampling(options, job))
+
+        await run_jobs(make, run.jobs(), pace, on_start=run.on_start, on_done=run.on_done)
         return run.summary()
+
+
+def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -> tuple[Store, RolloutOptions]:
+    """Take a directory for this process, and return its files and the options that the run there has."""
+    make_directory(run_dir)
+    lock = RunLock(run_dir)
+    stack.enter_context(lock)
+    _cancel_when_lost(lock)
+    store = Store(run_dir)
+    stack.push_async_callback(store.close)
+    return store, store.begin(options)
 
 
 async def _open(

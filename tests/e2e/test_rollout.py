@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -242,3 +243,12 @@ def test_a_file_says_what_the_command_line_does_not(runtime_name: str, base_imag
         assert main(["--runtime", runtime_name, "rollout", "run", *options]) == 0
         assert main(["--runtime", runtime_name, "rollout", "run", *options]) == 2
     assert [t.id for t in read_trajectories(tmp_path / "run")] == ["n0/0"]
+
+
+def test_more_at_once_than_there_are_slots_wait_for_no_slot(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+    with scripted_model(fixing) as model:
+        more = ("--option", "count=3", "--parallel", "3", "--max-containers", "1")
+        assert main(arguments(runtime_name, model.url, tmp_path, *more)) == 0
+    spans = sorted((t.started_at, t.started_at + t.timing["total_s"]) for t in read_trajectories(tmp_path))
+    assert len(spans) == 3
+    assert all(later[0] >= earlier[1] - 0.1 for earlier, later in itertools.pairwise(spans))

@@ -13,6 +13,7 @@ import pytest
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperruntime.errors import SandboxLostError
+from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
 from tests.swecase import bash, make_repository, make_site, open_bench, with_site, write_rows
 
@@ -171,3 +172,45 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
     assert [seen[name].facts["forged"] for name in ("patches the runner", "patches the reports")] == [True, True]
     assert ["tests/test_price.py", "tests is protected"] in seen["tests"].facts["dropped"]
     assert fingerprint(tmp_path / "cache") == before[0]
+
+
+# As root of their own container, which is how agents work unless several share one.
+AS_ROOT = {
+    "tar": "printf '#!/bin/sh\\nexit 0\\n' > /tmp/tar; chmod +x /tmp/tar; cp /tmp/tar $(readlink -f $(command -v tar))",
+    "shell": "echo 1 > new.txt; cp --remove-destination /bin/true /bin/sh; cp --remove-destination /bin/true /bin/bash",
+    "another tree": (
+        f"{HONEST}; cp -r . /tmp/copy; cp $(command -v tar) /tmp/real; echo 'def test_sum(): pass' > /tmp/copy/tests/test_price.py;"
+        "rm /tmp/copy/shop/price.py; printf '#!/bin/bash\\nexec /tmp/real -cf - -C /tmp ./copy\\n' > /tmp/tar; chmod +x /tmp/tar;"
+        "cp --remove-destination /tmp/tar $(command -v tar)"
+    ),
+    "everything": "rm -rf --one-file-system --no-preserve-root /bin /usr /lib /etc 2>/dev/null; true",
+}
+
+
+def test_root_in_its_own_container_gets_nothing_either(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """W22: whatever programs the agent's container has by now, what they send is data; the cache is nowhere in it."""
+    commit = make_repository(tmp_path / "shop", FILES)
+    row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **TESTS}
+    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+    found: list[bytes] = []
+
+    async def search(lease: Lease, repo_dir: str) -> None:
+        program = f"find / -xdev -name workspace.tar -o -xdev -name '*.pack' -not -path '*/{repo_dir}/.git/*'; {HONEST}"
+        found.append((await lease.exec(["bash", "-c", program], workdir=repo_dir)).stdout)
+        found.append((await lease.exec(["grep", "-F", str(tmp_path), "/proc/self/mountinfo"])).stdout)
+
+    async def run_all() -> dict[str, Verdict]:
+        item = next(iter(environment.items()))
+        base = with_site(hr.ContainerSpec(image=base_image), make_site(tmp_path / "site"))
+        async with AsyncExitStack() as stack:
+            bench = await open_bench(stack, runtime, base, environment, item, root=True)
+            verdicts = {name: await bench.trajectory(item, bash(program)) for name, program in AS_ROOT.items()}
+            return {**verdicts, "honest": await bench.trajectory(item, search)}
+
+    verdicts = asyncio.run(run_all())
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+        **dict.fromkeys(AS_ROOT, 0.0),
+        "honest": 1.0,
+    }
+    mounts = [line for line in found[1].splitlines() if b"/opt/site" not in line]
+    assert (found[0], mounts) == (b"", [])

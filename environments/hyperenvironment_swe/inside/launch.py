@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 
 
 def main():
@@ -51,6 +52,8 @@ def run_pytest(asked, send):
     args = ["-c", write_settings(*asked["settings"]), "--rootdir", os.getcwd()]
     args += ["--maxfail=0", "-p", "no:cacheprovider", "-q"]
     args += [word for name in foreign_plugins(asked["own_plugins"]) for word in ("-p", "no:" + name)]
+    if find_spec("xdist") is not None:
+        args += ["-n", "0"]  # what runs in other processes reports to nobody
     args += ["./" + name for name in asked["ids"]]  # so that none is an option
     pytest.main(args, plugins=[make_reporter(pytest, send, asked["controls"])])
     return None
@@ -102,8 +105,8 @@ def make_reporter(pytest, send, controls):
     class Reporter(object):
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, session, items):
-            module = items[0].getparent(pytest.Module) if items else None
-            made = [make(module or session, name) for name in controls]
+            modules = [item.parent for item in items if type(item.parent) is pytest.Module]
+            made = [make((modules or [session])[0], name) for name in controls]
             items[:0] = made[: len(made) // 2]
             items += made[len(made) // 2 :]
 
