@@ -75,6 +75,7 @@ class Execution:
         self._streams: dict[int, Stream] = {}
         self._wide: set[int] = set()
         self._stdin: Stdin | None = None
+        self._tries = 0
         self._poll = select.poll()
 
     def run(self) -> ExecResult:
@@ -109,6 +110,7 @@ class Execution:
         """Run it once; return None when no process could be made for it."""
         self._end: End | None = None
         self._exit_code = 0
+        self._tries += 1
         self._made = self._no_workdir = reusable = False
         try:
             lane = self._take_lane()
@@ -134,7 +136,7 @@ class Execution:
             self._leave_lane(lane, reusable)
 
     def _take_lane(self) -> Lane:
-        return self.session.acquire_lane(self._user)
+        return self.session.acquire_lane(self._user, checks=self._tries > 1)
 
     def _leave_lane(self, lane: Lane, reusable: bool) -> None:
         (self.session.release_lane if reusable else self.session.retire_lane)(lane)
@@ -234,7 +236,8 @@ class Execution:
         """Take what the lane reports; what is malformed a hostile command has written, and means nothing."""
         data = os.read(self._lane.status, 4096)
         if not data:
-            self._end = self._end or self._unless_never_made(End.GONE)
+            never_up = self._lane.user is not None and not self._lane.is_up
+            self._end = self._end or (End.NOT_STARTED if never_up else self._unless_never_made(End.GONE))
             return
         for line in data.decode(errors="replace").splitlines():
             match line.split(" "):
@@ -247,11 +250,14 @@ class Execution:
 
     def _on_lane(self, words: list[str]) -> None:
         match words:
-            case ["up", group] if is_number(group, 10):
+            case ["group" | "up" as word, group] if is_number(group, 10):
                 self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
+                if word == "up" and not self._lane.is_up:
+                    self._lane.is_up = True
+                    self.session.lanes_seen += 1
             case ["fork"]:
                 self._end = self._end or End.NOT_STARTED
-            case ["user"] if self._lane.sequence == 1:
+            case ["user"] if self._lane.checks:
                 self._end = self._end or End.NO_USER
 
     def _on_status(self, word: str) -> None:

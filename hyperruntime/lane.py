@@ -28,6 +28,8 @@ class Lane:
         user: whose commands it runs; None is the user of its session.
         sequence: number of the exec it runs or ran last.
         group: process group (and session) of its shell inside, 0 while unknown or shared.
+        is_up: whether its shell has said that it runs.
+        checks: whether it is asked to say why it cannot.
         input: descriptor that feeds the command which runs, or None.
         go: descriptor that starts an exec.
         status: descriptor where the lane reports.
@@ -43,6 +45,7 @@ class Lane:
         """
         self.name, self.user = secrets.token_hex(16), user
         self.sequence = self.group = 0
+        self.is_up = self.checks = False
         self.input: int | None = None
         self._dir = os.path.join(exchange, self.name)
         self._prologue = b"" if user is None else user.prologue()
@@ -89,17 +92,20 @@ class Lane:
         self._script_bytes = len(script)
         os.write(self.go, b"\n")
 
-    def wait_end(self, timeout_s: float) -> bool:
-        """Wait until its shell has ended, or could not begin; return whether that came in time."""
+    def wait_for(self, word: str, timeout_s: float) -> str | None:
+        """Return what follows a word that it says of itself; None when it ends, or does not say it in time."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self.status, select.POLLIN)
         while (remaining := deadline - time.monotonic()) > 0:
             if poll.poll(int(remaining * 1000) + 1):
                 said = os.read(self.status, 4096)
-                if not said or b"0 fork\n" in said or b"0 user\n" in said:
-                    return True
-        return False
+                for line in said.decode(errors="replace").splitlines():
+                    if line.startswith(f"0 {word} "):
+                        return line.split(" ", 2)[2]
+                if not said:
+                    return None
+        return None
 
     def open_stream(self, name: str) -> int:
         """Return a new non-blocking read end of stream ``o`` or ``e``; the caller closes it."""
@@ -147,10 +153,11 @@ class Lane:
     def close(self) -> None:
         """Close every descriptor (an idle lane inside then ends) and remove the directory."""
         self.close_input()
+        # First the names, then the ends: whoever opens one meanwhile finds none, or our end, and never waits for it.
+        shutil.rmtree(self._dir, ignore_errors=True)
         for descriptor in self._open:
             os.close(descriptor)
         self._open.clear()
-        shutil.rmtree(self._dir, ignore_errors=True)
 
     def descriptors(self) -> tuple[int, ...]:
         """Return what the lane holds open."""

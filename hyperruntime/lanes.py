@@ -25,8 +25,12 @@ class LanePool:
         self._lanes: set[Lane] = set()
         self._closing = False
 
-    def acquire(self, user: RunAs | None) -> Lane:
+    def acquire(self, user: RunAs | None, *, checks: bool) -> Lane:
         """Return a lane for one exec as a user: an idle one, else a new one.
+
+        Args:
+            user: whose.
+            checks: whether a new one shall say why it cannot begin.
 
         Raises:
             ContainerLostError: the container is gone.
@@ -36,7 +40,9 @@ class LanePool:
             if idle.is_usable():
                 return idle
             self.retire(idle)
-        return self.begin(Lane(self._exchange, user))
+        lane = Lane(self._exchange, user)
+        lane.checks = checks
+        return self.begin(lane)
 
     def begin(self, lane: Lane) -> Lane:
         """Have a new lane started, and return it; errors as of :meth:`acquire`."""

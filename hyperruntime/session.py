@@ -24,6 +24,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.runas import RunAs
 from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
 from hyperruntime.tags import TagNumbers, TagSeries
+from hyperruntime.userend import UserEnder
 
 log = get_logger(__name__)
 
@@ -32,9 +33,6 @@ _TAIL_LINES = 20
 _MAX_DRAINS = 256
 _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
-_END_USER_S = 10.0
-_DYING_S = 0.3
-_LEAVING_S = 0.001  # in which idle lanes hear that nobody needs them
 _FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
 
 
@@ -47,6 +45,7 @@ class Session:
         announces: whether its lanes must be asked to say that a command's process was made.
         exchange: the exchange directory on the host.
         inside: where it is in the container.
+        lanes_seen: how many lanes have said that they run; whoever hears it counts it.
     """
 
     def __init__(
@@ -74,6 +73,7 @@ class Session:
         self.exchange, self.inside = exchange, inside
         self._shell, self._numbers = shell, numbers
         self._lanes = LanePool(exchange, self._request_lane)
+        self.lanes_seen = 0
         self._switch: int | None = None
         self._lock = threading.Lock()
         self._answers: dict[str, int | None] = {}  # only what somebody waits for: the container is not trusted
@@ -110,17 +110,18 @@ class Session:
             self._switch = answer
         return None if self._switch == 0 else self._switch >= _FIRST_SWITCH
 
-    def acquire_lane(self, user: RunAs | None = None) -> Lane:
+    def acquire_lane(self, user: RunAs | None = None, *, checks: bool = False) -> Lane:
         """Return a lane for one exec: an idle one, else a new one.
 
         Args:
             user: whose; None is this session's own. Where the session cannot switch it is this user's already.
+            checks: whether a new one shall say why it cannot begin.
 
         Raises:
             ContainerLostError: the container is gone.
             OSError: no space or no descriptors for a new lane.
         """
-        return self._lanes.acquire(user)
+        return self._lanes.acquire(user, checks=checks)
 
     def begin_lane(self, lane: Lane) -> None:
         """Have a lane started that its owner keeps; errors as of :meth:`acquire_lane`."""
@@ -135,7 +136,9 @@ class Session:
         self._lanes.retire(lane)
 
     def _request_lane(self, lane: Lane) -> None:
-        as_user = f" {lane.user.uid} {lane.user.gid}" if lane.user is not None and self._switch else ""
+        as_user = ""
+        if lane.user is not None and self._switch:
+            as_user = f" {lane.user.uid} {lane.user.gid}{' check' if lane.checks else ''}"
         self._send(f"{lane.program} {lane.name}{as_user}\n")
 
     def next_tag_kib(self, source: str | TagSeries | None = None) -> int:
@@ -172,42 +175,9 @@ class Session:
         return all(ended)
 
     def end_user(self, user: RunAs) -> bool:
-        """Kill every process of a uid and forget its lanes; return whether none is left.
-
-        It is told to kill itself, which takes all of it at one stroke. What prevents that is looked for while
-        everything in the container is stopped.
-        """
-        self._lanes.forget(user.uid)
-        words, deadline = f"{user.uid} {user.gid}", time.monotonic() + _END_USER_S
-        gone = self._is_alone(words, _LEAVING_S)
-        while not gone and not self.lost.is_set() and time.monotonic() < deadline:
-            gone = self._end_themselves(user) and self._is_alone(words, _DYING_S)
-            gone = gone or self._ask("reap", words, _END_USER_S) == 0
-        self._lanes.forget(user.uid)
-        return gone
-
-    def _is_alone(self, words: str, patience_s: float) -> bool:
-        """Tell whether no process has a uid; what has just been ended takes a moment to be gone."""
-        if not self._switch or self._switch < _FIRST_SWITCH:
-            return False
-        pause_s = 0.0005
-        while self._ask("alone", words, _DYING_S) != 0:
-            if pause_s > patience_s:
-                return False
-            time.sleep(pause_s)
-            pause_s *= 2
-        return True
-
-    def _end_themselves(self, user: RunAs) -> bool:
-        """Let a new lane of a user kill all processes that it may; return whether the lane has ended soon."""
-        if not self._switch or self._switch < _FIRST_SWITCH:
-            return False
-        lane = self._lanes.begin(Lane(self.exchange, user))
-        try:
-            lane.start(b"command kill -KILL -1\nexit\n")
-            return lane.wait_end(_DYING_S)
-        finally:
-            self._lanes.retire(lane)
+        """Kill every process of a uid and forget its lanes; return whether none is left."""
+        switches = bool(self._switch and self._switch >= _FIRST_SWITCH)
+        return UserEnder(self._lanes, self.exchange, self._ask, self.lost.is_set).end(user, switches=switches)
 
     @property
     def patience_s(self) -> float:
@@ -215,9 +185,14 @@ class Session:
         return _BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S
 
     def responds(self, timeout_s: float | None = None) -> bool:
-        """Tell whether the supervisor still answers, after at most ``timeout_s`` or its usual patience."""
-        timeout_s = self.patience_s if timeout_s is None else timeout_s
-        return not self.lost.is_set() and self._ask("ping", "", timeout_s) is not None
+        """Tell whether the supervisor still works, after at most ``timeout_s`` or its usual patience.
+
+        An answer may wait behind many lanes that are asked for at once: one that has come is a sign too.
+        """
+        timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes_seen
+        if self.lost.is_set():
+            return False
+        return self._ask("ping", "", timeout_s) is not None or (self.lanes_seen != before and not self.lost.is_set())
 
     def error_text(self) -> str:
         """Return the last lines the engine wrote about this shell."""

@@ -213,7 +213,7 @@ class Shell:
         """Start a bash and wait until it is ready; where no process can be made, try for a while."""
         deadline, pause_s, failures = time.monotonic() + _START_TRIES_S, 0.02, 0
         while True:
-            lane, said = self._try(session)
+            lane, said = self._try(session, checks=failures > 0)
             if said == "ready":
                 return lane
             session.retire_lane(lane)
@@ -227,7 +227,7 @@ class Shell:
             time.sleep(pause_s)
             pause_s *= 1.5
 
-    def _try(self, session: Session) -> tuple[ShellLane, str]:
+    def _try(self, session: Session, *, checks: bool) -> tuple[ShellLane, str]:
         """Start a bash; return its lane and the word that says how that went."""
         start = self._start
         body = next_script(self._left) if self._left is not None else first_script(start.env, start.workdir)
@@ -236,6 +236,7 @@ class Shell:
             lane = ShellLane(session.exchange, user, session.inside, body, self.next_tag(session))
         except OSError as error:
             raise storage_error(error) from error
+        lane.checks = checks
         session.begin_lane(lane)
         return lane, _first_word(lane, session)
 
@@ -313,7 +314,7 @@ def _first_word(lane: ShellLane, session: Session) -> str:
         if poll.poll(int(remaining * 1000) + 1):
             lane.hear_state()
             for words in _said(lane):
-                if words[:1] != ["up"]:
+                if words[0] not in ("up", "group"):
                     return words[0]
     return "nothing"
 

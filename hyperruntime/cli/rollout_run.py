@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hyperruntime.cli.command import State, example
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.rollout_options import make_options, option_decorators
 from hyperruntime.cli.rollout_progress import make_display
+from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.spread import SpreadingCommand
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.rollout.options import RolloutOptions, new_run_id
@@ -27,7 +27,6 @@ from hyperruntime.rollout.summary import RolloutSummary
 from hyperruntime.runtime import Runtime
 from hyperruntime.units import format_duration
 
-_EXIT_BY_SIGNAL = 128
 _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _CHANGES = ("parallel", "attempts", "give_up_after", "retry_failed")
 _POOL = ("slots_per_container", "min_containers", "max_containers")
@@ -106,24 +105,9 @@ def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions)
 
 
 def _run(runtime: Runtime, options: RolloutOptions, run_dir: Path, on_event: Any, state: State) -> RolloutSummary:  # noqa: ANN401 - a display's
-    """Run in an event loop that signals end in good order: slots are given back first."""
-
-    async def main() -> RolloutSummary:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None, "inside a coroutine"
-
-        def end(number: int) -> None:
-            if task.cancelling():  # asked before, and something does not end: the containers go with this process
-                os._exit(_EXIT_BY_SIGNAL + number)
-            state.signal = number
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, end, number)
-        return await run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
-
-    return asyncio.run(main())
+    """Run until all is done or a signal comes: slots are given back first."""
+    work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
+    return run_until_signal(work, state)
 
 
 def _print(summary: RolloutSummary, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from hyperruntime.cli.command import State
 
 T = TypeVar("T")
 
+_EXIT_BY_SIGNAL = 128
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -42,6 +43,8 @@ def last_signal() -> Iterator[Callable[[], int]]:
 def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
     """Run a coroutine in a loop of its own, which an ending signal cancels, so that it lets go of what it holds.
 
+    A second signal ends the process at once.
+
     Raises:
         CancelledError: a signal came; the state knows its number.
     """
@@ -51,6 +54,8 @@ def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
         assert task is not None, "inside a coroutine"
 
         def end(number: int) -> None:
+            if task.cancelling():  # asked before, and something does not end: the containers go with this process
+                os._exit(_EXIT_BY_SIGNAL + number)
             state.signal = number
             task.cancel()
 

@@ -119,6 +119,10 @@ class Fleet:
         if self._closed:
             raise PoolClosedError("the pool was stopped while it was starting")
 
+    def coming(self) -> int:
+        """Return how many slots will be free soon without anybody's doing."""
+        return self._starting * self._plan.slots + sum(1 for _ in self.roster.cells(CellState.CLEANING))
+
     def balance(self, waiting: int) -> None:
         """End what is not needed, start what is: called whenever something changed."""
         if self._closed:
@@ -248,6 +252,14 @@ class Fleet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for member in self.roster:
             self.roster.discard(member)
+
+    def abandon(self) -> None:
+        """End every container here and now, from any thread: for a program that ends without :meth:`close`."""
+        with self._lock:
+            self._closed = True
+            members = tuple(self._open)
+        for member in members:
+            self._end_now(member)
 
     async def _start_one(self) -> None:
         loop = asyncio.get_running_loop()

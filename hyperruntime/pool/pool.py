@@ -260,6 +260,11 @@ class SlotPool:
         """End every container that nobody uses, below the minimum too, until a slot is asked for again."""
         self._fleet.shrink()
 
+    def abandon(self) -> None:
+        """End every container here and now, from any thread: for a program that ends without :meth:`stop`."""
+        if self._fleet_or_none is not None:
+            self._fleet_or_none.abandon()
+
     async def settle(self) -> None:
         """Wait until every slot that was released is as new, or given up."""
         while self._resets:
@@ -301,8 +306,8 @@ class SlotPool:
             if cell is None:
                 break
             self._line.serve(self._grant(cell, task_id))
-        self._reset_kept(fleet)
         fleet.balance(len(self._line))
+        self._reset_kept(fleet)
         if fleet.trouble.is_news and fleet.trouble.is_hopeless and not fleet.starting and not fleet.roster.serving():
             fleet.trouble.is_news = False
             error = fleet.trouble.error
@@ -311,7 +316,7 @@ class SlotPool:
     def _reset_kept(self, fleet: Fleet) -> None:
         """Make places new that were kept for a task: for others who wait, and where nobody came back in time."""
         kept = sorted(fleet.roster.cells(CellState.KEPT), key=lambda cell: cell.kept_since)
-        missing = len(self._line) - sum(1 for _ in fleet.roster.cells(CellState.CLEANING)) if kept else 0
+        missing = len(self._line) - fleet.coming() if kept else 0
         patience_s = self.config.idle_timeout_s
         for number, cell in enumerate(kept):
             waited_s = asyncio.get_running_loop().time() - cell.kept_since

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,18 @@ from hyperruntime.tarball import ExtractLimits, ExtractReport
 
 T = TypeVar("T")
 
+_open_pools: weakref.WeakSet[SyncPool] = weakref.WeakSet()
+
+
+def _end_with_program() -> None:
+    for pool in tuple(_open_pools):
+        pool.abandon()
+
+
+# The interpreter waits for threads that run commands, and they wait for the commands, before it calls what atexit has;
+# what concurrent.futures registers its own end with comes earlier, the latest first. Source: threading.py, _shutdown.
+threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+
 
 class LoopThread:
     """An event loop in a daemon thread."""
@@ -38,15 +51,20 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name="hyperruntime-pool-loop", daemon=True)
         self._thread.start()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that started it, and no forked child."""
+        return os.getpid() == self._pid
+
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin work; the future may be waited for, and cancelled, by any thread.
 
         Raises:
             PoolClosedError: the loop is stopped, or this is a forked child.
         """
-        if os.getpid() != self._pid or self._loop.is_closed():
+        if not self.is_here or self._loop.is_closed():
             work.close()
-            why = "was stopped" if os.getpid() == self._pid else "is of this process's parent; open another one"
+            why = "was stopped" if self.is_here else "is of this process's parent; open another one"
             raise PoolClosedError(f"this pool {why}")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
@@ -61,7 +79,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop it; may be called again."""
-        if os.getpid() == self._pid and not self._loop.is_closed():
+        if self.is_here and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -133,6 +151,7 @@ class SyncPool:
         """
         self.pool = SlotPool(runtime, config)
         self._loop = LoopThread()
+        _open_pools.add(self)
         try:
             self._loop.run(self.pool.start())
         except BaseException:
@@ -201,6 +220,12 @@ class SyncPool:
         except PoolClosedError:
             return
         self._loop.close()
+        _open_pools.discard(self)
+
+    def abandon(self) -> None:
+        """End every container here and now; done by itself when a program ends that has not closed its pool."""
+        if self._loop.is_here:
+            self.pool.abandon()
 
     def __enter__(self) -> SyncPool:
         """Return itself."""

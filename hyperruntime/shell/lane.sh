@@ -1,6 +1,6 @@
 # One lane: $1 is the exchange directory, $_hr_name the lane's secret name in it, which no command line shows and which
-# its commands do not inherit. Each byte line on `go` means: source `c`, which runs one
-# exec in a subshell and reports on `s`. Signals a command sends to its own group do not end the lane.
+# its commands do not inherit. Each line on `go` means: source `c`, which runs one exec in a subshell and reports on `s`.
+# Signals that a command sends to its own group do not end the lane.
 # Names begin with _hr_, for whatever the environment of the container holds reaches the commands as it is.
 _hr_lane=$1/$_hr_name
 unset _hr_name

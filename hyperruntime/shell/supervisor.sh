@@ -20,24 +20,39 @@ _hr_set_switch() {
 }
 
 # A lane is a shell that runs one exec at a time. The pipeline's right side kills the shell that waits for it, so the
-# lane becomes a child of init: unlike `lane &`, which would make every command of it ignore SIGINT for ever.
-# $1 is its program, $2 its name, kept out of every command line; $3 and $4 are uid and gid where it shall run as another
-# user. That one's process group is told before the user owns a process that could tell another.
-_hr_enter='exec 4>"$1/$_hr_name/s"; echo "0 up $$" >&4; exec $2 /bin/sh -c "$3" hyperruntime "$1"'
+# lane becomes a child of init: unlike `lane &`, which would make every command of it ignore SIGINT for ever. What runs
+# as another user becomes that after it has left us, for its user could stop it: we wait for our own only. $1 is the
+# exchange directory, $2 the program, $3 what changes the user; $4 asks to say first whether it can. The name comes by
+# the environment, which others cannot read. The process group is told before the user has a process that could tell.
+_hr_begin='. "$1/$2.sh" | kill -KILL $$'
+_hr_enter='exec 4>"$1/$_hr_name/s"
+echo "0 group $$" >&4
+{
+    if [ "$4" ]; then
+        $3 /bin/sh -c :
+        case $? in 0) ;; 125 | 127) echo "0 user" >&4; exit ;; *) echo "0 fork" >&4; exit ;; esac
+    fi
+    exec $3 /bin/sh "$1/$2.sh" "$1"
+} | kill -KILL $$'
+# Let the user kill all that it may, at one stroke, and say whether nothing has its uid then, by asking the kernel to start
+# a process where no other is allowed: what flees from pid to pid is counted all the same, and so are processes of the
+# same uid in other containers. dash calls -p what others call -u.
+_hr_clear='exec 4>"$1/$_hr_name/s"
+_hr_as=$3
+_hr_is_alone() { ( { ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c : ); }
+{
+    _hr_is_alone || { $_hr_as /bin/sh -c "kill -KILL -1"; _hr_is_alone; }
+    echo "0 left $?" >&4
+} | kill -KILL $$'
+# Start $1, a program by the name of its file or `clear`, in the lane $2, as uid $3 and gid $4 where they are given.
 _hr_start_lane() {
     _hr_set_switch "$3" "$4"
-    _hr_begin=". \"\$1/$1.sh\" | kill -KILL \$\$" _hr_new=$2
-    if [ "$_hr_as" ]; then
-        set -- /bin/sh -c "$_hr_enter" hyperruntime "$_hr_dir" "$_hr_as" "$_hr_begin"
-    else
-        set -- /bin/sh -c "$_hr_begin" hyperruntime "$_hr_dir"
-    fi
-    command eval '_hr_name=$_hr_new $_hr_setsid "$@" </dev/null >/dev/null'
-    _hr_ended=$?
-    [ $_hr_ended -gt 128 ] && return
-    _hr_why=fork
-    case $_hr_as$_hr_ended in *?125 | *?127) _hr_why=user ;; esac # source: chroot(1), setpriv.c: ids that cannot be set
-    echo "0 $_hr_why" >"$_hr_dir/$_hr_new/s"
+    _hr_new=$2 _hr_text=$_hr_begin
+    [ "$_hr_as" ] && _hr_text=$_hr_enter
+    [ "$1" = clear ] && _hr_text=$_hr_clear
+    set -- -c "$_hr_text" hyperruntime "$_hr_dir" "$1" "$_hr_as" "$5"
+    command eval '_hr_name=$_hr_new $_hr_setsid /bin/sh "$@" </dev/null >/dev/null'
+    [ $? -gt 128 ] || echo "0 fork" >"$_hr_dir/$_hr_new/s"
 }
 
 # Set $_hr_switch to how a lane becomes another user's: 0 not at all, for this is not root; 1 not by anything that the
@@ -50,10 +65,10 @@ _hr_find_switch() {
     _hr_switch=0
     [ "$_hr_uid" = 0 ] || return
     _hr_switch=2
-    _hr_set_switch 65534 65534
+    _hr_set_switch 65533 65533
     $_hr_as /bin/sh -c : && return
     _hr_switch=3
-    _hr_set_switch 65534 65534
+    _hr_set_switch 65533 65533
     $_hr_as /bin/sh -c : || _hr_switch=1
 } </dev/null >/dev/null
 
@@ -166,17 +181,7 @@ _hr_end_trees() {
     if [ "$_hr_freeze" ] || [ $# -gt 150 ]; then _hr_sweep_frozen; else _hr_sweep_once; fi
 }
 
-# Leave 0 in $_hr_left if no process has uid $1, by asking the kernel to start one where no other is allowed: what flees
-# from pid to pid is counted all the same, and so are processes of the same uid in other containers. dash calls -p what
-# the others call -u.
-_hr_ask_alone() {
-    _hr_left=1 _hr_user=$1
-    _hr_set_switch "$1" "$2"
-    command eval '({ ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c :) </dev/null >/dev/null'
-    [ $? -eq 0 ] && [ "$_hr_as" ] && _hr_left=0
-}
-
-# bash goes on after a fork# bash goes on after a fork that failed, as if the command had ended; the host must know whom it talks to.
+# bash goes on after a fork that failed, as if the command had ended; the host must know whom it talks to.
 echo "ready ${_hr_setsid:-shared} $_hr_own_hard ${BASH_VERSION:+bash}"
 while :; do
     if ! read -r _hr_verb _hr_one _hr_trees; then
@@ -184,7 +189,7 @@ while :; do
         _hr_signalled= _hr_verb=
     fi
     case $_hr_verb in
-    lane | shell) _hr_start_lane $_hr_verb "$_hr_one" $_hr_trees ;;
+    lane | shell | clear) _hr_start_lane $_hr_verb "$_hr_one" $_hr_trees ;;
     switch)
         _hr_find_switch
         echo "done $_hr_one $_hr_switch"
@@ -192,10 +197,6 @@ while :; do
     kill | freeze)
         _hr_freeze=${_hr_verb#kill}
         _hr_end_trees $_hr_trees
-        echo "done $_hr_one $_hr_left"
-        ;;
-    alone)
-        _hr_ask_alone $_hr_trees
         echo "done $_hr_one $_hr_left"
         ;;
     reap)

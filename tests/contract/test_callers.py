@@ -137,7 +137,13 @@ def test_two_hundred_await_at_once(runtime: hr.Runtime, base_image: str) -> None
 
         ticking = asyncio.create_task(tick())
         # Each waits until all have begun: with fewer threads than commands none would end.
-        script = "echo >>/tmp/begun; while [ $(wc -l </tmp/begun) -lt 100 ]; do sleep 0.1; done; echo all"
+        script = """
+            exec 3<>/tmp/gate; echo >>/tmp/begun
+            [ $(wc -l </tmp/begun) -lt 100 ] || yes | head -n 300 >&3
+            read -r _ <&3; echo all
+        """
+        for container in started:
+            container.exec(["mkfifo", "/tmp/gate"])
         calls = [container.aexec(["sh", "-c", script], timeout_s=100) for container in started for _ in range(100)]
         results = await asyncio.gather(*calls)
         ticking.cancel()

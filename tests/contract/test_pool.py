@@ -209,7 +209,7 @@ OWNER = textwrap.dedent(
             config = hr.PoolConfig(spec=spec, min_containers=2, spare_containers=0)
             async with hr.SlotPool(runtime, config) as pool:
                 slot = await pool.acquire()
-                lasting = ["sh", "-c", "trap '' TERM HUP; setsid sleep 941 & sleep 942"]
+                lasting = ["sh", "-c", f"trap '' TERM HUP; setsid sleep {sys.argv[3]} & sleep {sys.argv[3]}"]
                 running = asyncio.create_task(pool.lease_of(slot).exec(lasting))
                 print(*(member.container.name for member in pool._fleet.roster), flush=True)
                 await asyncio.sleep(600)
@@ -222,6 +222,7 @@ OWNER = textwrap.dedent(
 FORGETFUL = textwrap.dedent(
     """
     import sys
+    import time
     import hyperruntime as hr
     from hyperruntime.pool.sync import SyncPool
 
@@ -229,6 +230,7 @@ FORGETFUL = textwrap.dedent(
     pool = SyncPool(hr.open_runtime(sys.argv[1]), hr.PoolConfig(spec=spec))
     slot = pool.acquire()
     pool.submit(pool.pool.lease_of(slot).exec(["sleep", "943"]))
+    time.sleep(0.5)
     print(slot.container, flush=True)
     """
 )
@@ -248,7 +250,8 @@ def test_r14_w19_a_pool_leaves_nothing_when_its_owner_is_killed(
     runtime_name: str, base_image: str, engine_command: Any, end: signal.Signals
 ) -> None:
     """Nothing is adopted by the next controller, for there is nothing to adopt."""
-    owner = spawn([sys.executable, "-c", OWNER, runtime_name, base_image], stdin=DEVNULL)
+    mark = f"94{os.getpid()}"  # of no other run of this test on this machine
+    owner = spawn([sys.executable, "-c", OWNER, runtime_name, base_image, mark], stdin=DEVNULL)
     assert owner.stdout is not None
     assert owner.stderr is not None
     try:
@@ -262,7 +265,7 @@ def test_r14_w19_a_pool_leaves_nothing_when_its_owner_is_killed(
         owner.stderr.close()
     assert wait_until(lambda: not names & set(engine_command.containers()), 20)
     if os.geteuid() == 0:
-        assert b"sleep 94" not in run_process(["ps", "-axo", "args="]).stdout
+        assert f"sleep {mark}" not in run_process(["ps", "-axo", "args="]).stdout.decode(errors="replace")
 
 
 def test_a_program_without_asyncio_has_the_same_pool(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:

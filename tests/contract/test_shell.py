@@ -209,11 +209,12 @@ def test_a_closed_shell_and_a_closed_container_say_so(runtime: hr.Runtime, base_
 def test_shells_leave_nothing(container: hr.Container) -> None:
     exchange = container.exchange.source
     container.exec(["true"])
-    before = len(os.listdir("/proc/self/fd")), len(os.listdir(exchange))
+    descriptors, lanes = len(os.listdir("/proc/self/fd")), len(os.listdir(exchange))
     for _ in range(20):
         with container.shell() as opened:
             opened.run("sleep 851 &")
-    assert (len(os.listdir("/proc/self/fd")), len(os.listdir(exchange))) == before
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(os.listdir(exchange)) <= lanes
     assert sleepers(container) == []
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
+from hyperenvironment_terminal.image import PREFIX
 from hyperenvironment_terminal.judge import VerifierError
+from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
 from tests.contract.terminals import attempt, idle, make_task
 
+OWN = ("forge", "links", "broken", "honest", "breaks", "hangs", "lazy")
 # Written so that a tool that judges, if it were this one, would give the reward.
 FORGED = """#!/bin/sh
 mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; exit 0
@@ -72,6 +77,16 @@ def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -
         await lease.exec(["/bin/sh", "-c", script])
 
     return asyncio.run(attempt(runtime, Terminal(tasks=str(folder), verify=verify), folder.name, agent))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_image_left(runtime: hr.Runtime) -> Iterator[None]:
+    """Images of tasks that only a test has are removed."""
+    yield
+    for reference in [name for image in runtime.images.list() for name in image.references]:
+        if reference.startswith(PREFIX) and reference.removeprefix(PREFIX).partition(":")[0] in OWN:
+            with suppress(HyperRuntimeError):  # another run of these tests uses it
+                runtime.images.remove(reference)
 
 
 @pytest.fixture(autouse=True)

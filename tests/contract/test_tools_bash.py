@@ -57,6 +57,7 @@ def test_standard_input_is_what_was_given_and_empty_otherwise(desk: Desk) -> Non
     assert desk("bash", command="cat | tr a-z A-Z", stdin="é abc\n").stdout == "é ABC\n"
     assert desk("bash", command="cat; echo end").stdout == "end\n"
     assert desk("bash", command="", stdin="ignored").exit_code == 0
+    assert desk("bash", command="readlink /proc/self/fd/0").stdout == "/dev/null\n", "programs look what it is"
 
 
 def test_a_command_is_on_no_command_line_and_so_does_not_end_itself(desk: Desk) -> None:

@@ -74,6 +74,16 @@ def test_a_diff_of_many_files_fits_as_a_whole_or_changes_nothing(desk: Desk) -> 
     assert desk.sh("find . -type f; head -1 src/*") == "./src/a b.py\ndef h():\n"
 
 
+def test_a_diff_whose_last_file_cannot_be_written_takes_the_others_back(desk: Desk) -> None:
+    change = "--- a/src/a b.py\n+++ b/src/a b.py\n@@ -1 +1 @@\n-def f():\n+def h():\n"
+    new = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+one\n"
+
+    result = desk("patch", patch=new.format("new") + change + new.format("src/a b.py/below a file"))
+
+    assert "nothing is changed: 'src/a b.py/below a file' could not be written" in result.error
+    assert desk.sh("find . -type f; cat src/*") == f"./src/a b.py\n{PROGRAM}"
+
+
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "out/x"])
 def test_a_diff_does_not_leave_the_workspace(desk: Desk, path: str) -> None:
     desk.sh("ln -s .. out")

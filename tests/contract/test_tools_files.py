@@ -165,14 +165,30 @@ def test_a_write_is_whole_or_not_at_all(container: hr.Container) -> None:
     assert desk.sh("cat kept; stat -c %a kept; ls -A") == "new750\ndir\nkept\n"
 
 
+def replace_cat(desk: Desk, program: str) -> None:
+    """Give the slot another ``cat``."""
+    desk.sh(f"mkdir ../bin; echo '#!/bin/sh\n{program}' > ../bin/cat; chmod 755 ../bin/cat")
+    desk.place.env["PATH"] = f"/tmp/{desk.place.slot_id}/bin:/usr/bin:/bin"
+
+
 def test_an_ended_write_leaves_nothing(container: hr.Container) -> None:
     desk = make_desk(container)
     desk.sh("echo old > f")
+    replace_cat(desk, "/bin/cat; touch ../written; sleep 300")
 
-    result = desk.call("write_file", {"path": "f", "content": "x" * (64 << 20)}, timeout_s=0.05)
+    result = desk.call("write_file", {"path": "f", "content": "x" * 1000}, timeout_s=2)
 
     assert (result.success, result.metadata.get("timed_out")) == (False, True)
-    assert desk.sh("cat f; ls -A") == "old\nf\n"
+    assert desk.sh("/bin/cat f; ls -A; ls ..") == "old\nf\nbin\nthe workspace\nwritten\n"
+
+
+def test_content_that_does_not_arrive_whole_replaces_nothing(container: hr.Container) -> None:
+    desk = make_desk(container)
+    desk.sh("echo old > f")
+    replace_cat(desk, "head -c 10")
+
+    assert "did not arrive whole" in desk("write_file", path="f", content="x" * 1000).error
+    assert desk.sh("/bin/cat f; ls -A") == "old\nf\n"
 
 
 def test_appending(desk: Desk) -> None:

@@ -129,6 +129,21 @@ def test_a_batch_runs_slots_at_once_and_one_slots_calls_in_order(container: hr.C
     assert len({r.execution_id for r in results}) == 6
 
 
+def test_calls_in_one_slot_run_in_the_order_they_were_asked_for(container: hr.Container) -> None:
+    """R16: whoever asks, not only in one batch."""
+    container.exec(["mkdir", "-p", "/tmp/in-order"]).check()
+
+    async def run() -> None:
+        place = Place(container, slot_id="x", workspace="/tmp/in-order")
+        waits = ("0.4", "0.2", "0", "0.1")
+        commands = [f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log" for n, wait in enumerate(waits)]
+        await asyncio.gather(*(call_tool(place, "bash", {"command": command}) for command in commands))
+
+    asyncio.run(run())
+    log = container.exec(["cat", "/tmp/in-order/log"]).stdout.decode().split()
+    assert log == [f"{word}{n}" for n in range(4) for word in ("begin", "end")]
+
+
 def test_cancelling_a_call_ends_its_command_and_frees_the_slot(container: hr.Container) -> None:
     async def run() -> ExecutionResult:
         place = Place(container, slot_id="x", workspace="/tmp")

@@ -196,6 +196,41 @@ def test_everything_of_a_user_is_ended(shared: hr.Container, program: str, pids:
     assert shared.exec(["echo", "again"], user=wild).stdout == b"again\n"
 
 
+@pytest.mark.parametrize("signal", ["SIGSTOP", "SIGKILL"])
+def test_a_user_that_stops_or_kills_all_it_may_harms_nobody(shared: hr.Container, signal: str) -> None:
+    """The supervisor waits for nothing that a user could stop: not when it starts a lane, not when it ends the user."""
+    loop = f"import os, signal\nwhile True:\n  try: os.kill(-1, signal.{signal})\n  except OSError: pass"
+    shared.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{loop}"], user=ONE, timeout_s=5)
+    for number in range(4):
+        shared.exec(["true"], user=ONE, timeout_s=0.5)
+        assert shared.exec(["echo", "on"], user=hr.RunAs(uid=21_000 + number), timeout_s=HANG_S).stdout == b"on\n"
+        assert shared.exec(["echo", "on"], timeout_s=HANG_S).stdout == b"on\n"
+    began = time.monotonic()
+    assert shared.end_user(ONE)
+    assert time.monotonic() - began < HANG_S
+    assert living(shared, ONE.uid) == []
+    assert shared.exec(["echo", "again"], user=ONE).stdout == b"again\n"
+
+
+@pytest.mark.parametrize("pids", [None, 60])
+def test_a_fork_loop_of_a_user_is_ended_at_its_deadline(shared: hr.Container, pids: int | None) -> None:
+    wild = hr.RunAs(uid=20_022, pids=pids)
+    shared.exec(["sh", "-c", "setsid sleep 902 >/dev/null 2>&1 &"], user=TWO)
+    began = time.monotonic()
+    assert shared.exec(["python3", "-c", FORK_LOOP], user=wild, timeout_s=1).timed_out
+    assert time.monotonic() - began < HANG_S
+    assert [line for line in living(shared, wild.uid) if "python3" in line] == []
+    assert "sleep 902" in living(shared, TWO.uid)
+
+
+def test_a_shell_of_a_user_that_was_ended_goes_on(shared: hr.Container) -> None:
+    with shared.shell(user=ONE) as shell:
+        assert shell.run("cd /usr; sleep 903 & echo on").stdout == b"on\n"
+        assert shared.end_user(ONE)
+        assert living(shared, ONE.uid) == []
+        assert shell.run("pwd").stdout == b"/usr\n"
+
+
 def test_a_user_that_ends_its_own_lane_harms_nobody(shared: hr.Container) -> None:
     shared.exec(["true"], user=TWO)
     assert shared.exec(["sh", "-c", "kill -KILL -1"], user=ONE).exit_code == 137

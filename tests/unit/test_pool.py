@@ -257,6 +257,19 @@ def test_a_slot_released_as_it_was_waits_for_its_task_unless_others_need_it() ->
     run(work)
 
 
+def test_a_slot_that_was_kept_stays_kept_while_another_container_can_be_started() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(start_s=0.05), slots_per_container=1, max_containers=2) as pool:
+            kept = await pool.acquire("mine")
+            await pool.release(kept, reset_workspace=False)
+            other = await pool.acquire("other")
+            assert other.container != kept.container
+            again = await pool.acquire("mine")
+            assert (again.slot_id, again.generation) == (kept.slot_id, 1)
+
+    run(work)
+
+
 def test_a_slot_that_was_kept_and_not_asked_for_again_is_made_new_in_the_end() -> None:
     async def work() -> None:
         clock = SkippingClock()

@@ -1,0 +1,74 @@
+"""Ending all processes of one user of a container. Design: docs/decisions/0022-users-and-shells.md.
+
+The supervisor waits for nothing that the user could stop; whoever ends it waits here, and not for long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hyperruntime.ending import Ask
+from hyperruntime.lane import Lane
+from hyperruntime.lanes import LanePool
+from hyperruntime.runas import RunAs
+
+_GIVE_UP_S = 10.0
+_DYING_S = 0.3  # what was killed takes a moment to be gone
+
+
+class _Clearing(Lane):
+    """A lane that kills its user and says whether anything of it is left."""
+
+    program = "clear"
+
+
+class UserEnder:
+    """Ends a user of the container in which a supervisor's user is root."""
+
+    def __init__(self, lanes: LanePool, exchange: str, ask: Ask, is_lost: Callable[[], bool]) -> None:
+        """Prepare.
+
+        Args:
+            lanes: of the supervisor.
+            exchange: where lanes are made.
+            ask: sends the supervisor a verb and its words, and returns the number it answers with in time, or None.
+            is_lost: whether the supervisor is gone.
+        """
+        self._lanes, self._exchange, self._ask, self._is_lost = lanes, exchange, ask, is_lost
+
+    def end(self, user: RunAs, *, switches: bool) -> bool:
+        """Kill every process of a uid and forget its lanes; return whether none is left.
+
+        It is told to kill itself, which takes all of it at one stroke. What prevents that is looked for while
+        everything in the container is stopped.
+
+        Args:
+            user: whose.
+            switches: whether the supervisor can start something as another user.
+        """
+        deadline = time.monotonic() + _GIVE_UP_S
+        self._lanes.forget(user.uid)
+        gone = False
+        while not gone and not self._is_lost() and time.monotonic() < deadline:
+            gone = switches and self._is_cleared(user)
+            gone = gone or self._ask("reap", str(user.uid), _GIVE_UP_S) == 0
+        self._lanes.forget(user.uid)
+        return gone
+
+    def _is_cleared(self, user: RunAs) -> bool:
+        """Tell whether a uid has no process once it was told to kill itself."""
+        pause_s = 0.0005
+        while (left := self._clear(user)) != "0":
+            if left is None or pause_s > _DYING_S:
+                return False
+            time.sleep(pause_s)
+            pause_s *= 2
+        return True
+
+    def _clear(self, user: RunAs) -> str | None:
+        lane = self._lanes.begin(_Clearing(self._exchange, user))
+        try:
+            return lane.wait_for("left", _DYING_S)
+        finally:
+            self._lanes.retire(lane)
