@@ -38,6 +38,7 @@ PROCESS_NAMES |= {"ProcessPoolExecutor", "Popen"}
 ENGINE_EXECS = {"exec_run", "exec_create", "exec_start", "exec_inspect"}
 ENGINE_MODULES = {"docker", "podman"}
 HOST_MODULES = {"hyperruntime.process"}
+STANDARD_LIBRARY = {"_register_atexit"}  # of threading: the one hook that comes before threads are joined
 
 
 def shipped() -> dict[str, ast.Module]:
@@ -92,7 +93,7 @@ def reaches_below(tree: ast.Module) -> list[str]:
             found.append(name)
     for node in ast.walk(tree):
         own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-        if isinstance(node, ast.Attribute) and _is_private(node.attr) and not own:
+        if isinstance(node, ast.Attribute) and _is_private(node.attr) and not own and node.attr not in STANDARD_LIBRARY:
             found.append(node.attr)
     return found
 
