@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -52,9 +52,9 @@ def check_env(field: str, env: Mapping[Any, Any]) -> None:
             be made of.
     """
     for name, value in env.items():
-        if not _is_text(name) or not name or "=" in name:
+        if not is_text(name) or not name or "=" in name:
             raise SpecError(field, name, "a name without '=' and NUL, not empty")
-        if not _is_text(value):
+        if not is_text(value):
             raise SpecError(f"{field}[{name}]", value, "text without NUL and lone surrogates")
 
 
@@ -64,7 +64,7 @@ def check_inside_path(field: str, path: Any) -> None:  # noqa: ANN401 - checked 
     Raises:
         SpecError: the path is relative, or holds NUL or what no bytes can be made of.
     """
-    if not _is_text(path) or not path.startswith("/"):
+    if not is_text(path) or not path.startswith("/"):
         raise SpecError(field, path, "an absolute path inside the container")
 
 
@@ -78,7 +78,7 @@ def check_seconds(field: str, value: Any) -> None:  # noqa: ANN401 - checked her
         raise SpecError(field, value, "a positive number of seconds")
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Tell whether bytes can be made of a text, as of a file name; no process can have NUL in a string."""
     if not isinstance(value, str) or "\0" in value:
         return False
@@ -90,7 +90,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _check_utf8(field: str, *texts: str) -> None:
@@ -144,7 +144,7 @@ def _host_path(value: Any) -> str:  # noqa: ANN401 - checked here
         text = os.fsdecode(value)
     except TypeError:
         raise SpecError("Mount.source", value, "a path of the host") from None
-    if not text or not _is_text(text):
+    if not text or not is_text(text):
         raise SpecError("Mount.source", text, "a path of the host")
     return os.path.abspath(text)
 

@@ -9,14 +9,15 @@ import os
 import posixpath
 import threading
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from hyperruntime.adapters.interruptible import Interruptible
 from hyperruntime.adapters.shared import shared_pool
-from hyperruntime.errors import PoolError, WorkdirNotFoundError
+from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Network
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Network, is_text
 
 TIMEOUT_CODE, INTERRUPTED_CODE, NOT_RUN_CODE = 124, 130, 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
@@ -102,6 +103,7 @@ class HyperEnvironment:
         Raises:
             SandboxLostError: the container has ended; nobody knows what the command did.
             PoolError: the environment was cleaned up.
+            SpecError: an argument is none that a command can have.
         """
         args, data = _merged(command, stdin_data)
         seconds = self.timeout if timeout is None else timeout
@@ -147,13 +149,14 @@ class HyperEnvironment:
         return len(calls)
 
     def cleanup(self) -> None:
-        """Give the slot back: its files and processes go. May be called again."""
+        """Give the slot back: its files and processes go. May be called again, and after the pool has ended."""
         with self._lock:
             if not self._open:
                 return
             self._open = False
-        self.interrupt()
-        self._pool.submit(self._pool.pool.release_if_held(self._slot)).result()
+        with suppress(PoolClosedError):  # then there is no slot
+            self.interrupt()
+            self._pool.submit(self._pool.pool.release_if_held(self._slot)).result()
 
     def stop(self) -> None:
         """Do what ``cleanup`` does, by its older name."""
@@ -175,6 +178,10 @@ def _merged(command: str, stdin_data: str | bytes | None) -> tuple[list[str | by
 
     A long command goes ahead of its input: ``head`` takes exactly as much of it as there is command.
     """
+    if not is_text(command):
+        raise SpecError("command", command, "a text without NUL and without halves of surrogate pairs")
+    if not isinstance(stdin_data, (str, bytes, type(None))):
+        raise SpecError("stdin_data", stdin_data, "a text, bytes or None")
     text = os.fsencode(command)
     data = stdin_data.encode(errors="surrogateescape") if isinstance(stdin_data, str) else stdin_data
     if len(text) <= _ARGUMENT_BYTES:

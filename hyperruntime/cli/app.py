@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import click
 
-from hyperruntime.cli.command import AGENT_FILE, Group, State, example
+from hyperruntime.cli.command import AGENT_FILE, LazyGroup, State, example
 
 PROGRAM = "hyperrun"
 LEVELS = ("debug", "info", "warning", "error")
@@ -33,25 +32,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class App(Group):
-    """The root: its commands' names and short helps are known without importing any."""
+class App(LazyGroup):
+    """The root."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which a newcomer needs them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module and return it."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, name, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(f"hyperruntime.cli.{module}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+    table = COMMANDS
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

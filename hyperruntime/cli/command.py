@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -75,6 +77,33 @@ class Group(click.Group):
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
             raise click.UsageError(unknown_name("command", args[0], self.list_commands(ctx)), ctx)
         return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
+    """A group whose commands' names and short helps are known without importing any.
+
+    Its class attribute ``table`` has ``name: (module below hyperruntime.cli, name in it, short help)``, in the order in
+    which a newcomer needs them.
+    """
+
+    table: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the table's order."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return it."""
+        if cmd_name not in self.table:
+            return None
+        module, name, _ = self.table[cmd_name]
+        command: click.Command = getattr(import_module(f"hyperruntime.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in self.table.items()])
 
 
 def keep_lines(epilog: str | None) -> str | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-from hyperruntime.cli.command import Group, example
+from hyperruntime.cli.command import LazyGroup, example
 
 # name: (module below hyperruntime.cli, name in it, what `hyperrun rollout --help` says)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -20,25 +18,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class RolloutGroup(Group):
-    """A group whose commands' names and short helps are known without importing any."""
+class RolloutGroup(LazyGroup):
+    """What is done with rollouts."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of their use."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command's module and return it."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, name, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(f"hyperruntime.cli.{module}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+    table = COMMANDS
 
 
 @click.group(

@@ -53,6 +53,11 @@ def _spec(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         raise SpecError(attribute.name, value, "a ContainerSpec")
 
 
+def _policy(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, ToolPolicy):
+        raise SpecError(attribute.name, value, "a ToolPolicy")
+
+
 @attrs.frozen(kw_only=True)
 class PoolConfig:
     """A pool of containers with slots in them; None of a number means what fits, of a time: never.
@@ -99,11 +104,11 @@ class PoolConfig:
     reset: Literal["auto", "clean", "replace"] = attrs.field(default="auto", validator=_one_of(RESETS))
     pids_per_slot: int = attrs.field(default=128, validator=_count(8))
     workspace_base: str = "/slots"
-    tools: ToolPolicy = attrs.field(factory=ToolPolicy)
+    tools: ToolPolicy = attrs.field(factory=ToolPolicy, validator=_policy)
 
     def __attrs_post_init__(self) -> None:
         """Check what depends on more than one field."""
-        if not _PROFILE.fullmatch(str(self.name)):
+        if not isinstance(self.name, str) or not _PROFILE.fullmatch(self.name):
             raise SpecError("name", self.name, "letters, digits, '-', '_' and '.', at most 64, not at the ends")
         if self.min_containers > self.max_containers:
             raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")

@@ -77,8 +77,8 @@ class WaitingLine:
                 del self._waiters[waiter]
                 waiter.future.set_exception(too_late())
 
-        self._waiters[waiter] = None
         timer = loop.call_later(timeout_s, expire)
+        self._waiters[waiter] = None
         try:
             joined()
             return await waiter.future

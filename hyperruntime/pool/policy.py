@@ -73,8 +73,13 @@ class ToolPolicy:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(name, value, "a whole number of at least 1")
         for name in ("tools", "file_roots", "read_roots"):
-            if not isinstance(getattr(self, name) or (), tuple):
-                raise SpecError(name, getattr(self, name), "a list of texts")
+            value = getattr(self, name)
+            if not isinstance(value, tuple) and not (value is None and name == "tools"):
+                raise SpecError(name, value, "a list of texts")
+        for name, others in (("allow_network", (None,)), ("require_sandbox", ())):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and value not in others:
+                raise SpecError(name, value, "true or false" + (", or None to take it as it is" if others else ""))
         for root in (*self.file_roots, *self.read_roots):
             check_inside_path("file_roots, read_roots", root)
         for tool in self.tools or ():

@@ -40,6 +40,7 @@ from hyperruntime.pool.status import PoolStatus
 from hyperruntime.pool.threads import STARTS, blocking
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.runtime import Runtime
+from hyperruntime.spec import check_seconds
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -124,9 +125,10 @@ class SlotPool:
 
         Args:
             task_id: for whom; a name is made up for None. A task that released its slot as it was gets that one.
-            timeout_s: how long to wait; None is the config's ``acquire_timeout_s``.
+            timeout_s: how long to wait, 0 for not at all; None is the config's ``acquire_timeout_s``.
 
         Raises:
+            SpecError: ``timeout_s`` is no such time, or ``task_id`` no text.
             SlotTimeoutError: none became free in time.
             PoolStartError: no container can be started; its cause says why.
             PoolClosedError: the pool is not open.
@@ -135,6 +137,8 @@ class SlotPool:
         task_id = task_id or os.urandom(8).hex()
         if not isinstance(task_id, str):
             raise SpecError("task_id", task_id, "text")
+        if timeout_s is not None and timeout_s != 0:
+            check_seconds("timeout_s", timeout_s)
         cell = fleet.roster.kept_for(task_id)
         if cell is None and not self._line:
             cell = fleet.roster.next_free()

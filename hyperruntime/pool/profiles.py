@@ -57,11 +57,11 @@ class Profiles:
 
     def __attrs_post_init__(self) -> None:
         """Check the default."""
-        if self.default not in self.configs:
+        if not isinstance(self.default, str) or self.default not in self.configs:
             raise SpecError("default_profile", self.default, f"the name of a profile; {self._hint()}")
 
     def _hint(self) -> str:
-        return name_hint(self.default, self.configs)
+        return name_hint(str(self.default), self.configs)
 
     @classmethod
     def of(cls, *configs: PoolConfig, default: str | None = None) -> Profiles:

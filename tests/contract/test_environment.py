@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.adapters.environment import HyperEnvironment
 from hyperruntime.adapters.shared import close_shared_pools
-from hyperruntime.errors import ImageNotFoundError, PoolError, PoolStartError, SandboxLostError
+from hyperruntime.errors import ImageNotFoundError, PoolError, PoolStartError, SandboxLostError, SpecError
 from hyperruntime.process import wait_until
 
 pytestmark = pytest.mark.engine
@@ -64,6 +65,26 @@ def test_a_syntax_error_is_the_commands_own(environment: HyperEnvironment) -> No
     result = environment.execute("if true; then echo")
     assert result["returncode"] != 0
     assert "syntax error" in result["output"]
+
+
+@pytest.mark.parametrize(
+    ("command", "data"), [("a\0b", None), ("\ud800", None), (5, None), (None, None), (["ls"], None), ("cat", 5)]
+)
+def test_what_no_command_can_have_is_refused_and_harms_nothing(
+    environment: HyperEnvironment, command: Any, data: Any
+) -> None:
+    with pytest.raises(SpecError, match="is not allowed"):
+        environment.execute(command, stdin_data=data)
+    assert environment.execute("echo on")["output"] == "on\n"
+
+
+def test_a_cleanup_after_the_end_of_its_pool_is_no_error(runtime: hr.Runtime, image: str) -> None:
+    """Whoever ends all pools in one place has `with` blocks of environments still to leave."""
+    with hr.open_pool(hr.PoolConfig(spec=hr.ContainerSpec(image=image), slots_per_container=1), runtime) as pool:
+        environment = HyperEnvironment(pool=pool)
+    environment.cleanup()
+    with pytest.raises(PoolError):
+        environment.execute("echo")
 
 
 @pytest.mark.parametrize("data", ["plain\n", "ü\udcff'\"$\n", b"\x00\xff\x00", "", "x" * 3_000_000])

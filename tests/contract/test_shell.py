@@ -12,6 +12,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecStartError, SpecError, WorkdirNotFoundError
+from hyperruntime.process import wait_until
 from hyperruntime.spec import ExecResult
 
 pytestmark = pytest.mark.engine
@@ -149,7 +150,8 @@ def test_a_deadline_ends_what_the_text_started_and_nothing_else(shell: hr.Shell,
     late = shell.run("cd /etc; x=2; echo begun; setsid env -i sleep 823 & trap '' TERM; sleep 824", timeout_s=0.5)
     assert time.monotonic() - began < HANG_S
     assert (late.timed_out, late.exit_code, late.stdout) == (True, 124, b"begun\n")
-    assert sleepers(container) == ["sleep 821", "sleep 822"]
+    assert not {"sleep 823", "sleep 824"} & set(sleepers(container))
+    assert wait_until(lambda: sleepers(container) == ["sleep 821", "sleep 822"], HANG_S)
     assert out(shell, "echo $? $PWD $x") == "124 /usr 1\n"
     assert shell.close()
     assert sleepers(container) == ["sleep 822"]
@@ -185,7 +187,8 @@ def test_a_group_holds_what_its_shells_started(container: hr.Container) -> None:
         second.run("sleep 842 &")
         container.exec(["sh", "-c", "sleep 843 >/dev/null 2>&1 &"], group="one")
         assert container.end_group("one")
-        assert sleepers(container) == ["sleep 842"]
+        assert not {"sleep 841", "sleep 843"} & set(sleepers(container))
+        assert wait_until(lambda: sleepers(container) == ["sleep 842"], HANG_S)
         assert first.run("echo on").stdout == second.run("echo on").stdout == b"on\n"
     assert sleepers(container) == []
 

@@ -12,6 +12,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError, SpecError, UnsupportedOptionError
+from hyperruntime.process import wait_until
 
 pytestmark = pytest.mark.engine
 HANG_S = 20.0
@@ -126,7 +127,7 @@ def test_streams_input_codes_environment_and_deadline_are_those_of_any_exec(shar
     late = shared.exec(["sh", "-c", "echo early; env -i setsid sleep 911 & sleep 912"], user=ONE, timeout_s=0.5)
     assert (late.timed_out, late.exit_code, late.stdout) == (True, 124, b"early\n")
     assert not [line for line in living(shared, ONE.uid) if line.startswith("sleep")]
-    assert "sleep 901" in living(shared, TWO.uid)
+    assert wait_until(lambda: "sleep 901" in living(shared, TWO.uid), HANG_S)
 
 
 def test_a_limit_of_processes_holds_for_its_user_alone(shared: hr.Container) -> None:
@@ -192,7 +193,7 @@ def test_everything_of_a_user_is_ended(shared: hr.Container, program: str, pids:
     assert shared.end_user(wild)
     assert time.monotonic() - began < HANG_S
     assert living(shared, wild.uid) == []
-    assert "sleep 901" in living(shared, TWO.uid)
+    assert wait_until(lambda: "sleep 901" in living(shared, TWO.uid), HANG_S)
     assert shared.exec(["echo", "again"], user=wild).stdout == b"again\n"
 
 
@@ -220,7 +221,7 @@ def test_a_fork_loop_of_a_user_is_ended_at_its_deadline(shared: hr.Container, pi
     assert shared.exec(["python3", "-c", FORK_LOOP], user=wild, timeout_s=1).timed_out
     assert time.monotonic() - began < HANG_S
     assert [line for line in living(shared, wild.uid) if "python3" in line] == []
-    assert "sleep 902" in living(shared, TWO.uid)
+    assert wait_until(lambda: "sleep 902" in living(shared, TWO.uid), HANG_S)
 
 
 def test_a_shell_of_a_user_that_was_ended_goes_on(shared: hr.Container) -> None:

@@ -121,6 +121,24 @@ def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is
     run(work)
 
 
+@pytest.mark.parametrize("time", ["5", -1, float("nan"), float("inf"), 10**400, True, [1]])
+def test_r6_an_acquire_of_no_possible_time_is_refused_and_leaves_nobody_in_the_line(time: Any) -> None:
+    """Whoever stayed in the line would get the next slot, and never give it back."""
+
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), max_containers=1) as pool:
+            await fails(SpecError, pool.acquire(timeout_s=time), "a positive number of seconds")
+            held = [await pool.acquire(), await pool.acquire()]
+            await fails(SpecError, pool.acquire(timeout_s=time), "a positive number of seconds")
+            await fails(SlotTimeoutError, pool.acquire(timeout_s=0), "2 leased")
+            for slot in held:
+                await pool.release(slot)
+            await pool.settle()
+            assert (pool.status().leased, pool.status().free, pool.status().waiting) == (0, 2, 0)
+
+    run(work)
+
+
 def test_w4_a_handle_is_good_for_one_lease_only() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
