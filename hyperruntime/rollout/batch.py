@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import attrs
 from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.lock import RunLock
-from hyperruntime.loop.storage import json_line, make_directory, write_atomic
+from hyperruntime.loop.storage import json_line, make_directory, storage_errors, sync_directory
 from hyperruntime.rollout.prompts import Row
 from hyperruntime.rollout.rundir import Journal
 
@@ -73,22 +75,27 @@ class BatchOptions:
                 raise SpecError(name, getattr(self, name), "a whole number, at least 1")
 
 
-def read_results(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the lines of settled rows by id; a torn one is none."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return {}
-    found = {}
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError):
-            log.warning("torn line skipped", file=str(path), line=number)
-            continue
-        if isinstance(value, dict) and isinstance(value.get("id"), str) and value.get("status") in (DONE, FAILED):
-            found[value["id"]] = value
-    return found
+def iter_results(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of settled rows; a torn one is none.
+
+    Raises:
+        StorageError: the file is there and cannot be read.
+    """
+    for _, value in _lines(path):
+        yield value
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each line that says what became of a row, as it is written and as a value."""
+    with storage_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line) if line.strip() else None
+            except (ValueError, RecursionError):
+                log.warning("torn line skipped", file=str(path), line=number)
+                continue
+            if isinstance(value, dict) and isinstance(value.get("id"), str) and value.get("status") in (DONE, FAILED):
+                yield line.rstrip(b"\n") + b"\n", value
 
 
 async def run_batch(
@@ -132,7 +139,7 @@ async def run_batch(
             await _each(todo, settle, options.parallel)
         finally:
             await journal.close()
-    states = [*new.values(), *(line["status"] for line in known.values())]
+    states = [*new.values(), *known.values()]
     return BatchSummary(
         rows=len(rows),
         done=states.count(DONE),
@@ -186,16 +193,32 @@ async def _line(row: Row, attend: Attend, attempts: int) -> dict[str, Any]:
     raise AssertionError  # a count has no end
 
 
-def _settled(rows: Iterable[Row], path: Path, *, retry_failed: bool) -> dict[str, dict[str, Any]]:
-    """Return the lines that stay, by id, of rows that are asked for; failed ones go first if they are to be retried."""
-    lines = read_results(path)
-    again = {row.id for row in rows if retry_failed and lines.get(row.id, {}).get("status") == FAILED}
-    if again:
-        kept = [line for name, line in lines.items() if name not in again]
-        write_atomic(path, b"".join(json_line(line) for line in kept))
-    known = {row.id: lines[row.id] for row in rows if row.id in lines and row.id not in again}
+def _settled(rows: Iterable[Row], path: Path, *, retry_failed: bool) -> dict[str, str]:
+    """Return the state, by id, of asked rows that are settled; failed ones are forgotten if they are to be retried."""
+    lines = {value["id"]: (value["status"], value.get("digest")) for value in iter_results(path)}
+    known: dict[str, str] = {}
+    again: set[str] = set()
     for row in rows:
-        if row.id in known and known[row.id].get("digest") != row.digest:
+        status, digest = lines.get(row.id, ("", None))
+        if status == FAILED and retry_failed:
+            again.add(row.id)
+        elif status and digest != row.digest:
             allowed = f"the id of the row that {path} has a result of, which differs; use another directory or id"
             raise SpecError("id", row.id, allowed)
+        elif status:
+            known[row.id] = status
+    if again:
+        _forget(path, again)
     return known
+
+
+def _forget(path: Path, ids: set[str]) -> None:
+    """Write the file anew without some rows, so that a kill leaves the old one or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    with storage_errors(path):
+        with partial.open("wb") as file:
+            file.writelines(line for line, value in _lines(path) if value["id"] not in ids)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync_directory(path.parent)

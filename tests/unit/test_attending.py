@@ -16,7 +16,7 @@ from hyperruntime.errors import ModelError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.agent import AgentLimits
 from hyperruntime.rollout.attending import Attendant
-from hyperruntime.rollout.batch import RESULTS, read_results, run_batch
+from hyperruntime.rollout.batch import RESULTS, iter_results, run_batch
 from hyperruntime.rollout.model import Completion, Sampling
 from hyperruntime.rollout.prompts import Row, parse_row
 from hyperruntime.rollout.toolset import Tools
@@ -75,6 +75,10 @@ def attendant(slots: FakeSlots, **options: Any) -> Attendant:
     return Attendant(lease=slots.lease, model=FakeModel(), toolset=toolset, container=BASE, **options)
 
 
+def settled(path: Path) -> dict[str, dict[str, Any]]:
+    return {line["id"]: line for line in iter_results(path)}
+
+
 def row(**value: Any) -> Row:
     return parse_row(value, "line 1")
 
@@ -117,7 +121,7 @@ def test_a_model_that_is_gone_fails_its_row_and_the_slot_is_given_back(tmp_path:
     slots = FakeSlots()
     rows = [row(prompt="fail", id="bad"), row(prompt="a", id="good")]
     summary = asyncio.run(run_batch(rows, attendant(slots), tmp_path))
-    lines = read_results(tmp_path / RESULTS)
+    lines = settled(tmp_path / RESULTS)
     assert (summary.done, summary.failed) == (1, 1)
     assert lines["bad"]["error"]["kind"] == "ModelError"
     assert lines["good"]["status"] == "done"

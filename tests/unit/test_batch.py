@@ -19,10 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import ModelError, RunLockedError, SpecError
-from hyperruntime.rollout.batch import RESULTS, BatchOptions, BatchSummary, read_results, run_batch
+from hyperruntime.rollout.batch import RESULTS, BatchOptions, BatchSummary, iter_results, run_batch
 from hyperruntime.rollout.prompts import Row, parse_row, read_rows, unknown_keys
 
 ROOT = Path(__file__).parents[2]
+
+
+def settled(path: Path) -> dict[str, dict[str, Any]]:
+    return {line["id"]: line for line in iter_results(path)}
 
 
 def write_rows(path: Path, *rows: Any) -> Path:
@@ -143,7 +147,7 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
         return {}
 
     summary = run(rows, tmp_path / "out", attend, parallel=2, attempts=3)
-    lines = read_results(tmp_path / "out" / RESULTS)
+    lines = settled(tmp_path / "out" / RESULTS)
     assert (summary.done, summary.failed) == (3, 3)
     assert begun == {"r0": 1, "r1": 3, "r2": 1, "r3": 1, "r4": 1, "r5": 1}
     assert lines["r1"]["error"] == {"kind": "ModelError", "message": "the model's server is gone"}
@@ -208,7 +212,7 @@ def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:
         path.write_bytes(whole[:cut])
         summary = run(rows, tmp_path / "out")
         assert (summary.done, summary.rows) == (2, 2)
-        assert sorted(read_results(path)) == ["1", "2"]
+        assert sorted(settled(path)) == ["1", "2"]
 
 
 BATCH = """
@@ -231,8 +235,8 @@ def test_a_batch_that_is_killed_again_and_again_loses_no_row_and_settles_none_tw
     args = [sys.executable, "-c", BATCH, str(prompts), str(out)]
     while True:
         process = subprocess.Popen(args, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-        wanted = len(read_results(out / RESULTS)) + 60
-        while process.poll() is None and len(read_results(out / RESULTS)) < wanted:
+        wanted = len(settled(out / RESULTS)) + 60
+        while process.poll() is None and len(settled(out / RESULTS)) < wanted:
             time.sleep(0.01)
         if process.poll() is not None:
             break
@@ -242,10 +246,10 @@ def test_a_batch_that_is_killed_again_and_again_loses_no_row_and_settles_none_tw
     assert process.communicate()[1] == b""
     assert process.returncode == 0
     assert killed >= 2
-    settled: Counter[str] = Counter()
+    count: Counter[str] = Counter()
     for line in (out / RESULTS).read_text().splitlines():
         try:
-            settled[json.loads(line)["id"]] += 1
+            count[json.loads(line)["id"]] += 1
         except ValueError:
             continue  # torn by a kill, and closed off by the next batch
-    assert settled == Counter(f"r{n}" for n in range(300))
+    assert count == Counter(f"r{n}" for n in range(300))
