@@ -108,7 +108,8 @@ class PoolConfig:
 
     def __attrs_post_init__(self) -> None:
         """Check what depends on more than one field."""
-        if not isinstance(self.name, str) or not _PROFILE.fullmatch(self.name):
+        name: Any = self.name
+        if not isinstance(name, str) or not _PROFILE.fullmatch(name):
             raise SpecError("name", self.name, "letters, digits, '-', '_' and '.', at most 64, not at the ends")
         if self.min_containers > self.max_containers:
             raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")

@@ -74,7 +74,10 @@ for kind in shm:8:-m sem:5:-s msg:8:-q; do
     name=${kind%%:*} rest=${kind#*:}
     each "$name" "${rest%:*}"
     [ "$objects" ] || continue
-    for object in $objects; do ipcrm "${rest#*:}" "$object" 2>/dev/null; done
+    for object in $objects; do
+        ipcrm "${rest#*:}" "$object" || # root without CAP_SYS_ADMIN may not; source: shmctl(2)
+            setpriv --reuid "$user" --regid "$user" --clear-groups ipcrm "${rest#*:}" "$object"
+    done 2>/dev/null
     each "$name" "${rest%:*}"
     [ -z "$objects" ] || { echo "System V $name$objects" >&2; exit 3; }
 done

@@ -29,6 +29,12 @@ def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
     return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
 
+def _check_flag(name: str, value: object, *others: object) -> None:
+    """Refuse what only looks like a flag: the text ``false`` is true to Python."""
+    if not isinstance(value, bool) and value not in others:
+        raise SpecError(name, value, "true or false")
+
+
 @attrs.frozen(kw_only=True)
 class ToolPolicy:
     """Limits and rights of tool calls.
@@ -76,10 +82,8 @@ class ToolPolicy:
             value = getattr(self, name)
             if not isinstance(value, tuple) and not (value is None and name == "tools"):
                 raise SpecError(name, value, "a list of texts")
-        for name, others in (("allow_network", (None,)), ("require_sandbox", ())):
-            value = getattr(self, name)
-            if not isinstance(value, bool) and value not in others:
-                raise SpecError(name, value, "true or false" + (", or None to take it as it is" if others else ""))
+        _check_flag("allow_network", self.allow_network, None)
+        _check_flag("require_sandbox", self.require_sandbox)
         for root in (*self.file_roots, *self.read_roots):
             check_inside_path("file_roots, read_roots", root)
         for tool in self.tools or ():

@@ -57,7 +57,8 @@ class Profiles:
 
     def __attrs_post_init__(self) -> None:
         """Check the default."""
-        if not isinstance(self.default, str) or self.default not in self.configs:
+        default: Any = self.default
+        if not isinstance(default, str) or default not in self.configs:
             raise SpecError("default_profile", self.default, f"the name of a profile; {self._hint()}")
 
     def _hint(self) -> str:

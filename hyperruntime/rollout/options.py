@@ -29,6 +29,11 @@ def _above_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -
         raise SpecError(attribute.name, value, "a number above zero")
 
 
+def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise SpecError(attribute.name, value, "a number, zero or more")
+
+
 def _names(value: Iterable[str]) -> tuple[str, ...]:
     return tuple(value)
 
@@ -91,7 +96,7 @@ class RolloutOptions:
     items: tuple[str, ...] = attrs.field(default=(), converter=_names)
     max_items: int | None = None
     seed: int | None = None
-    temperature: float = 1.0
+    temperature: float = attrs.field(default=1.0, validator=_not_negative)
     max_tokens: int = attrs.field(default=4096, validator=_at_least_one)
     limits: AgentLimits = attrs.field(factory=AgentLimits)
     tools: tuple[str, ...] = attrs.field(default=DEFAULT_TOOLS, converter=_names)

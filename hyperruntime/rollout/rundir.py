@@ -148,11 +148,12 @@ class Journal:
     def _write(self, data: bytes) -> None:
         with storage_errors(self._path):
             if self._file is None:
-                self._file = open(self._path, "ab+")  # noqa: SIM115 - closed by close
+                self._file = open(self._path, "ab+", buffering=0)  # noqa: SIM115 - closed by close
                 if _is_torn(self._file):
                     data = b"\n" + data
-            self._file.write(data)
-            self._file.flush()
+            left = memoryview(data)
+            while left:  # a disk that fills takes a part
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
 
 

@@ -109,8 +109,10 @@ async def run_rollouts(
         if run_dir is not None:
             store, options = _open_store(stack, run_dir, options)
         setting, items = await _open(stack, runtime, options, parts)
+        if store is not None:
+            store.keep_options(options)  # not before: options that cannot be leave no run behind
         run = _Run(options, items, store, on_event, keep)
-        parallel = min(options.parallel, getattr(setting.slots, "capacity", options.parallel))
+        parallel = min(options.parallel, run.wanted, getattr(setting.slots, "capacity", options.parallel))
         pace = Pace(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
 
         def make(job: Job) -> Setting:
@@ -242,7 +244,11 @@ def _cancel_when_lost(lock: RunLock) -> None:
 
 
 class _Run:
-    """What a run has come to so far."""
+    """What a run has come to so far.
+
+    Attributes:
+        wanted: how many trajectories it has in all.
+    """
 
     def __init__(
         self,
@@ -257,7 +263,7 @@ class _Run:
         self._tally = Tally()
         self._groups: dict[str, dict[int, Trajectory]] = {item.id: {} for item in items}
         self._done = 0
-        self._wanted = len(items) * options.group_size
+        self.wanted = len(items) * options.group_size
         for trajectory in store.recorded() if store is not None else ():
             self._take_back(trajectory)
         if store is not None:
@@ -290,7 +296,7 @@ class _Run:
     def summary(self) -> RolloutSummary:
         complete = sum(group.complete for item in self._items if (group := self._group(item.id)) is not None)
         run_dir = "" if self._store is None else str(self._store.run_dir)
-        return self._tally.summary(run_dir, self._wanted, complete)
+        return self._tally.summary(run_dir, self.wanted, complete)
 
     def _take_back(self, trajectory: Trajectory) -> None:
         """Count what an earlier start recorded; what is to be tried again is not counted."""
@@ -314,7 +320,7 @@ class _Run:
             kind=kind,
             id=job.id,
             done=self._done,
-            wanted=self._wanted,
+            wanted=self.wanted,
             mean_reward=self._tally.mean_reward,
             trajectory=trajectory,
         )

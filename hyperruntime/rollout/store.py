@@ -35,13 +35,17 @@ class Store:
         self._groups = Journal(run_dir / GROUPS)
 
     def begin(self, options: RolloutOptions) -> RolloutOptions:
-        """Write what is run, or make sure that it is what was run here before; return it with its seed."""
+        """Return what is run, with its seed, once it is sure that nothing else was run here before."""
         if (self.run_dir / RUN).is_file():
             return check_same(read_run(self.run_dir), options, self.run_dir)
         if (self.run_dir / TRAJECTORIES).exists():
             raise RunError(f"{str(self.run_dir)!r} has trajectories and no {RUN}; give another --run-id")
-        write_run(self.run_dir, {"created": time.time(), "options": options_to_json(options)})
         return options
+
+    def keep_options(self, options: RolloutOptions) -> None:
+        """Write what is run, unless it is written already."""
+        if not (self.run_dir / RUN).is_file():
+            write_run(self.run_dir, {"created": time.time(), "options": options_to_json(options)})
 
     def recorded(self) -> Iterator[Trajectory]:
         """Return what is recorded, the last line of each trajectory."""
