@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     default = os.environ.get("HYPERRUNTIME_TEST_RUNTIME", "podman")
     parser.addoption("--runtime", metavar="NAME", default=default, help="driver that the engine tests use")
     parser.addoption("--one-shell", action="store_true", help="leave out the images of other shells than dash")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Leave structlog to other tests as they expect it: commands configure it."""
+    yield
+    if structlog := sys.modules.get("structlog"):
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -114,7 +114,8 @@ class Swe:
         self._install_timeout_s, self._test_timeout_s = install_timeout_s, test_timeout_s
         self._chunk = max(1, tests_per_process)
         self._repositories = Repositories(cache_dir)
-        self._sound: set[str] = set()  # items whose base is known to install
+        self._sound: set[str] = set()  # items whose base is known to install, and needs nothing from outside for it
+        self._offline: set[str] = set()
         self._base_locks: dict[str, asyncio.Lock] = {}
 
     def items(self) -> Iterable[Item]:
@@ -136,6 +137,8 @@ class Swe:
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
         """Return the run's container with the item's image and environment, and the wheelhouse read-only."""
         one = _swe(item)
+        if base.network == "none":
+            self._offline.add(one.id)
         image = one.image or self._image
         spec = attrs.evolve(base, image=images.ensure(image) if image else base.image)
         if self._wheelhouse is None:
@@ -185,27 +188,33 @@ class Swe:
             return verdict
         return await self._blame(one, checkout, fresh, state, verdict)  # needs a container of its own
 
-    async def _judge(self, one: SweItem, checkout: Checkout, judge: Lease, clone: str, state: State) -> Verdict | str:
-        """Return the verdict, or what was written where the state does not install or its tests do not start."""
+    async def _judge(
+        self, one: SweItem, checkout: Checkout, judge: Lease, clone: str, state: State
+    ) -> Verdict | _Failure:
+        """Return the verdict, or how the state did not install or its tests did not start."""
         court = Court(judge, one.env)
         await court.receive(clone, one.repo_dir, state.gone)
         installed = await self._install_in(court, one)
         if not _worked(installed):
-            return installed.output
+            return _Failure(output=installed.output, timed_out=installed.timed_out)
         tested = await court.test(await self._plan(one, checkout, self._wanted(one)))
         if not tested.ran:
-            return tested.missing or tested.output
+            return _Failure(output=tested.missing or tested.output, timed_out=False)
         return self._verdict(one, state, tested, separate=court.separate)
 
-    async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, output: str) -> Verdict:
-        """Say that the agent broke the installation, once it is sure that the base itself installs."""
+    async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, failure: _Failure) -> Verdict:
+        """Say that the agent broke the installation, once it is sure that the base itself installs.
+
+        That it did before is enough where nothing but the files can have made the difference: not where downloads or
+        a machine that is too busy can.
+        """
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
-            if one.id not in self._sound:
+            if one.id not in self._sound or one.id not in self._offline or failure.timed_out:
                 if problem := await self._base_problem(one, checkout, fresh):
                     why = f"its base does not install: {problem[-1000:]}"
                     raise JudgeError(f"item {one.id} cannot be judged, for {why}")
                 self._sound.add(one.id)
-        facts = {**_facts(state), "output": output[-_TAIL:]}
+        facts = {**_facts(state), "output": failure.output[-_TAIL:]}
         return Verdict(reward=0.0, parts={"install": 0.0}, phase="install", detail="it does not install", facts=facts)
 
     async def _base_problem(self, one: SweItem, checkout: Checkout, fresh: Fresh) -> str:
@@ -287,6 +296,14 @@ def _facts(state: State) -> dict[str, Any]:
 
 def _part(ids: Sequence[str], passed: frozenset[str]) -> float:
     return sum(name in passed for name in ids) / len(ids) if ids else 1.0
+
+
+@attrs.frozen(kw_only=True)
+class _Failure:
+    """That a state does not install, or its tests do not start."""
+
+    output: str
+    timed_out: bool
 
 
 def _worked(ended: Ended) -> bool:

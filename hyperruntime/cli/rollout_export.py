@@ -43,21 +43,22 @@ def export(
     segments: str,
     max_tokens: int | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Write what was scored in the run in RUN_DIR as training data.
 
     atropos: one ScoredDataGroup of atroposlib a line, with tokens, masks and the log-probabilities of sampling.
     huggingface: a directory that datasets.load_dataset() reads offline. jsonl: one trajectory a line, as it is.
 
-    What failed for a reason other than the agent's has no reward and is never written.
+    What failed for a reason other than the agent's has no reward and is never written. Ends with 1 when nothing was.
     """
     options = ExportOptions(to=to, incomplete=incomplete, equal=equal, segments=segments, max_tokens=max_tokens)
     summary = export_run(run_dir, output, options)
     if as_json:
         print_json(attrs.asdict(summary))
-        return
-    click.echo(summary.path)
-    _say(summary)
+    else:
+        click.echo(summary.path)
+        _say(summary)
+    return 0 if summary.trajectories else 1
 
 
 def _say(summary: Summary) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hyperruntime.rollout.summary import RolloutSummary
 from hyperruntime.runtime import Runtime
 from hyperruntime.units import format_duration
 
+_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 _CHANGES = ("parallel", "attempts", "give_up_after", "retry_failed")
 _POOL = ("slots_per_container", "min_containers", "max_containers")
@@ -75,10 +77,12 @@ def _directory(values: dict[str, Any]) -> Path:
     """Return where a new run goes.
 
     Raises:
-        WrongUsageError: there is a run already.
+        WrongUsageError: there is a run already, or the run's name is no name.
     """
-    chosen = values["output_dir"]
-    path = Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{values['run_id'] or new_run_id()}"
+    chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
+    if not _RUN_ID.fullmatch(run_id):
+        raise WrongUsageError(f"--run-id {run_id!r} is no name; use letters, digits, '-', '_' and '.'")
+    path = Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}"
     if (path / RUN).exists():
         step = f"go on with it by `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
         raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
@@ -124,6 +128,8 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
         f"{format_duration(summary.duration_s)}, {summary.per_minute:.1f} trajectories per minute, "
         f"{summary.own_share:.1%} of their time neither the model's nor that of commands"
     )
+    for kind, message in sorted(summary.last_errors.items()):
+        note(f"the last {kind or 'failure'}: {message}")
     click.echo(os.fspath(summary.run_dir))
 
 

@@ -21,11 +21,8 @@ def read_items(run_dir: str | Path) -> Iterator[tuple[int | None, list[Trajector
         raise RunError(f"{directory} has no {rundir.TRAJECTORIES}; name the directory of a rollout run")
     wanted = _wanted(directory)
     items: dict[str, list[Trajectory]] = {}
-    try:
-        for trajectory in rundir.read_trajectories(directory):
-            items.setdefault(trajectory.item_id, []).append(trajectory)
-    except (TypeError, AttributeError) as error:
-        raise RunError(f"{directory / rundir.TRAJECTORIES} is damaged: {error}; mend or remove that line") from error
+    for trajectory in rundir.read_trajectories(directory):
+        items.setdefault(trajectory.item_id, []).append(trajectory)
     yield from ((wanted, trajectories) for trajectories in items.values())
 
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.errors import ArchiveError
+from hyperruntime.errors import ArchiveError, RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.storage import json_document, storage_errors, write_atomic
 from hyperruntime.rollout.record import Group, Segment, Trajectory
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 RUN, TRAJECTORIES, GROUPS = "run.json", "trajectories.jsonl", "groups.jsonl"
 SCHEMA = 1
@@ -53,7 +54,7 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
     """Return the trajectories of a run line by line; a trajectory that was run again comes again."""
-    return (trajectory_from_json(value) for value in _lines(Path(run_dir) / TRAJECTORIES))
+    return _records(Path(run_dir) / TRAJECTORIES, trajectory_from_json)
 
 
 def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
@@ -63,7 +64,7 @@ def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
 
 def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
     """Return the groups of a run whose trajectories are all recorded."""
-    found = {value["item_id"]: Group(**value) for value in _lines(Path(run_dir) / GROUPS)}
+    found = {group.item_id: group for group in _records(Path(run_dir) / GROUPS, lambda value: Group(**value))}
     return list(found.values())
 
 
@@ -99,7 +100,12 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, Sequence) else str(value)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
+    """Return what lines say; one that is torn is told and passed over.
+
+    Raises:
+        RunError: a whole line says something else.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -111,8 +117,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 log.warning("torn line", path=str(path), line=number)
                 continue
-            if isinstance(value, dict):
-                yield value
+            try:
+                yield make(value)
+            except (TypeError, AttributeError) as error:
+                raise RunError(f"line {number} of {path} is damaged: {error}; mend or remove it") from error
 
 
 class Journal:

@@ -27,6 +27,7 @@ class RolloutSummary:
         groups: how many are complete.
         stop_reasons: how often conversations ended by what.
         errors: kinds of failures, how often each.
+        last_errors: the last message of each kind.
         usage: tokens of what was run now.
         duration_s: of what was run now.
         per_minute: trajectories that were run now.
@@ -44,6 +45,7 @@ class RolloutSummary:
     groups: int
     stop_reasons: dict[str, int]
     errors: dict[str, int]
+    last_errors: dict[str, str]
     usage: dict[str, int]
     duration_s: float
     per_minute: float
@@ -64,6 +66,7 @@ class Tally:
         self._began, self._cpu = time.monotonic(), time.process_time()
         self._rewards: dict[str, float | None] = {}
         self._errors: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
         self._reasons: Counter[str] = Counter()
         self._usage: Counter[str] = Counter()
         self._phases: Counter[str] = Counter()
@@ -103,6 +106,7 @@ class Tally:
             groups=groups,
             stop_reasons=dict(self._reasons),
             errors=dict(Counter(self._errors.values())),
+            last_errors=dict(self._messages),
             usage=dict(self._usage),
             duration_s=duration,
             per_minute=60 * self._run / duration if duration > 0 else 0.0,
@@ -116,4 +120,6 @@ class Tally:
         if trajectory.status == SCORED:
             self._reasons[trajectory.stop_reason] += 1
         elif trajectory.status == INFRASTRUCTURE:
-            self._errors[trajectory.id] = (trajectory.error or {}).get("kind", "")
+            error = trajectory.error or {}
+            self._errors[trajectory.id] = kind = error.get("kind", "")
+            self._messages[kind] = error.get("message", "")

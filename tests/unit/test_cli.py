@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 import pytest
-import structlog
 from click.testing import CliRunner
 
 from hyperruntime.cli import main
@@ -22,13 +21,6 @@ from hyperruntime.cli.command import State
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def unconfigured() -> Iterator[None]:
-    """Leave structlog to other tests as they expect it: commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,13 +45,6 @@ ORIGINAL = {
     "skip_staged_eval": False,
     "edit_select_parent": False,
 }
-
-
-@pytest.fixture(autouse=True)
-def unconfigured() -> Iterator[None]:
-    """Leave structlog to other tests as they expect it: commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 def parsed(*args: str) -> GenerateOptions:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import click
 import pytest
-import structlog
 
 from hyperruntime.cli import main
 from hyperruntime.cli.generate import generate
@@ -31,13 +29,6 @@ RECORDS = (
     ),
     GenerationRecord(genid=1, parent="initial", failure="agent", detail="the meta agent ended with exit code 1"),
 )
-
-
-@pytest.fixture(autouse=True)
-def unconfigured() -> Iterator[None]:
-    """Leave structlog to other tests as they expect it: commands configure it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from typing import Any, cast
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import SpecError, StorageError
+from hyperruntime.cli import main
+from hyperruntime.errors import RunError, SpecError, StorageError
 from hyperruntime.rollout.options import RolloutOptions
-from hyperruntime.rollout.rundir import RUN, Journal
+from hyperruntime.rollout.record import Trajectory
+from hyperruntime.rollout.rundir import GROUPS, RUN, TRAJECTORIES, Journal, read_groups, read_trajectories, to_line
 from hyperruntime.rollout.runner import run_rollouts
 
 
@@ -36,3 +38,26 @@ def test_a_full_disk_is_told_as_that_also_when_the_file_is_closed() -> None:
 
     with pytest.raises(StorageError, match="/dev/full"):
         asyncio.run(write())
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[1]", b'"x"', b'{"id": "b/0", "segments": 3}'])
+def test_a_line_that_is_no_record_is_named_and_a_torn_one_passed_over(line: bytes, tmp_path: Path) -> None:
+    good = Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored", reward=1.0)
+    (tmp_path / TRAJECTORIES).write_bytes(to_line(good) + b'{"torn')
+    (tmp_path / GROUPS).write_bytes(line + b"\n")
+
+    assert [trajectory.id for trajectory in read_trajectories(tmp_path)] == ["a/0"]
+    with pytest.raises(RunError, match=r"line 1 of .*groups.jsonl is damaged"):
+        read_groups(tmp_path)
+    (tmp_path / TRAJECTORIES).write_bytes(to_line(good) + line + b"\n")
+    with pytest.raises(RunError, match=r"line 2 of .*trajectories.jsonl is damaged"):
+        read_trajectories(tmp_path)
+
+
+@pytest.mark.parametrize("run_id", ["../out", "a/b", ".", "-x", "a b"])
+def test_the_name_of_a_run_leads_nowhere(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["rollout", "run", "--environment", "swe", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
+
+    assert main([*args, "--output-dir-parent", str(tmp_path), f"--run-id={run_id}"]) == 2
+    assert f"--run-id {run_id!r} is no name" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
