@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import BinaryIO, Literal
 
@@ -10,7 +9,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.runas import RunAs
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, check_seconds
 
 Stream = Literal["stdout", "stderr"]
 OutputCallback = Callable[[Stream, bytes], None]
@@ -53,8 +52,8 @@ class ExecOptions:
         Raises:
             SpecError: one is malformed.
         """
-        if timeout_s is not None and not 0 < timeout_s < math.inf:
-            raise SpecError("timeout_s", timeout_s, "a positive number of seconds, or None")
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
         if output_limit_bytes < 2:
             raise SpecError("output_limit_bytes", output_limit_bytes, "at least 2")
         return cls(

@@ -248,10 +248,13 @@ class Fleet:
             members = tuple(self._open)
         if self._watching is not None:
             self._watching.cancel()
-        await asyncio.gather(*(self._end(member) for member in members))
+        ended = await asyncio.gather(*(self._end(member) for member in members), return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for member in self.roster:
             self.roster.discard(member)
+        for error in ended:
+            if error is not None:
+                raise error
 
     def abandon(self) -> None:
         """End every container here and now, from any thread: for a program that ends without :meth:`close`."""

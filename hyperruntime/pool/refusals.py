@@ -10,8 +10,8 @@ def too_late(status: PoolStatus, timeout_s: float, cause: Exception | None) -> S
     """Return the error of a deadline; ``cause`` is what keeps containers from starting, if anything."""
     why = f"; containers do not start: {cause}" if cause is not None else ""
     error = SlotTimeoutError(
-        f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased in "
-        f"{status.containers} of at most {status.max_containers} containers, {status.waiting} more wait){why}"
+        f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased, "
+        f"{status.waiting} more wait, at most {status.max_containers} containers at once){why}"
     )
     error.__cause__ = cause
     return error

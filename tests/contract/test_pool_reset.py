@@ -73,8 +73,9 @@ async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[
         async with pool.lease("tidy") as lease:
             directories = ". ~ $TMPDIR" if status.reset == "clean" else "."
             assert await shell(lease, f"ls -A {directories} | grep -v : | tr -d '\\n'") == ""
-        if status.reset == "replace":
-            assert slot.container not in {container.name for container in containers(pool)}
+        kept = slot.container in {container.name for container in containers(pool)}
+        assert kept == (status.reset == "clean"), "a container that had to be given up hides what a reset missed"
+        if not kept:
             return "", pool, uid
         look = f"""
             find / -xdev -uid {uid} 2>/dev/null; find /dev/shm /dev/mqueue /tmp -uid {uid} 2>/dev/null

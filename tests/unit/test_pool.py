@@ -115,7 +115,11 @@ def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is
         async with pool_of(PromisedRuntime(), max_containers=1) as pool:
             await pool.acquire()
             await pool.acquire()
-            await fails(SlotTimeoutError, pool.acquire("late", timeout_s=0.05), "2 leased in 1 of at most 1 containers")
+            await fails(
+                SlotTimeoutError,
+                pool.acquire("late", timeout_s=0.05),
+                "2 leased, 0 more wait, at most 1 containers at once",
+            )
             assert pool.status().waiting == 0
 
     run(work)
