@@ -2,13 +2,13 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench setup clean
+.PHONY: help demo test bench bench-slots setup clean
 
 # Options for what is run: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## watch agents improve, in fresh containers, offline
 	@scripts/setup run
@@ -20,7 +20,11 @@ test: ## lint, types and all tests; as root also the engine's tests as an ordina
 
 bench: ## measure against the engine's own commands, side by side, and write docs/benchmarks.md
 	@scripts/setup test
-	@scripts/bench $(ARGS)
+	@scripts/bench core $(ARGS)
+
+bench-slots: ## the same of slots and rollouts, into docs/benchmarks-slots.md
+	@scripts/setup test
+	@scripts/bench slots $(ARGS)
 
 setup: ## install what the others need, and nothing else
 	@scripts/setup test

@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +17,60 @@ from hyperruntime.runtime import Runtime
 from tests.bench import execs, gateway, generations, rollouts, slots
 from tests.bench.measure import Row, machine
 
-DOCUMENT = Path("docs/benchmarks.md")
-HEAD = """# Benchmarks
+HEAD = """# {title}
 
-`make bench` measures all of this anew, root and rootless, and writes this page. Medians; what is compared runs in turn
+`{command}` measures all of this anew, root and rootless, and writes this page. Medians; what is compared runs in turn
 in one run, so trust the ratios more than the figures.
 """
+# suite: (the page, its title, what writes it, its parts)
+SUITES = {
+    "core": ("docs/benchmarks.md", "Benchmarks", "make bench", ("execs", "generations", "gateway")),
+    "slots": (
+        "docs/benchmarks-slots.md",
+        "Benchmarks of slots and rollouts",
+        "make bench-slots",
+        ("slots", "rollouts"),
+    ),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--runtime", default="podman", help="the engine")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
-    parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the document from such files")
+    parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the suite's page from such files")
+    parser.add_argument("--suite", choices=SUITES, default="core", help="what is measured")
     parser.add_argument("--only", choices=["execs", "generations", "gateway", "slots", "rollouts"], help="one part")
     parser.add_argument("--trajectories", type=int, default=1000, help="of the benchmark of rollouts")
     parser.add_argument("--cycles", type=int, default=10_000, help="acquires and releases of slots")
     options = parser.parse_args()
+    page, title, command, parts = SUITES[options.suite]
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
-        DOCUMENT.write_text(HEAD + overview(reports) + "".join(document(report) for report in reports))
+        head = HEAD.format(title=title, command=command)
+        Path(page).write_text(head + overview(reports) + "".join(document(report) for report in reports))
         return 0
-    report = measure(options.runtime, options.only, options.cycles, options.trajectories)
+    wanted = (options.only,) if options.only else parts
+    report = measure(options.runtime, wanted, options.cycles, options.trajectories)
     print(document(report))
     if options.json:
         Path(options.json).write_text(json.dumps(report))
     return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
 
 
-def measure(name: str, only: str | None, cycles: int, trajectories: int) -> dict[str, Any]:
+def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) -> dict[str, Any]:
     rows: list[Row] = []
     with hr.open_runtime(name) as runtime:
         image = runtime.images.ensure("base")
         parts = []
-        if only in (None, "execs"):
+        if "execs" in wanted:
             parts += [execs.exec_rows, execs.deadline_rows, execs.life_rows, execs.stream_rows]
-        parts += [generations.overhead_rows] if only in (None, "generations") else []
-        if only in (None, "generations") and name == "podman":
+        parts += [generations.overhead_rows] if "generations" in wanted else []
+        if "generations" in wanted and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]
-        parts += [gateway.gateway_rows] if only in (None, "gateway") and name == "podman" else []
-        parts += slot_parts(_share(runtime, cycles)) if only in (None, "slots") else []
-        if only in (None, "rollouts"):
+        parts += [gateway.gateway_rows] if "gateway" in wanted and name == "podman" else []
+        parts += slot_parts(_share(runtime, cycles)) if "slots" in wanted else []
+        if "rollouts" in wanted:
             parts += [functools.partial(rollouts.trajectory_rows, trajectories=trajectories)]
         for part in parts:
             print(f"measuring {_name(part)} on {name} ...", file=sys.stderr, flush=True)
