@@ -15,7 +15,7 @@ from hyperenvironment_swe.items import parse_row
 from hyperenvironment_swe.judging import Ended, Findings, read_report
 from hyperenvironment_swe.state import protected_paths
 from hyperruntime.changes import ChangeRules
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, StorageError
 from tests.swecase import write_rows
 
 ROW: dict[str, Any] = {
@@ -107,6 +107,12 @@ def test_numbers_that_none_can_be_are_refused(option: str, value: float) -> None
     options: dict[str, Any] = {option: value}
     with pytest.raises(SpecError, match=option):
         Swe(**options)
+
+
+def test_a_cache_that_cannot_be_made_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cache_dir"):
+        list(Swe(cache_dir=str(tmp_path / "file" / "cache")).items())
 
 
 def test_a_directory_with_train_jsonl_and_a_json_list_are_read(tmp_path: Path) -> None:
