@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from hyperruntime.errors import StorageError
 from hyperruntime.workspace import RepositoryStore
 
 _ROOT = "refs/hyperruntime/root"
@@ -20,8 +21,13 @@ def builtin_rows(directory: str) -> list[dict[str, Any]]:
 
     Raises:
         RepositoryError: git failed.
+        StorageError: the directory cannot be made.
     """
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = f"{error.strerror or error}; say another one with --option cache_dir=DIRECTORY"
+        raise StorageError(f"the repository cache {directory!r} cannot be made: {why}") from error
     rows = []
     for task in sorted(Path(str(resources.files("hyperenvironment_swe").joinpath("tasks"))).iterdir()):
         if not (task / "task.json").is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,17 +103,19 @@ class Swe:
         """Take the options; items are read when they are asked for.
 
         Raises:
-            SpecError: an option names a file that is not there.
+            SpecError: an option names a file that is not there, or a number that none can be.
         """
         self._items, self._base_url, self._image = items, repo_base_url, image
         self._wheelhouse = _directory("wheelhouse", wheelhouse)
         self._install = install if install is not None else _INSTALL_WHEELS if wheelhouse else ""
         self._python = python
+        _check_counts(max_items=max_items, tests_per_process=tests_per_process)
+        _check_seconds(install_timeout_s=install_timeout_s, test_timeout_s=test_timeout_s)
         self._choice = {"python_only": python_only, "shuffle_seed": shuffle_seed, "max_items": max_items}
         self._prompt = _PROMPT if prompt is None else _read("prompt", prompt)
         self._fail_to_pass, self._shaped = score_include_fail_to_pass, shaped
         self._install_timeout_s, self._test_timeout_s = install_timeout_s, test_timeout_s
-        self._chunk = max(1, tests_per_process)
+        self._chunk = tests_per_process
         self._repositories = Repositories(cache_dir)
         self._sound: set[str] = set()  # items whose base is known to install, and needs nothing from outside for it
         self._offline: set[str] = set()
@@ -129,8 +132,11 @@ class Swe:
         seen: set[str] = set()
         for row in choose_rows(rows, **self._choice):  # type: ignore[arg-type] # three options by name
             item = parse_row(row)
-            if item.id in seen or not self._wanted(item):
-                raise SpecError("items", item.id, "ids that differ, and at least one test to judge by")
+            if item.id in seen:
+                raise SpecError("items", item.id, "each id once")
+            if not self._wanted(item):
+                lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._fail_to_pass else "PASS_TO_PASS"
+                raise SpecError("items", item.id, f"an item with a test to judge by, in {lists}")
             seen.add(item.id)
             yield Item(id=item.id, data=attrs.asdict(item))
 
@@ -320,11 +326,24 @@ def _directory(option: str, path: str | None) -> str | None:
     return path
 
 
+def _check_counts(**counts: int | None) -> None:
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise SpecError(f"option {option}", count, "at least 1")
+
+
+def _check_seconds(**times: float) -> None:
+    for option, seconds in times.items():
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise SpecError(f"option {option}", seconds, "a number of seconds above 0")
+
+
 def _read(option: str, path: str) -> str:
     try:
         return Path(path).read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise SpecError(f"option {option}", path, f"a text file: {error}") from None
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise SpecError(f"option {option}", path, f"a readable text file ({why})") from None
 
 
 _environment: type[Environment] = Swe

@@ -95,7 +95,10 @@ def parse_row(row: Mapping[str, Any]) -> SweItem:
     """
     item_id = next((str(row[name]).replace("/", "__") for name in _IDS if row.get(name)), "")
     if not _ID.fullmatch(item_id):
-        raise SpecError("instance_id", item_id, "letters, digits, - _ . (or id, or problem_id)")
+        has = "no other" if not row else ", ".join(map(str, list(row)[:8]))
+        raise SpecError(
+            "instance_id", item_id, f"letters, digits, - _ . (or as id, or problem_id); the row has the fields: {has}"
+        )
     where = f"of item {item_id}"
     repo = _text(row, "repo", where)
     runner = _text(row, "runner", where, "pytest")
@@ -133,9 +136,12 @@ def _json_rows(text: str) -> Iterator[Any]:
     if text.lstrip().startswith("["):
         yield from json.loads(text)
         return
-    for line in text.splitlines():
+    for number, line in enumerate(text.split("\n"), 1):  # a text may hold what else ends lines, U+2028 say
         if line.strip():
-            yield json.loads(line)
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is none ({error})") from None
 
 
 def _is_python(row: Mapping[str, Any]) -> bool:

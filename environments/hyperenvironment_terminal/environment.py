@@ -76,6 +76,8 @@ class Terminal:
         ):
             if value not in allowed:
                 raise SpecError(f"option {option}", value, " or ".join(filter(None, allowed)))
+        if limit_bytes < 0:
+            raise SpecError("option limit_bytes", limit_bytes, "a number of bytes")
         self._verify, self._resources, self._internet = verify, resources, internet
         self._pass_env, self._pull, self._limit_bytes = tuple(pass_env), pull, limit_bytes
         self._substitutes = dict(_pair(text) for text in substitute)

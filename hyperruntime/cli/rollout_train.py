@@ -73,7 +73,7 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     """Let a policy learn from what its trajectories in slots are worth.
 
     Each update runs --group-size trajectories of each item with the policy as it is, and changes it by GRPO (extra
-    `train`: torch). With no options: a tiny policy learns to write a word into a file, in a minute on a processor.
+    `train`: torch). With no options: a tiny policy learns to write a word into a file, on a processor.
 
     Rollouts, checkpoints and figures are kept in the directory that is printed. A policy of your own is a class; see
     docs/training.md.

@@ -34,6 +34,7 @@ class Kind:
         group: of entry points.
         load: returns the class that an entry point names.
         option: of the command line, by which its options are given.
+        code: what its code is: a class, or a function.
     """
 
     word: str
@@ -41,6 +42,13 @@ class Kind:
     group: str | None = None
     load: Callable[[str], Callable[..., Any]] | None = None
     option: str = "--option"
+    code: str = "class"
+
+    @property
+    def forms(self) -> str:
+        """Return how one is named."""
+        code = self.code.upper()
+        return f"{'NAME, ' if self.group else ''}MODULE:{code} or PATH/FILE.py:{code}"
 
 
 def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind
@@ -66,6 +74,17 @@ def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = N
         return _make(kind, reference, made, options or {})
 
 
+def load_code(kind: Kind, reference: str) -> Callable[..., Any]:
+    """Return a class or a function, not called, by ``module:name`` or ``path/file.py:name``.
+
+    Raises:
+        SpecError: there is no such one.
+        DriverLoadError: its code is broken.
+    """
+    with _naming(kind, reference):
+        return _from_code(kind, reference)
+
+
 def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]) -> Any:  # noqa: ANN401
     given = _converted(kind, reference, made, options)
     one = made(**given)
@@ -82,14 +101,15 @@ def _from_code(kind: Kind, reference: str) -> Callable[..., Any]:
     module = _module_of_file(kind, reference, place) if place.endswith(".py") else _module(kind, reference, place)
     made = getattr(module, name, None)
     if not callable(made):
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
-        raise SpecError(kind.word, reference, f"{place} has no class {name!r}; {name_hint(name, classes)}")
+        is_one = inspect.isclass if kind.code == "class" else inspect.isfunction
+        there = [key for key, value in vars(module).items() if is_one(value) and not key.startswith("_")]
+        raise SpecError(kind.word, reference, f"{place} has no {kind.code} {name!r}; {name_hint(name, there)}")
     return cast(Callable[..., Any], made)
 
 
 def _module(kind: Kind, reference: str, name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise SpecError(kind.word, reference, "NAME, MODULE:CLASS or PATH/FILE.py:CLASS")
+        raise SpecError(kind.word, reference, kind.forms)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -108,7 +128,7 @@ def _module_of_file(kind: Kind, reference: str, path: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, where)
     if spec is None or spec.loader is None:
-        raise SpecError(kind.word, reference, "PATH/FILE.py:CLASS")
+        raise SpecError(kind.word, reference, kind.forms)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look their module up there
     try:
         spec.loader.exec_module(module)

@@ -75,7 +75,7 @@ class RolloutOptions:
         max_tokens: of one turn.
         limits: of one conversation.
         tools: of the slot, by name.
-        agent: ``module:function`` of another agent than ours.
+        agent: ``module:function`` or ``path/file.py:function`` of another agent than ours.
         require_tokens: whether a turn without token ids and log probabilities is a failure.
         container: what an environment begins from when it says which container an item needs.
         env_names: variables of the host that containers get too; their values are read when a run starts, and kept in

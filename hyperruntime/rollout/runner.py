@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -102,15 +102,18 @@ async def run_rollouts(
         SpecError: an option cannot be.
         ModelError: the model cannot be opened.
     """
-    parts = parts or Parts()
     options = options.settled()
+    parts = await _loaded(options, parts or Parts())  # before there is a directory: what cannot be leaves none behind
+    environment = parts.environment
+    assert environment is not None, "loaded"
+    items = await asyncio.to_thread(chosen_items, environment, options)
     async with AsyncExitStack() as stack:
         store = None
         if run_dir is not None:
             store, options = _open_store(stack, run_dir, options)
-        setting, items = await _open(stack, runtime, options, parts)
+        setting = await _open(stack, runtime, options, parts, environment)
         if store is not None:
-            store.keep_options(options)  # not before: options that cannot be leave no run behind
+            store.keep_options(options)  # not before: a model that cannot be opened leaves no run behind
         run = _Run(options, items, store, on_event, keep)
         parallel = min(options.parallel, run.wanted, getattr(setting.slots, "capacity", options.parallel))
         pace = Pace(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
@@ -133,16 +136,21 @@ def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -
     return store, store.begin(options)
 
 
-async def _open(
-    stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts
-) -> tuple[Setting, list[Item]]:
-    """Make what is not there yet; the stack lets go of it."""
+async def _loaded(options: RolloutOptions, parts: Parts) -> Parts:
+    """Return the parts with the code that the options name: environment and agent."""
     environment = parts.environment
     if environment is None:
         from hyperruntime.rollout.environments import load_environment
 
         environment = await asyncio.to_thread(load_environment, options.environment, options.environment_options)
-    items = await asyncio.to_thread(chosen_items, environment, options)
+    agent = parts.agent or await asyncio.to_thread(load_agent, options.agent)
+    return attrs.evolve(parts, environment=environment, agent=agent)
+
+
+async def _open(
+    stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts, environment: Environment
+) -> Setting:
+    """Make what is not there yet; the stack lets go of it."""
     model = parts.model
     if model is None:
         model = open_chosen_model(options)
@@ -153,21 +161,20 @@ async def _open(
 
         count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
-    made, base = environment, options.base_spec()
-    setting = Setting(
-        environment=made,
+    base = options.base_spec()
+    return Setting(
+        environment=environment,
         name=options.environment,
         model=model,
         slots=slots,
-        spec_of=lambda item: made.spec(item, base, runtime.images),
+        spec_of=lambda item: environment.spec(item, base, runtime.images),
         toolset=parts.toolset or slot_tools(options.tools),
-        agent=parts.agent or load_agent(options.agent),
+        agent=parts.agent or run_agent,
         limits=options.limits,
         require_tokens=options.require_tokens,
         setup_s=options.setup_s,
         verify_s=options.verify_s,
     )
-    return setting, items
 
 
 def open_chosen_model(options: RolloutOptions) -> Model:
@@ -185,23 +192,17 @@ def open_chosen_model(options: RolloutOptions) -> Model:
 
 
 def load_agent(reference: str | None) -> Agent:
-    """Return an agent by ``module:function``, or ours.
+    """Return an agent by ``module:function`` or ``path/file.py:function``, or ours.
 
     Raises:
         SpecError: there is no such function.
+        DriverLoadError: its code is broken.
     """
     if reference is None:
         return run_agent
-    from importlib import import_module
+    from hyperruntime.rollout.loading import Kind, load_code
 
-    module, colon, name = reference.partition(":")
-    try:
-        found: Any = getattr(import_module(module), name) if colon else None
-    except (ImportError, AttributeError) as error:
-        raise SpecError("agent", reference, f"module:function of an agent ({error})") from error
-    if not callable(found):
-        raise SpecError("agent", reference, "module:function of an agent: async (AgentTask) -> AgentResult")
-    agent: Agent = found
+    agent: Agent = load_code(Kind(word="agent", members=(), code="function"), reference)
     return agent
 
 

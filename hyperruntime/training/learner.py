@@ -32,15 +32,15 @@ class Learner:
         self._optimizer = torch.optim.Adam(policy.network.parameters(), lr=config.learning_rate)
         self._reference: nn.Module | None = copy.deepcopy(policy.network) if config.kl_weight else None
 
-    def resume(self) -> None:
-        """Go on from the last checkpoint, if there is one.
+    def resume(self) -> bool:
+        """Go on from the last checkpoint; return whether there is one.
 
         Raises:
             TrainerError: it is damaged, or of another policy.
         """
         found = list_checkpoints(self._directory)
         if not found:
-            return
+            return False
         checkpoint = load_checkpoint(found[-1])
         restore(self.policy.network, self._optimizer, checkpoint)
         for group in self._optimizer.param_groups:
@@ -50,6 +50,7 @@ class Learner:
                 raise TrainerError(f"{found[-1]} holds no reference policy; go on with kl_weight 0, or train anew")
             self._reference.load_state_dict(dict(checkpoint.reference))
         self.step = checkpoint.step
+        return True
 
     def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Learn from groups, and write a checkpoint when one is due; return metrics."""

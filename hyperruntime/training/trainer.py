@@ -130,7 +130,8 @@ class Grpo:
         from hyperruntime.training.learner import Learner
 
         learner = Learner(self._make_policy(), config, self.directory, save_every=self._save_every)
-        learner.resume()
+        if not learner.resume():
+            learner.save()  # what is drawn before the first update is of these weights, whatever made them
         return learner
 
     def _make_policy(self) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from hyperruntime.training.learner import Learner
 from hyperruntime.training.policy import TinyPolicy, parameters_of
 from hyperruntime.training.sampling import draw, sequence_logprobs
 from hyperruntime.training.tokenizer import SPECIALS, Tokenizer
+from hyperruntime.training.trainer import Grpo
 
 WORDS = ("yes", "no", "perhaps")
 
@@ -189,6 +191,21 @@ def test_a_training_that_was_interrupted_goes_on_exactly(tmp_path: Path, kl_weig
     parts = learn(tmp_path / "parts", 6, config)
     assert all(torch.equal(a, b) for a, b in zip(parameters_of(whole.policy), parameters_of(parts.policy), strict=True))
     assert [path.name for path in list_checkpoints(tmp_path / "parts")] == [f"step-00000{n}.pt" for n in (4, 5, 6)]
+
+
+def test_a_policy_that_begins_with_weights_of_its_own_goes_on_with_them(tmp_path: Path) -> None:
+    """Killed before its first update, too: trajectories that are recorded by then are of these weights."""
+    seeds = iter((1, 2))
+
+    async def begun() -> list[torch.Tensor]:
+        trainer = Grpo(directory=str(tmp_path), policy=lambda: policy(next(seeds)))
+        assert await trainer.start() == 0
+        found = [one.detach().clone() for one in parameters_of(trainer.learner.policy)]
+        await trainer.close()
+        return found
+
+    first, second = asyncio.run(begun()), asyncio.run(begun())
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_a_checkpoint_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_training_that_was_cancelled_among_rollouts_goes_on_exactly(
             await task
 
     asyncio.run(asyncio.wait_for(until_recorded(), 120))
-    assert not list_checkpoints(tmp_path / "parts/checkpoints")
+    assert [path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")] == ["step-000000.pt"]
     before = (tmp_path / "parts/rollouts/step-000001/trajectories.jsonl").read_bytes()
     (made,) = run(runtime, tmp_path / "parts", how)
     after = (tmp_path / "parts/rollouts/step-000001/trajectories.jsonl").read_bytes()

@@ -11,8 +11,8 @@ from hyperruntime.cli import main
 from hyperruntime.errors import RunError, SpecError, StorageError
 from hyperruntime.rollout.options import RolloutOptions
 from hyperruntime.rollout.record import Trajectory
-from hyperruntime.rollout.rundir import GROUPS, RUN, TRAJECTORIES, Journal, read_groups, read_trajectories, to_line
-from hyperruntime.rollout.runner import run_rollouts
+from hyperruntime.rollout.rundir import GROUPS, TRAJECTORIES, Journal, read_groups, read_trajectories, to_line
+from hyperruntime.rollout.runner import load_agent, run_rollouts
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0, "1"])
@@ -25,7 +25,17 @@ def test_options_that_cannot_be_leave_no_run_behind(tmp_path: Path) -> None:
     options = RolloutOptions(environment="there-is-none")
     with pytest.raises(SpecError, match="there-is-none"):
         asyncio.run(run_rollouts(cast(hr.Runtime, None), options, run_dir=tmp_path / "run"))
-    assert not (tmp_path / "run" / RUN).exists(), "the same command, mended, is no other run"
+    assert not (tmp_path / "run").exists(), "the same command, mended, is no other run"
+
+
+def test_an_agent_is_a_function_of_a_module_or_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("async def agent(task):\n    raise RuntimeError\n")
+    assert load_agent(f"{file}:agent").__name__ == "agent"
+    assert load_agent("hyperruntime.rollout.agent:run_agent") is load_agent(None)
+    for wrong, said in [("agnet", "did you mean 'agent'"), ("none.py:agent", "no file"), ("none:agent", "no module")]:
+        with pytest.raises(SpecError, match=said):
+            load_agent(wrong if ":" in wrong else f"{file}:{wrong}")
 
 
 def test_a_full_disk_is_told_as_that_also_when_the_file_is_closed() -> None:

@@ -15,7 +15,7 @@ from hyperenvironment_swe.items import parse_row
 from hyperenvironment_swe.judging import Ended, Findings, read_report
 from hyperenvironment_swe.state import protected_paths
 from hyperruntime.changes import ChangeRules
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, StorageError
 from tests.swecase import write_rows
 
 ROW: dict[str, Any] = {
@@ -81,10 +81,38 @@ def test_options_choose_items(tmp_path: Path) -> None:
 
 def test_an_item_that_nothing_judges_and_ids_twice_are_refused(tmp_path: Path) -> None:
     """W23: no reward is made up."""
-    with pytest.raises(SpecError, match="at least one test"):
+    with pytest.raises(SpecError, match="a test to judge by, in FAIL_TO_PASS or PASS_TO_PASS"):
         items(tmp_path, [{**ROW, "FAIL_TO_PASS": []}])
-    with pytest.raises(SpecError, match="ids that differ"):
+    with pytest.raises(SpecError, match="each id once"):
         items(tmp_path, [ROW, ROW])
+
+
+def test_a_line_may_hold_what_ends_lines_elsewhere_and_a_bad_one_is_named(tmp_path: Path) -> None:
+    """JSON escapes neither U+2028 nor U+0085, and data sets are full of them."""
+    text = "a\u2028b\u0085c"
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**ROW, "problem_statement": text}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [item.data["problem_statement"] for item in Swe(items=str(path), cache_dir=str(tmp_path)).items()] == [text]
+    path.write_text(json.dumps(ROW) + "\n\n{oops\n")
+    with pytest.raises(SpecError, match="line 3 is none"):
+        list(Swe(items=str(path), cache_dir=str(tmp_path)).items())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_items", -1), ("max_items", 0), ("tests_per_process", 0), ("install_timeout_s", float("nan")),
+     ("install_timeout_s", -1.0), ("test_timeout_s", 0.0), ("test_timeout_s", float("inf"))],
+)  # fmt: skip
+def test_numbers_that_none_can_be_are_refused(option: str, value: float) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(SpecError, match=option):
+        Swe(**options)
+
+
+def test_a_cache_that_cannot_be_made_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cache_dir"):
+        list(Swe(cache_dir=str(tmp_path / "file" / "cache")).items())
 
 
 def test_a_directory_with_train_jsonl_and_a_json_list_are_read(tmp_path: Path) -> None:
