@@ -97,6 +97,15 @@ class Container:
         """Whether it can run commands, as far as is known; known at once when it ends, and free to ask."""
         return self._sessions.is_alive
 
+    @property
+    def limit_passed(self) -> str:
+        """Field of the spec's limits that the watchdog has ended it for, or ""; known at once, and free to ask."""
+        return self._watch.limit if self._watch is not None else ""
+
+    def responds(self, timeout_s: float | None = None) -> bool:
+        """Tell whether it answers, after at most ``timeout_s`` or the patience that a lost exec has; nothing is run."""
+        return self.is_alive and self._sessions.responds(timeout_s)
+
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Let ``listener`` be called once when the container has ended, by whatever; return what takes that back.
 

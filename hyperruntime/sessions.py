@@ -82,6 +82,11 @@ class Sessions:
         ended_by_us = self.watch is not None and bool(self.watch.verdict)
         return not (self._closed or self._lost or ended_by_us or self.bell.has_rung)
 
+    def responds(self, timeout_s: float | None) -> bool:
+        """Tell whether the container's own shell answers."""
+        main = self._sessions.get(None)
+        return main is not None and main.responds(timeout_s)
+
     def begin(self, live: LiveContainer) -> None:
         """Take the container and start its first session; errors as of :meth:`find`."""
         self.live = live

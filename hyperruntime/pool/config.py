@@ -73,6 +73,8 @@ class PoolConfig:
             spec has no GPUs, else 0.
         max_starting: how many start at the same time.
         idle_timeout_s: an unused container above the minimum ends after so long.
+        health_interval_s: a container that nobody uses is asked so often whether it answers, and replaced if it
+            does not in that time or 10 s; one in use shows it by its commands.
         max_lifetime_s: a container so old gets no more leases, and is replaced once the last has been released.
         acquire_timeout_s: how long an acquire waits.
         lease_timeout_s: a lease held longer expires: its processes end, its holder is refused.
@@ -95,6 +97,7 @@ class PoolConfig:
     spare_containers: int | None = attrs.field(default=None, validator=_count(0, optional=True))
     max_starting: int = attrs.field(default=4, validator=_count(1))
     idle_timeout_s: float | None = attrs.field(default=120.0, validator=_seconds_or_never)
+    health_interval_s: float | None = attrs.field(default=30.0, validator=_seconds_or_never)
     max_lifetime_s: float | None = attrs.field(default=3600.0, validator=_seconds_or_never)
     acquire_timeout_s: float = attrs.field(default=60.0, validator=_seconds)
     lease_timeout_s: float | None = attrs.field(default=None, validator=_seconds_or_never)

@@ -7,6 +7,7 @@ the pool's own threads. Imports members, keeper, config.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from hyperruntime.spec import ContainerSpec
 log = get_logger(__name__)
 
 _TICK_S = 0.2
+_PATIENCE_S = 10.0  # with a container that is asked whether it answers
 
 
 class OpensContainers(Protocol):
@@ -276,7 +278,7 @@ class Fleet:
             log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
         else:
             self.trouble.clear()
-            member.born = member.idle_since = loop.time()
+            member.born = member.idle_since = member.asked = loop.time()
             self.roster.add(member)
             name, duration_s = member.container.name, loop.time() - began
             log.info("container started", pool=self._config.name, container=name, duration_s=duration_s)
@@ -337,10 +339,30 @@ class Fleet:
                 await asyncio.sleep(_TICK_S)
                 for member in self.roster:
                     if not member.container.is_alive:
-                        self.lose(member, "it ended")
+                        limit = member.container.limit_passed
+                        self.lose(member, f"it went past its limits.{limit}" if limit else "it ended")
+                    else:
+                        self._ask_idle(member)
                 self._changed()
         finally:
             self._watching = None
+
+    def _ask_idle(self, member: Member) -> None:
+        """Ask a container that nobody uses whether it answers, when it is time for that."""
+        interval, now = self._config.health_interval_s, asyncio.get_running_loop().time()
+        if interval is None or member.draining or not member.is_settled:
+            return
+        if now - max(member.asked, member.idle_since) < interval:
+            return
+        member.asked = math.inf  # once at a time: an answer may take longer than the interval
+
+        async def ask() -> None:
+            answers = await blocking(RESETS, lambda: member.container.responds(min(interval, _PATIENCE_S)))
+            member.asked = asyncio.get_running_loop().time()
+            if not answers and not self._closed:
+                self.lose(member, "it did not answer")
+
+        self._spawn(ask())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

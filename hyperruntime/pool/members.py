@@ -53,6 +53,7 @@ class Member:
         born: time of the event loop when it was ready.
         cells: its places.
         idle_since: time of the event loop when it was last in use.
+        asked: time of the event loop when it was last asked whether it answers.
         draining: why it gets no more leases, or "".
         lost: whether it ended by itself.
     """
@@ -60,6 +61,7 @@ class Member:
     container: Container
     born: float
     idle_since: float
+    asked: float = 0.0
     cells: list[Cell] = attrs.field(factory=list)
     draining: str = ""
     lost: bool = False

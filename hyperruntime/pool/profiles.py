@@ -34,7 +34,7 @@ _WHOLE = (
 )
 _SIZES = "limits_memory_bytes limits_tmpfs_bytes limits_disk_bytes tools_file_bytes tools_artifact_bytes".split()
 _NUMBERS = (
-    "idle_timeout_s max_lifetime_s acquire_timeout_s lease_timeout_s limits_cpus limits_wall_s"
+    "idle_timeout_s health_interval_s max_lifetime_s acquire_timeout_s lease_timeout_s limits_cpus limits_wall_s"
     " tools_default_timeout_s tools_min_timeout_s tools_max_timeout_s".split()
 )
 _FLAGS = "read_only_rootfs tools_allow_network tools_require_sandbox".split()

@@ -26,6 +26,8 @@ class PromisedContainer:
         name: unique.
         is_alive: whether it has not ended.
         is_closed: whether its owner has closed it.
+        hangs: whether it has stopped answering.
+        limit_passed: field of its limits that it was ended for, or "".
         commands: what it was asked to run.
     """
 
@@ -33,6 +35,7 @@ class PromisedContainer:
         """Make it."""
         self.spec, self.name = spec, f"promised-{uuid.uuid4().hex[:12]}"
         self.is_alive, self.is_closed = True, False
+        self.hangs, self.limit_passed = False, ""
         self.commands: list[Sequence[str | bytes]] = []
         self.refuses: Callable[[Sequence[str | bytes]], bool] = lambda _: False
 
@@ -65,9 +68,13 @@ class PromisedContainer:
         self._check()
         return True
 
-    def end(self) -> None:
-        """End by itself, as when it is killed."""
-        self.is_alive = False
+    def responds(self, _: float | None = None) -> bool:
+        """Tell whether it answers."""
+        return self.is_alive and not self.hangs
+
+    def end(self, limit_passed: str = "") -> None:
+        """End by itself, as when it is killed, or past a limit."""
+        self.limit_passed, self.is_alive = limit_passed, False
 
     def close(self) -> None:
         """End."""

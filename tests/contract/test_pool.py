@@ -18,6 +18,7 @@ import hyperruntime as hr
 from hyperruntime.errors import SandboxLostError, StaleLeaseError
 from hyperruntime.process import DEVNULL, run_process, spawn, wait_until
 from tests.contract.pools import containers, make_pool, run, shell, until
+from tests.contract.test_lost import SUPERVISOR
 
 pytestmark = pytest.mark.engine
 
@@ -102,6 +103,34 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
             again = [await pool.acquire() for _ in range(capacity)]
             assert doomed not in {slot.container for slot in again}
             assert len(list(tmp_path.iterdir())) == capacity
+
+    run(work)
+
+
+def test_r13_an_idle_container_that_hangs_is_found_and_replaced(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        async with make_pool(runtime, base_image, health_interval_s=2) as pool:
+            (hung,) = containers(pool)
+            await asyncio.sleep(3)
+            assert pool.status().lost == 0  # it was asked, and answered
+            await hung.aexec(["sh", "-c", f"kill -STOP $({SUPERVISOR})"], timeout_s=1)
+            await until(lambda: pool.status().lost == 1 and pool.status().free == pool.status().total_slots > 0)
+            async with pool.lease("next") as lease:
+                assert lease.slot.container != hung.name
+
+    run(work)
+
+
+def test_r13_who_fills_the_disk_of_a_container_of_its_own_is_told_so(runtime: hr.Runtime, base_image: str) -> None:
+    async def work() -> None:
+        spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(disk_bytes=16 * 1024**2))
+        async with (
+            make_pool(runtime, base_image, spec=spec, slots_per_container=1) as pool,
+            pool.lease("full") as lease,
+        ):
+            with pytest.raises(SandboxLostError) as lost:
+                await lease.exec(["sh", "-c", "head -c 1G /dev/zero >big; sleep 60"])
+            assert lost.value.limit == "disk_bytes"
 
     run(work)
 

@@ -186,6 +186,22 @@ def test_r13_w3_a_container_that_ends_takes_its_leases_with_it_and_is_replaced()
     run(work)
 
 
+@pytest.mark.parametrize(("slots", "told"), [(1, "disk_bytes"), (2, "")])
+def test_r13_who_was_alone_in_a_container_past_a_limit_is_told_which(slots: int, told: str) -> None:
+    async def work() -> None:
+        runtime = PromisedRuntime()
+        async with pool_of(runtime, slots_per_container=slots) as pool:
+            slot = await pool.acquire()
+            runtime.containers[0].end(limit_passed="disk_bytes")
+            await until(lambda: pool.status().lost == 1)
+            with pytest.raises(SandboxLostError, match=r"went past its limits\.disk_bytes") as lost:
+                await pool.execute(slot, "bash", {"command": "true"})
+            assert lost.value.limit == told
+            await pool.release(slot)
+
+    run(work)
+
+
 def test_r11_a_slot_that_cannot_be_reset_is_leased_no_more_and_its_container_replaced_after_the_last_lease() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()

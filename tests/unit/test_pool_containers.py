@@ -66,6 +66,27 @@ def test_r12_a_container_past_its_lifetime_ends_only_when_its_last_lease_is_rele
     run(work)
 
 
+def test_r13_an_idle_container_that_answers_no_more_is_replaced_and_one_in_use_is_not_asked() -> None:
+    async def work() -> None:
+        clock, runtime = SkippingClock(), PromisedRuntime()
+        async with pool_of(runtime, min_containers=2, health_interval_s=30, idle_timeout_s=None) as pool:
+            slot = await pool.acquire()
+            for container in runtime.containers:
+                container.hangs = True
+            await clock.skip(29)
+            assert pool.status().lost == 0
+            await clock.skip(2)
+            await until(lambda: pool.status().lost == 1 and pool.status().containers == 2)
+            assert {container.name for container in runtime.open} > {slot.container}
+            await pool.release(slot)
+            await pool.settle()
+            await clock.skip(31)
+            await until(lambda: pool.status().lost == 2 and pool.status().containers == 2)
+            assert not any(container.hangs for container in runtime.open)
+
+    run(work)
+
+
 def test_r13_an_idle_container_that_ends_is_noticed_and_the_minimum_kept() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
