@@ -43,7 +43,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     """Return the rows of a JSONL file; empty lines are none.
 
     Raises:
-        SpecError: a line is no row, or two rows have one id; names the line.
+        SpecError: a line is no row, or two rows have one id (names the line), or there are none.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -60,6 +60,8 @@ def read_rows(path: Path) -> tuple[Row, ...]:
             raise SpecError(f"line {number}: id", row.id, f"one that no other row has; line {seen[row.id]} has it")
         seen[row.id] = number
         rows.append(row)
+    if not rows:
+        raise SpecError("PROMPTS", str(path), "a JSONL file with rows; this one has none")
     return tuple(rows)
 
 

@@ -37,7 +37,8 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ArchiveError(f"{path} cannot be read: {error}; name the directory of a rollout run") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ArchiveError(f"{path} is of no rollout run that this version knows")
     return value

@@ -108,12 +108,14 @@ async def run_rollouts(
     assert environment is not None, "loaded"
     items = await asyncio.to_thread(chosen_items, environment, options)
     async with AsyncExitStack() as stack:
+        if parts.model is None:
+            parts = attrs.evolve(parts, model=_open_model(stack, options))
         store = None
         if run_dir is not None:
             store, options = _open_store(stack, run_dir, options)
         setting = await _open(stack, runtime, options, parts, environment)
         if store is not None:
-            store.keep_options(options)  # not before: a model that cannot be opened leaves no run behind
+            store.keep_options(options)  # not before: what cannot be opened leaves no run behind
         run = _Run(options, items, store, on_event, keep)
         parallel = min(options.parallel, run.wanted, getattr(setting.slots, "capacity", options.parallel))
         pace = Pace(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
@@ -147,14 +149,19 @@ async def _loaded(options: RolloutOptions, parts: Parts) -> Parts:
     return attrs.evolve(parts, environment=environment, agent=agent)
 
 
+def _open_model(stack: AsyncExitStack, options: RolloutOptions) -> Model:
+    """Return the model that the options name; the stack closes it."""
+    model = open_chosen_model(options)
+    stack.push_async_callback(model.close)
+    return model
+
+
 async def _open(
     stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts, environment: Environment
 ) -> Setting:
     """Make what is not there yet; the stack lets go of it."""
     model = parts.model
-    if model is None:
-        model = open_chosen_model(options)
-        stack.push_async_callback(model.close)
+    assert model is not None, "opened"
     slots = parts.slots
     if slots is None:
         from hyperruntime.rollout.pooled import PooledSlots

@@ -89,6 +89,14 @@ def test_what_is_no_row_is_refused_with_its_line(tmp_path: Path, line: str, word
         read_rows(path)
 
 
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    with pytest.raises(SpecError, match="this one has none"):
+        read_rows(path)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

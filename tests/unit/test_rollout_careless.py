@@ -8,7 +8,8 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cli import main
-from hyperruntime.errors import RunError, SpecError, StorageError
+from hyperruntime.errors import ModelError, RunError, SpecError, StorageError
+from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.options import RolloutOptions
 from hyperruntime.rollout.record import Trajectory
 from hyperruntime.rollout.rundir import GROUPS, TRAJECTORIES, Journal, read_groups, read_trajectories, to_line
@@ -26,6 +27,32 @@ def test_options_that_cannot_be_leave_no_run_behind(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there-is-none"):
         asyncio.run(run_rollouts(cast(hr.Runtime, None), options, run_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists(), "the same command, mended, is no other run"
+
+
+def test_a_model_that_cannot_be_opened_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "from hyperruntime.rollout.environment import Item\n\n\n"
+        "class Own:\n    name = 'own'\n"
+        "    def items(self):\n        return [Item(id='a')]\n"
+        "    def spec(self, item, base, images):\n        return base\n"
+        "    async def setup(self, item, lease):\n        return {}\n"
+        "    def messages(self, item, meta):\n        return []\n"
+        "    async def verify(self, item, outcome, lease, fresh, meta):\n        raise NotImplementedError\n"
+    )
+    model = ModelOptions(name="m", base_url="http://127.0.0.1:9/v1", key_env="NO_SUCH_KEY")
+    options = RolloutOptions(environment="own.py:Own", model=model)
+    with pytest.raises(ModelError, match="NO_SUCH_KEY"):
+        asyncio.run(run_rollouts(cast(hr.Runtime, None), options, run_dir=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rollout", "run", "--resume-from", str(tmp_path)]) != 0
+    said = capsys.readouterr().err
+    assert "run.json cannot be read (No such file or directory); name the directory of a rollout run" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_agent_is_a_function_of_a_module_or_of_a_file(tmp_path: Path) -> None:
