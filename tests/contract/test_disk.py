@@ -57,7 +57,7 @@ def test_a_container_whose_files_take_too_much_is_ended(
             container.exec(["python3", "-c", FILL.format(then=then) + "time.sleep(60)", path], timeout_s=90)
         assert isinstance(caught.value.post_mortem, PostMortem)
         assert caught.value.post_mortem.limit == "disk_bytes"
-    assert wait_until(lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 5)
+    assert wait_until(lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 30)
 
 
 def test_a_container_whose_files_take_less_is_left_alone(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_probe_that_is_killed_leaves_nothing_for_long(opened: hr.Runtime, mome
     image = result.stdout.decode().strip()
     args = ("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
     if moment == "read_text":  # it was started
-        assert wait_until(lambda: not docker(*args), 10, 0.1)
+        assert wait_until(lambda: not docker(*args), 30, 0.1)
     assert docker("images", "--quiet", image)
     with Trial(Engine()):
         pass

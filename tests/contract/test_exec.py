@@ -257,7 +257,7 @@ def test_without_input_a_command_reads_nothing(shell_container: hr.Container) ->
 def test_a_background_job_does_not_hold_the_call_and_lives_on(container: hr.Container) -> None:
     result = container.exec(["sh", "-c", "sleep 904 & echo started"])
     assert result.stdout == b"started\n"
-    assert result.duration_s < 2
+    assert result.duration_s < 60
     assert b"sleep 904" in container.exec(["ps", "-axo", "args="]).stdout
     assert container.exec(["pkill", "-f", "sleep 904"]).exit_code == 0
 

@@ -52,10 +52,8 @@ def test_a_containerfile_is_built_once_and_again_only_by_force(runtime: hr.Runti
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
             assert started.exec(["cat", "/hello", "/word"]).stdout == b"from the context\na b\n"
         count = len(lines)
-        begin = time.monotonic()
         runtime.images.build(REFERENCE, containerfile=recipe, on_output=lines.append)
         assert len(lines) == count
-        assert time.monotonic() - begin < 5
     finally:
         runtime.images.remove(REFERENCE)
 
@@ -237,10 +235,11 @@ def test_two_processes_at_once_make_one_image(
         runtime.images.remove(REFERENCE)
 
 
-def test_bootstrap_of_an_image_that_is_here_is_instant(runtime: hr.Runtime, base_image: str) -> None:
-    begin = time.monotonic()
+def test_bootstrap_of_an_image_that_is_here_makes_nothing(
+    runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("hyperruntime.images.build_base_rootfs")
     assert runtime.images.bootstrap() == base_image
-    assert time.monotonic() - begin < 5
 
 
 def test_the_base_image_holds_what_agents_need(container: hr.Container) -> None:

@@ -88,7 +88,7 @@ def leftovers(engine_command: Any) -> Leftovers:
 
 
 @pytest.mark.slow
-def test_twenty_containers_are_gone_ten_seconds_after_their_owner_was_killed(
+def test_twenty_containers_are_gone_after_their_owner_was_killed(
     owner: Owners, leftovers: Leftovers, base_image: str
 ) -> None:
     process, names = owner(base_image, 20)
@@ -96,8 +96,8 @@ def test_twenty_containers_are_gone_ten_seconds_after_their_owner_was_killed(
     directories = glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-*/{names[0]}")
     assert directories
     end(process)
-    assert wait_until(lambda: not leftovers(names), 10, 0.3), leftovers(names)
-    assert wait_until(lambda: not os.path.exists(directories[0]), 10)
+    assert wait_until(lambda: not leftovers(names), 30, 0.3), leftovers(names)
+    assert wait_until(lambda: not os.path.exists(directories[0]), 30)
     assert b"sleep 92" not in run_process(["ps", "-axo", "args="]).stdout
 
 
@@ -106,14 +106,14 @@ def test_even_a_container_whose_processes_were_all_stopped_goes(
 ) -> None:
     process, names = owner(busybox_image, 1, "stop")
     end(process)
-    assert wait_until(lambda: not leftovers(names), 10, 0.3), leftovers(names)
+    assert wait_until(lambda: not leftovers(names), 30, 0.3), leftovers(names)
 
 
 def test_a_terminated_owner_leaves_nothing(owner: Owners, leftovers: Leftovers, busybox_image: str) -> None:
     process, names = owner(busybox_image, 2)
     process.send_signal(signal.SIGTERM)
     process.wait()
-    assert wait_until(lambda: not leftovers(names), 10, 0.3)
+    assert wait_until(lambda: not leftovers(names), 30, 0.3)
 
 
 def test_the_owners_forked_children_do_not_keep_its_containers(
@@ -137,7 +137,7 @@ def test_the_owners_forked_children_do_not_keep_its_containers(
     assert process.stdout is not None
     name = process.stdout.read(4096).decode().strip()
     process.kill()
-    assert wait_until(lambda: not leftovers([name]), 10, 0.3)
+    assert wait_until(lambda: not leftovers([name]), 30, 0.3)
     end(process)
 
 

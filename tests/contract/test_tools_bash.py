@@ -73,7 +73,7 @@ def test_a_timeout_ends_children_that_hold_the_output_open(desk: Desk) -> None:
 
     assert (result.timed_out, result.exit_code, result.stdout) == (True, 124, "begun\n")
     assert "after 1 s" in result.error
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert "sleep 300" not in desk.sh("ps -axo args=")
 
 

@@ -122,7 +122,7 @@ def test_what_is_no_file_is_refused_at_once(container: hr.Container, make: str, 
         result = desk(tool, path="f", **more)
         assert not result.success
         assert words in result.error
-        assert result.duration_s < 10
+        assert result.duration_s < 60
 
 
 def test_a_file_of_100_mib_goes_in_and_comes_out(desk: Desk) -> None:

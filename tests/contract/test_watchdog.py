@@ -49,7 +49,7 @@ def lost(container: hr.Container, *args: str) -> ContainerLostError:
     begin = time.monotonic()
     with pytest.raises(ContainerLostError) as caught:
         container.exec(args)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 25
     return caught.value
 
 
@@ -86,7 +86,7 @@ def test_a_container_under_its_memory_lives_and_shared_pages_count_once(weak: Ru
     with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
         container.exec(["python3", "-c", forks + "time.sleep(1.5)"]).check()
         assert container.exec(["python3", "-c", "print(len(bytearray(20 << 20)))"]).exit_code == 0
-    assert wait_until(no_watchdog, 2)
+    assert wait_until(no_watchdog, 30)
 
 
 def test_only_the_container_that_takes_too_much_is_ended(weak: Runtime, base_image: str) -> None:
@@ -131,9 +131,9 @@ def test_a_container_lives_no_longer_than_its_wall_clock(runtime: hr.Runtime, ba
         busy.exec(["true"]).check()
         assert "lived for limits.wall_s=1.5" in str(lost(busy, "sleep", "30"))
         assert time.monotonic() - begin < 20
-        assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 3)
+        assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 30)
         assert "lived for limits.wall_s" in str(lost(idle, "true"))
-    assert wait_until(no_watchdog, 2)
+    assert wait_until(no_watchdog, 30)
 
 
 def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime, base_image: str) -> None:
@@ -142,8 +142,8 @@ def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime,
         with runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(wall_s=60))) as container:
             container.exec(["true"]).check()
             assert not no_watchdog()
-    assert wait_until(no_watchdog, 2)
-    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 2)
+    assert wait_until(no_watchdog, 30)
+    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 30)
 
 
 @pytest.mark.parametrize("limits", [{"wall_s": 0}, {"wall_s": -1}, {"wall_s": float("inf")}, {"wall_s": "1"}])

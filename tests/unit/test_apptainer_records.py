@@ -39,7 +39,7 @@ def keeper(files: Path) -> Iterator[HostProcess]:
     """A process that names the container's directory, and has a child that does not."""
     args = ["/bin/sh", "-c", "setsid sleep 941 & wait", "keeper", str(files)]
     process = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
-    assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 5)
+    assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 30)
     family = records.processes_of(str(files))
     yield process
     for member in family:
@@ -61,7 +61,7 @@ def test_a_container_is_listed_while_it_runs(keeper: HostProcess, files: Path) -
 def test_ending_it_leaves_no_process_no_file_and_no_record(keeper: HostProcess, files: Path, state: Path) -> None:
     write(keeper, files)
     ApptainerDriver().remove_container("c")
-    assert keeper.wait(5) == -9
+    assert keeper.wait(30) == -9
     assert b"sleep 941" not in run_process(["ps", "-axo", "args="]).stdout
     assert not files.exists()
     assert not list(state.rglob("*.json"))

@@ -163,13 +163,13 @@ def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
     keeper = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
         driver = BubblewrapDriver()
-        assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 5)
+        assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 30)
         (record,) = (record for record in driver.containers() if record.id == "c")
         assert (record.image, record.labels) == ("host", {"mine": "1"})
         assert run_process(driver.cleanup_args("mine=2")).exit_code == 0
         assert keeper.poll() is None
         assert run_process(driver.cleanup_args("mine=1")).exit_code == 0
-        assert keeper.wait(5) == -9
+        assert keeper.wait(30) == -9
         assert "c" not in [record.id for record in driver.containers()]
     finally:
         kill_group(keeper)

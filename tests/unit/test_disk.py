@@ -112,7 +112,7 @@ def watch(top: Path, limit_bytes: int) -> list[tuple[str, str]]:
 def test_growth_past_the_limit_is_noticed_once(tmp_path: Path) -> None:
     said = watch(tmp_path, 4 * MIB)
     (tmp_path / "file").write_bytes(os.urandom(5 * MIB))
-    assert wait_until(lambda: bool(said), 10)
+    assert wait_until(lambda: bool(said), 30)
     assert [limit for _, limit in said] == ["disk_bytes"]
     assert "limits.disk_bytes=4194304" in said[0][0]
 
@@ -122,7 +122,7 @@ def test_a_disk_that_others_fill_is_no_fault_of_the_container(tmp_path: Path, mo
     said = watch(tmp_path, GIB)
     low = {device: diskwatch.Free(1000, 1000) for device in free}
     monkeypatch.setattr(diskwatch, "free_space", lambda _: low)
-    assert wait_until(lambda: bool(said), 10)
+    assert wait_until(lambda: bool(said), 30)
     assert said[0][1] == ""
     assert "left" in said[0][0]
 

@@ -60,7 +60,7 @@ def test_streams_come_apart_and_end_with_the_connection(ends: tuple[socket.socke
     daemons.shutdown(socket.SHUT_WR)
     assert read_all(shell.output) == b"output"
     assert read_all(shell.errors) == b"early err"
-    assert shell.wait(5) == 7
+    assert shell.wait(30) == 7
     assert shell.last_words == "early err"
     shell.close()
     shell.close_output()
@@ -88,7 +88,7 @@ def test_output_that_nobody_reads_any_more_does_not_hold_the_end(ends: tuple[soc
     sender.join(10)
     assert not sender.is_alive()
     daemons.close()
-    assert shell.wait(5) == 3
+    assert shell.wait(30) == 3
     shell.close()
     shell.close()
 
