@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import hypothesis
 import psutil
 import pytest
 
@@ -24,6 +25,11 @@ from hyperruntime.process import run_process
 
 PREFIX = "localhost/hyperruntime-test/"
 SHELLS = ("dash", "busybox", "bash")
+
+# The same examples in each run, however slow the machine is; `--hypothesis-profile=search` looks for new ones.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True, max_examples=1000)
+hypothesis.settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

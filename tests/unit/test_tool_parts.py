@@ -30,7 +30,11 @@ _BRACKET = st.builds(
     lambda negated, items: f"[{'^' * negated}{''.join(items)}]",
     st.booleans(),
     st.lists(
-        st.sampled_from(["a", "1", r"\d", r"\w", r"\s", r"\]", r"\-", r"\^", r"\.", "a-b", "_"]), min_size=1, max_size=3
+        st.sampled_from(
+            ["a", "1", r"\d", r"\w", r"\s", r"\]", r"\-", r"\^", r"\.", "a-b", r"\^-b", r"\--2", r"Z-\]", r"\]-a", "_"]
+        ),
+        min_size=1,
+        max_size=3,
     ),
 )
 _ATOM = st.sampled_from([r"\d", r"\D", r"\w", r"\s", r"\t", r"\.", ".", *"ab1_x,", r"\-", r"\]"]) | _BRACKET

@@ -12,6 +12,7 @@ _CLASSES = {"d": "[0-9]", "D": "[^0-9]", "t": "\t"}
 _KEPT = frozenset("wWsSbB.*+?()[]{}|^$\\123456789")
 _IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]", "t": "\t"}
 _NAMED = (":", "=", ".")
+_END = {"]": "[.].]", "-": "[.-.]"}  # of a range
 
 
 def to_posix(pattern: str) -> str:
@@ -54,33 +55,44 @@ def _escape(char: str) -> str:
 def _bracket(pattern: str, at: int) -> tuple[int, str]:
     """Return where a bracket expression ends, and what it is in POSIX, where a backslash means itself."""
     head = "[^" if pattern.startswith("[^", at) else "["
-    at += len(head)
-    items: list[str] = []
-    first, last = "", ""
-    start = at
-    while True:
-        if at >= len(pattern):
-            raise _problem("a '[' has no ']'")
-        char, after = pattern[at], pattern[at + 1 : at + 2]
-        if char == "]" and at > start:
-            break
-        if char == "[" and after in _NAMED and (end := pattern.find(f"{after}]", at + 2)) != -1:
-            items.append(pattern[at : end + 2])
-            at = end + 2
-        elif char == "\\" and after:
-            if after in "DWSn":
-                raise _problem(f"'\\{after}' cannot stand in brackets")
-            first, last = first or "]" * (after == "]"), last or "-" * (after == "-")
-            items.append("" if after in "]-" else _IN_BRACKETS.get(after, after))
-            at += 2
+    at = start = at + len(head)
+    parts: list[str] = []
+    singles = set()  # of the characters whose meaning depends on where they stand
+    while at == start or not pattern.startswith("]", at):
+        at, part, char = _element(pattern, at)
+        if char and pattern.startswith("-", at) and pattern[at + 1 : at + 2] not in ("", "]"):
+            at, _, end = _element(pattern, at + 1)
+            if not end:
+                raise _problem("a range in brackets ends with no character")
+            parts.append(f"{_END.get(char, char)}-{_END.get(end, end)}")
+        elif char and char in "]^-":
+            singles.add(char)
         else:
-            first = first or "]" * (char == "]")
-            items.append("" if char == "]" else char)
-            at += 1
-    body = first + "".join(items) + last
-    if body.startswith("^") and head == "[":
-        body = body[1:] + "^" if len(body) > 1 else "\\^"
-    return at + 1, f"{head}{body}]" if body != "\\^" else body
+            parts.append(part)
+    return at + 1, _brackets(head, sorted(parts, key=lambda part: part.startswith("^")), singles)
+
+
+def _element(pattern: str, at: int) -> tuple[int, str, str]:
+    """Return where an element of a bracket expression ends, what it is in POSIX, and which character, if it is one."""
+    char, after = pattern[at : at + 1], pattern[at + 1 : at + 2]
+    if not char:
+        raise _problem("a '[' has no ']'")
+    if char == "[" and after in _NAMED and after and (end := pattern.find(f"{after}]", at + 2)) != -1:
+        return end + 2, pattern[at : end + 2], ""
+    if char != "\\" or not after:
+        return at + 1, char, char
+    if after in "DWSn":
+        raise _problem(f"'\\{after}' cannot stand in brackets")
+    part = _IN_BRACKETS.get(after, after)
+    return at + 2, part, part if len(part) == 1 else ""
+
+
+def _brackets(head: str, parts: list[str], singles: set[str]) -> str:
+    """Return a bracket expression: ``]`` first, ``-`` last, ``^`` not first."""
+    if not parts and head == "[" and "^" in singles and "]" not in singles:
+        return "[-^]" if "-" in singles else "\\^"
+    body = "]" * ("]" in singles) + "".join(parts) + "^" * ("^" in singles) + "-" * ("-" in singles)
+    return f"{head}[.^.]{body[1:]}]" if head == "[" and body.startswith("^") else f"{head}{body}]"
 
 
 def _problem(why: str) -> ToolProblemError:
