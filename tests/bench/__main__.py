@@ -131,7 +131,8 @@ def _short_cell(row: dict[str, Any]) -> str:
 
 
 def _value(row: dict[str, Any]) -> str:
-    return f"{row['value']:.2f} {row['unit']}" if row["value"] < 10 else f"{row['value']:.0f} {row['unit']}"
+    digits = 2 if isinstance(row["value"], float) and row["value"] < 10 else 0
+    return f"{row['value']:.{digits}f} {row['unit']}"
 
 
 if __name__ == "__main__":

@@ -74,7 +74,8 @@ def kill_container(runtime: Runtime, name: str) -> None:
     else:
         ours = os.getpid()
         named = [p for p in psutil.process_iter(["cmdline"]) if any(name in word for word in p.info["cmdline"] or ())]
-        for process in [p for p in named if p.pid != ours]:
+        doomed = [p for p in named if p.pid != ours]
+        for process in [one for p in doomed for one in (p, *p.children(recursive=True))]:  # parents first
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 

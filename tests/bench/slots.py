@@ -179,7 +179,7 @@ def loss_rows(runtime: Runtime, image: str) -> list[Row]:
     exact = all(failed == expected for failed, expected, _ in rounds)
     return [
         Row(
-            what="requests that fail when a container is killed in a batch of 30",
+            what="requests that fail when a container is killed in the middle of a batch",
             value=failed,
             unit="requests",
             compared_to=f"in that container: {expected}",
