@@ -103,8 +103,12 @@ class Container:
         return self._watch.limit if self._watch is not None else ""
 
     def responds(self, timeout_s: float | None = None) -> bool:
-        """Tell whether it answers, after at most ``timeout_s`` or the patience that a lost exec has; nothing is run."""
-        return self.is_alive and self._sessions.responds(timeout_s)
+        """Tell whether it answers, after at most ``timeout_s`` or the patience that a lost exec has; nothing is run.
+
+        Raises:
+            ContainerStateError: it is another process's.
+        """
+        return self._sessions.responds(timeout_s)
 
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Let ``listener`` be called once when the container has ended, by whatever; return what takes that back.

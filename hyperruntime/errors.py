@@ -357,16 +357,7 @@ class StaleLeaseError(PoolError):
 
 
 class SandboxLostError(PoolError):
-    """The container of a leased slot ended.
-
-    Attributes:
-        limit: field of its limits that this library ended it for, where the slot's holder was alone in it; else "".
-    """
-
-    def __init__(self, message: str, limit: str = "") -> None:
-        """Keep the limit beside the sentence."""
-        self.limit = limit
-        super().__init__(message)
+    """The container of a leased slot ended."""
 
 
 class ModelError(HyperRuntimeError):

@@ -84,8 +84,9 @@ class Sessions:
 
     def responds(self, timeout_s: float | None) -> bool:
         """Tell whether the container's own shell answers."""
+        self._check_process()
         main = self._sessions.get(None)
-        return main is not None and main.responds(timeout_s)
+        return main is not None and self.is_alive and main.responds(timeout_s)
 
     def begin(self, live: LiveContainer) -> None:
         """Take the container and start its first session; errors as of :meth:`find`."""
@@ -94,10 +95,7 @@ class Sessions:
 
     def check_open(self) -> None:
         """Raise what a call on a container that is gone, or another process's, must raise."""
-        if os.getpid() != self._pid:
-            raise ContainerStateError(
-                f"container {self._home.name} is of process {self._pid}; a forked child starts its own"
-            )
+        self._check_process()
         if self.watch is not None and self.watch.verdict and not self._closed:
             raise self.lose(ContainerLostError("the container has ended"), self._sessions[None])
         with self._lock:
@@ -203,6 +201,12 @@ class Sessions:
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
         log.warning("container lost", name=self._home.name, state=post_mortem.state, oom=post_mortem.oom_killed)
         return ContainerLostError(f"{error} ({self._home.name}: {post_mortem}); start another container", post_mortem)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ContainerStateError(
+                f"container {self._home.name} is of process {self._pid}; a forked child starts its own"
+            )
 
     def _switches(self, main: Session) -> bool:
         switches = main.switches_users()

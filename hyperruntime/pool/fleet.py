@@ -357,9 +357,14 @@ class Fleet:
         member.asked = math.inf  # once at a time: an answer may take longer than the interval
 
         async def ask() -> None:
-            answers = await blocking(RESETS, lambda: member.container.responds(min(interval, _PATIENCE_S)))
-            member.asked = asyncio.get_running_loop().time()
-            if not answers and not self._closed:
+            try:
+                answers = await blocking(RESETS, lambda: member.container.responds(min(interval, _PATIENCE_S)))
+            except Exception as error:  # noqa: BLE001 - it says nothing of the container; it is asked again
+                log.warning("container not asked", container=member.container.name, why=str(error))
+                answers = True
+            finally:
+                member.asked = asyncio.get_running_loop().time()
+            if not answers and not self._closed and member.is_settled:  # whoever uses it by now finds out by a command
                 self.lose(member, "it did not answer")
 
         self._spawn(ask())

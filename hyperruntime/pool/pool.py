@@ -374,13 +374,11 @@ class SlotPool:
 
     def _on_lost(self, member: Member, why: str) -> None:
         self._lost += 1
-        limit = member.container.limit_passed if len(member.cells) == 1 else ""
         for grant in self._grants.of(member):
             slot = grant.slot
             grant.verdict = lambda slot=slot: SandboxLostError(
                 f"the container of slot {slot.slot_id} is gone ({why}), and what {slot.task_id!r} had in it; "
-                "release the slot and acquire another one",
-                limit,
+                "release the slot and acquire another one"
             )
 
     def _closed_error(self) -> HyperRuntimeError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperruntime.errors import RunError, SandboxLostError
+from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent import Agent, AgentLimits, AgentResult, AgentTask, run_agent
 from hyperruntime.rollout.environment import Environment, Item, Outcome, Verdict
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 _ERROR_CHARACTERS = 2000
-_AGENTS_DOING = frozenset({"memory_bytes", "disk_bytes"})  # wall_s also runs while a container waits for a lease
 
 
 @attrs.frozen(kw_only=True)
@@ -119,19 +118,11 @@ class _Episode:
             with self._in("setup"):
                 async with asyncio.timeout(setting.setup_s):
                     meta = await setting.environment.setup(item, lease)
-            try:
-                self._phase = "agent"
-                self._result = await self._speak(lease, meta)
-                with self._in("verify"):
-                    async with asyncio.timeout(setting.verify_s):
-                        await setting.slots.end_processes(lease)
-            except SandboxLostError as error:
-                if error.limit not in _AGENTS_DOING:
-                    raise
-                self._verdict = Verdict(reward=0.0, phase="agent", detail=str(error), facts={"limit": error.limit})
-                return
+            self._phase = "agent"
+            self._result = await self._speak(lease, meta)
             with self._in("verify"):
                 async with asyncio.timeout(setting.verify_s):
+                    await setting.slots.end_processes(lease)
                     verdict = await setting.environment.verify(item, self._outcome(), lease, self._fresh, meta)
                 check_verdict(verdict)
             self._verdict = verdict

@@ -43,8 +43,7 @@ class Trajectory:
         reward: of the verdict, or None.
         parts: what the reward is made of, by name.
         verdict: JSON: ``phase``, ``detail`` and ``facts`` of the verdict.
-        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit``, or ""
-            where the conversation did not come to its end.
+        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit``, or "".
         turns: assistant turns.
         messages: the conversation in OpenAI's form, tool calls and their results included.
         tools: schemas that the model was given.

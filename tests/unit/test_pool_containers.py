@@ -100,6 +100,51 @@ def test_r13_an_idle_container_that_answers_no_more_is_replaced_and_one_in_use_i
     run(work)
 
 
+def test_r13_a_container_that_is_leased_while_it_is_asked_is_left_to_its_holder() -> None:
+    async def work() -> None:
+        clock, runtime, asked, answer = SkippingClock(), PromisedRuntime(), threading.Event(), threading.Event()
+        async with pool_of(runtime, min_containers=1, max_containers=1, health_interval_s=30) as pool:
+
+            def responds(_: float | None = None) -> bool:
+                asked.set()
+                return not answer.wait(60)
+
+            runtime.containers[0].responds = responds  # type: ignore[method-assign]
+            await clock.skip(31)
+            await until(asked.is_set)
+            slot = await pool.acquire()
+            answer.set()
+            await clock.skip(1)
+            assert (await pool.lease_of(slot).exec(["true"])).exit_code == 0
+            assert pool.status().lost == 0
+            await pool.release(slot)
+
+    run(work)
+
+
+def test_r13_a_container_that_could_not_be_asked_is_asked_again() -> None:
+    async def work() -> None:
+        clock, runtime = SkippingClock(), PromisedRuntime()
+        asked: list[int] = []
+        async with pool_of(runtime, min_containers=1, health_interval_s=30, idle_timeout_s=None) as pool:
+
+            def responds(_: float | None = None) -> bool:
+                asked.append(len(asked))
+                if len(asked) == 1:
+                    raise OSError("no descriptor left")
+                return len(asked) < 4
+
+            runtime.containers[0].responds = responds  # type: ignore[method-assign]
+            for count in range(1, 5):
+                await until(lambda: pool.status().free == 2)
+                await clock.skip(31)
+                await until(lambda: len(asked) == count)  # noqa: B023 - awaited at once
+                await asyncio.sleep(0.05)
+            await until(lambda: pool.status().lost == 1)
+
+    run(work)
+
+
 def test_r13_an_idle_container_that_ends_is_noticed_and_the_minimum_kept() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
