@@ -43,10 +43,11 @@ for line in sys.stdin:
         code = main(args)
         sys.stdout.flush()
         os._exit(code)
-    deadline, sent, ended = None if until else time.monotonic() + wait_s, False, 0
+    begun, sent, ended = time.monotonic(), False, 0
+    deadline = None if until else begun + wait_s
     while not ended:
         if deadline is None:
-            deadline = time.monotonic() + wait_s if reached(*until) else None
+            deadline = time.monotonic() + wait_s if reached(*until) or time.monotonic() > begun + 120 else None
         if not sent and deadline and time.monotonic() > deadline:
             os.kill(child, number)
             sent, deadline = True, time.monotonic() + 60
@@ -186,9 +187,11 @@ def test_an_interrupt_ends_everything_in_time_whatever_agents_do(
 ) -> None:
     run_dir = tmp_path / f"generate_{tmp_path.name}"
     args = start_args(tmp_path.name, dict.fromkeys(range(1, GENERATIONS + 1), action), "--parallel", "4")
-    logs = (f"{run_dir}/work/gen_*/generate.log", f"== {step}\n", 4)
-    assert sit(1.0, number, *args, until=logs) == (True, 128 + number)
+    begun = f"== {step}\n"
+    until = (f"{run_dir}/work/gen_*/generate.log", begun, 4)
+    assert sit(1.0, number, *args, until=until) == (True, 128 + number)
     wait_until_none(lambda: left_of(runtime, tmp_path))
+    assert [begun in path.read_text() for path in run_dir.glob("work/gen_*/generate.log")] == [True] * 4
     assert load_run(run_dir).state == "interrupted"
     assert [record.genid for record in load_run(run_dir).generations] == ["initial"]
     assert json.loads((run_dir / "archive.jsonl").read_text())["archive"] == ["initial"]

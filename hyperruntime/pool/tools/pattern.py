@@ -6,19 +6,26 @@ Source: POSIX.1-2017 XBD 9.4 "Extended Regular Expressions" and 9.3.5 "RE Bracke
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from hyperruntime.pool.tools.tool import ToolProblemError
 
-_CLASSES = {"d": "[0-9]", "D": "[^0-9]", "t": "\t"}
-_KEPT = frozenset("wWsSbB.*+?()[]{}|^$\\123456789")
-_IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]", "t": "\t"}
-_NAMED = (":", "=", ".")
-_END = {"]": "[.].]", "-": "[.-.]"}  # of a range
+_SPECIAL = frozenset(".*+?()[]{}|^$\\")
+_KEPT = frozenset("wWsSbB123456789")
+_CLASSES = {"d": "[0-9]", "D": "[^0-9]", "A": "^", "Z": "$"}
+_IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
+_CHARACTERS = {"t": "\t", "f": "\f", "v": "\v", "a": "\a"}
+_NUMBERED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
+_NAMED = re.compile(r"\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]")
+_QUANTIFIER = re.compile(r"[*+?]|\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\}")
+_END = {"]": "[.].]", "-": "[.-.]", "[": "[.[.]"}  # of a range
 
 
 def to_posix(pattern: str) -> str:
     r"""Return the same pattern as a POSIX extended regular expression.
 
-    ``\d``, ``\t``, ``(?:...)`` and escapes in brackets become what they mean; what POSIX cannot say is refused.
+    ``\d``, ``\t``, ``(?:...)``, ``*?`` and escapes in brackets become what they mean; what POSIX cannot say is refused.
 
     Raises:
         ToolProblemError: it looks ahead or behind, names a group, spans lines, or has an open bracket.
@@ -28,28 +35,53 @@ def to_posix(pattern: str) -> str:
     while at < len(pattern):
         char = pattern[at]
         if char == "\\":
-            out.append(_escape(pattern[at + 1 : at + 2]))
-            at += 2
+            at, text = _escape(pattern, at + 1)
         elif char == "[":
             at, text = _bracket(pattern, at)
-            out.append(text)
         elif pattern.startswith("(?", at):
             if not pattern.startswith("(?:", at):
                 raise _problem(f"{pattern[at : at + 4]!r} is not known to grep; groups are '(...)'")
-            out.append("(")
-            at += 3
+            at, text = at + 3, "("
+        elif found := _QUANTIFIER.match(pattern, at):
+            at, text = _past_mode(pattern, found.end()), found[0]
         else:
-            out.append(char)
-            at += 1
+            at, text = at + 1, char
+        out.append(text)
     return "".join(out)
 
 
-def _escape(char: str) -> str:
-    if char in ("n", "r"):
-        raise _problem("a search looks at one line at a time, so '\\n' matches nothing")
-    if not char:
+def _past_mode(pattern: str, at: int) -> int:
+    """Return where what follows a quantifier begins: a lazy one finds the same lines as one that is not."""
+    if pattern.startswith("+", at):
+        raise _problem("'+' after a quantifier is not known to grep")
+    return at + pattern.startswith("?", at)
+
+
+def _escape(pattern: str, at: int) -> tuple[int, str]:
+    """Return where an escape ends, and what it is in POSIX; ``at`` is past its backslash."""
+    name = pattern[at : at + 1]
+    if name in _CLASSES or name in _KEPT:
+        return at + 1, _CLASSES.get(name, f"\\{name}")
+    at, char = _character(pattern, at, _CHARACTERS)
+    return at, f"\\{char}" if char in _SPECIAL else char
+
+
+def _character(pattern: str, at: int, known: Mapping[str, str]) -> tuple[int, str]:
+    """Return where an escaped character ends, and which it is; ``at`` is past its backslash."""
+    name = pattern[at : at + 1]
+    if not name:
         raise _problem("it ends with a backslash")
-    return _CLASSES.get(char) or (f"\\{char}" if char in _KEPT else char)
+    if found := _NUMBERED.match(pattern, at):
+        char = chr(int(found[1] or found[2], 16))
+        at = found.end()
+    else:
+        char = known.get(name, name)
+        at += 1
+    if char == "\n" or (name in ("n", "r") and name not in known):
+        raise _problem("a search looks at one line at a time, so '\\n' matches nothing")
+    if (char == name and name.isascii() and name.isalnum()) or char == "\0":
+        raise _problem(f"'\\{name}' is not known to grep")
+    return at, char
 
 
 def _bracket(pattern: str, at: int) -> tuple[int, str]:
@@ -65,7 +97,7 @@ def _bracket(pattern: str, at: int) -> tuple[int, str]:
             if not end:
                 raise _problem("a range in brackets ends with no character")
             parts.append(f"{_END.get(char, char)}-{_END.get(end, end)}")
-        elif char and char in "]^-":
+        elif char and char in "]^-[":
             singles.add(char)
         else:
             parts.append(part)
@@ -77,21 +109,23 @@ def _element(pattern: str, at: int) -> tuple[int, str, str]:
     char, after = pattern[at : at + 1], pattern[at + 1 : at + 2]
     if not char:
         raise _problem("a '[' has no ']'")
-    if char == "[" and after in _NAMED and after and (end := pattern.find(f"{after}]", at + 2)) != -1:
-        return end + 2, pattern[at : end + 2], ""
-    if char != "\\" or not after:
+    if found := _NAMED.match(pattern, at):
+        return found.end(), found[0], ""
+    if char != "\\":
         return at + 1, char, char
-    if after in "DWSn":
+    if after in _IN_BRACKETS:
+        return at + 2, _IN_BRACKETS[after], ""
+    if after and after in "DWSn":
         raise _problem(f"'\\{after}' cannot stand in brackets")
-    part = _IN_BRACKETS.get(after, after)
-    return at + 2, part, part if len(part) == 1 else ""
+    at, char = _character(pattern, at + 1, {**_CHARACTERS, "r": "\r", "b": "\b"})
+    return at, char, char
 
 
 def _brackets(head: str, parts: list[str], singles: set[str]) -> str:
-    """Return a bracket expression: ``]`` first, ``-`` last, ``^`` not first."""
-    if not parts and head == "[" and "^" in singles and "]" not in singles:
+    """Return a bracket expression: ``]`` first, ``[`` and ``-`` last, ``^`` not first."""
+    if not parts and head == "[" and singles <= {"^", "-"} and "^" in singles:
         return "[-^]" if "-" in singles else "\\^"
-    body = "]" * ("]" in singles) + "".join(parts) + "^" * ("^" in singles) + "-" * ("-" in singles)
+    body = "]" * ("]" in singles) + "".join(parts) + "".join(char for char in "[^-" if char in singles)
     return f"{head}[.^.]{body[1:]}]" if head == "[" and body.startswith("^") else f"{head}{body}]"
 
 
