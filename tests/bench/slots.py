@@ -233,16 +233,15 @@ async def _cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
             await _burst(pool)
         await _cycle(pool, min(cycles, 300))
         after = await _footprint(runtime, pool)
-        small, took = 0, 0.0
-        for rounds in range(1, _ROUNDS + 1):  # what grows by cycles grows each time; one more lane, once
+        grown, small, took, rounds = {"": 1}, 0, 0.0, 0
+        while any(number > 0 for number in grown.values()) and rounds < _ROUNDS:
+            # What grows by cycles grows each time; one more lane, once.
             before, begin = after, time.perf_counter()
             await _cycle(pool, cycles)
-            took = took or time.perf_counter() - begin
+            took, rounds = took or time.perf_counter() - begin, rounds + 1
             after = await _footprint(runtime, pool)
             grown = {name: after[name] - before[name] for name in before}
             small += grown.pop("MiB of this process")
-            if all(number <= 0 for number in grown.values()):
-                break
     text = ", ".join(f"{name} {number:+d}" for name, number in grown.items())
     text += f" in round {rounds} of at most {_ROUNDS}" if rounds > 1 else ""
     return [
