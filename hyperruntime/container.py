@@ -98,9 +98,9 @@ class Container:
         return self._sessions.is_alive
 
     @property
-    def limit_passed(self) -> str:
-        """Field of the spec's limits that the watchdog has ended it for, or ""; known at once, and free to ask."""
-        return self._watch.limit if self._watch is not None else ""
+    def watchdog_verdict(self) -> str:
+        """Why this library's watchdog has ended it, as a part of a sentence, or ""; known at once, and free to ask."""
+        return self._watch.verdict if self._watch is not None else ""
 
     def responds(self, timeout_s: float | None = None) -> bool:
         """Tell whether it answers, after at most ``timeout_s`` or the patience that a lost exec has; nothing is run.

@@ -99,7 +99,7 @@ class Watch:
         """End the container; the first reason given is the one that is told."""
         with self._lock:
             if not self.verdict:
-                self.limit, self.verdict = limit, f"this library's watchdog ended it, because {why}"
+                self.verdict, self.limit = f"this library's watchdog ended it, because {why}", limit
                 log.warning("container ended by the watchdog", why=why)
             if self.namespace is not None:
                 self.namespace.kill()

@@ -339,8 +339,7 @@ class Fleet:
                 await asyncio.sleep(_TICK_S)
                 for member in self.roster:
                     if not member.container.is_alive:
-                        limit = member.container.limit_passed
-                        self.lose(member, f"it went past its limits.{limit}" if limit else "it ended")
+                        self.lose(member, member.container.watchdog_verdict or "it ended")
                     else:
                         self._ask_idle(member)
                 self._changed()

@@ -27,7 +27,7 @@ class PromisedContainer:
         is_alive: whether it has not ended.
         is_closed: whether its owner has closed it.
         hangs: whether it has stopped answering.
-        limit_passed: field of its limits that it was ended for, or "".
+        watchdog_verdict: why a watchdog ended it, or "".
         commands: what it was asked to run.
     """
 
@@ -35,7 +35,7 @@ class PromisedContainer:
         """Make it."""
         self.spec, self.name = spec, f"promised-{uuid.uuid4().hex[:12]}"
         self.is_alive, self.is_closed = True, False
-        self.hangs, self.limit_passed = False, ""
+        self.hangs, self.watchdog_verdict = False, ""
         self.commands: list[Sequence[str | bytes]] = []
         self.refuses: Callable[[Sequence[str | bytes]], bool] = lambda _: False
 
@@ -72,9 +72,9 @@ class PromisedContainer:
         """Tell whether it answers."""
         return self.is_alive and not self.hangs
 
-    def end(self, limit_passed: str = "") -> None:
-        """End by itself, as when it is killed, or past a limit."""
-        self.limit_passed, self.is_alive = limit_passed, False
+    def end(self, watchdog_verdict: str = "") -> None:
+        """End by itself, as when it is killed, or by a watchdog."""
+        self.watchdog_verdict, self.is_alive = watchdog_verdict, False
 
     def close(self) -> None:
         """End."""

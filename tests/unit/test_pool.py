@@ -186,16 +186,15 @@ def test_r13_w3_a_container_that_ends_takes_its_leases_with_it_and_is_replaced()
     run(work)
 
 
-def test_r13_a_container_that_was_ended_past_a_limit_says_which() -> None:
+def test_r13_the_holder_of_a_container_that_the_watchdog_ended_is_told_why() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
         async with pool_of(runtime) as pool:
             slot = await pool.acquire()
-            runtime.containers[0].end(limit_passed="disk_bytes")
+            runtime.containers[0].end(watchdog_verdict="ended, because it used 2 bytes of limits.disk_bytes=1")
             await until(lambda: pool.status().lost == 1)
-            await fails(
-                SandboxLostError, pool.execute(slot, "bash", {"command": "true"}), r"went past its limits\.disk_bytes"
-            )
+            call = pool.execute(slot, "bash", {"command": "true"})
+            await fails(SandboxLostError, call, r"used 2 bytes of limits\.disk_bytes=1")
             await pool.release(slot)
 
     run(work)

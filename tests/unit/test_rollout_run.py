@@ -210,7 +210,7 @@ def test_w23_a_container_that_ended_for_a_limit_is_a_reward_of_nobody(tmp_path: 
     """The watchdog also ends containers when the host's own disk runs full, or others filled what they share."""
 
     async def lost() -> None:
-        raise SandboxLostError("the container of slot x is gone (it went past its limits.disk_bytes)")
+        raise SandboxLostError("the container of slot x is gone (it went past limits.disk_bytes=1)")
 
     rollouts(World(count=1), tmp_path, model=Says(wait=lost), group_size=1, attempts=2)
     (got,) = read_trajectories(tmp_path)
