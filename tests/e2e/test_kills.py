@@ -65,12 +65,12 @@ Sit = Callable[..., tuple[bool, int]]
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory for temporary files of what a test starts; nothing of ours may be there afterwards.
 
-    A killed Podman may leave an empty file of its own, with a number for its name.
+    A killed Podman may leave files of its own, with a number for their names: empty, or with an image's configuration.
     """
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
-    wait_until_none(lambda: [path.name for path in folder.iterdir() if path.is_dir() or path.stat().st_size > 0])
+    wait_until_none(lambda: [path.name for path in folder.iterdir() if path.is_dir() or not path.name.isdecimal()])
     shutil.rmtree(folder)
 
 
