@@ -42,7 +42,8 @@ def main(args: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             return EXIT_BY_SIGNAL + signal.SIGPIPE
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
-            return _report(error, state)
+            code = _report(error, state)
+            return EXIT_BY_SIGNAL + state.signal if state.ending else code
 
 
 def _exit_code(value: object) -> int:
@@ -83,7 +84,7 @@ def _signals_interrupt(state: State) -> Iterator[None]:
     """Make SIGTERM and SIGHUP end a command as an interrupt does: whatever is open is closed first."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        state.signal = number
+        state.signal, state.ending = number, True
         raise KeyboardInterrupt
 
     taken = {}

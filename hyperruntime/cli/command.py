@@ -26,6 +26,7 @@ class State:
         log_level: the least serious level that is logged.
         log_json: whether log lines are JSON.
         signal: number of the signal that interrupts are reported as.
+        ending: whether such a signal came: what fails from then on fails because of it.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class State:
         self.log_level = "warning"
         self.log_json = False
         self.signal: int = signal.SIGINT
+        self.ending = False
 
     def open_runtime(self, *, run_id: str = "") -> Runtime:
         """Return the runtime that was asked for, opened."""

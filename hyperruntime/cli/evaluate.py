@@ -49,7 +49,7 @@ def evaluate(
     options = read_run(Layout(Path(run_dir)))[0]
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
         ensure_image(runtime, options)
-        with last_signal() as number:
+        with last_signal(state) as number:
             made: tuple[Evaluation, ...] = ()
             interrupted = ""
             try:

@@ -104,7 +104,7 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
         ensure_image(runtime, attrs.evolve(view.options, image=changes.get("image") or view.options.image))
-        with last_signal() as number, _make_display(tracker) as display:
+        with last_signal(state) as number, _make_display(tracker) as display:
             summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
     print_summary(summary, as_json, seed=view.seed)
     plots_at_end(summary, view.options)
@@ -127,7 +127,7 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
         ensure_image(runtime, options)
         note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
-        with last_signal() as number, _make_display(Tracker(options.max_generation + 1)) as display:
+        with last_signal(state) as number, _make_display(Tracker(options.max_generation + 1)) as display:
             summary = start_run(runtime, options, on_event=display.on_event)
     return summary, number()
 

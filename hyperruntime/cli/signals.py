@@ -19,8 +19,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def last_signal() -> Iterator[Callable[[], int]]:
+def last_signal(state: State) -> Iterator[Callable[[], int]]:
     """Yield a function that returns the number of the last ending signal that came meanwhile, or 0.
+
+    Where an error ends this after such a signal, the state knows of it.
 
     The loop has its own handlers. Python also writes the number of every signal to the wakeup descriptor, so
     nothing of theirs is touched.
@@ -29,15 +31,21 @@ def last_signal() -> Iterator[Callable[[], int]]:
         yield lambda: 0
         return
     seen: list[int] = []
+
+    def last() -> int:
+        return next((number for number in reversed(seen) if number in _ENDING), 0)
+
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     try:
-        yield lambda: next((number for number in reversed(seen) if number in _ENDING), 0)
+        yield last
     finally:
         signal.set_wakeup_fd(before)
         os.close(writable)
         seen.extend(os.read(readable, 4096))
         os.close(readable)
+        if last():
+            state.signal, state.ending = last(), True
 
 
 def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Image
-from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.inner import end_inner
 from hyperruntime.process import ProcessResult, stream_process
 from hyperruntime.pulling import explain_pull, is_loopback
@@ -17,6 +18,7 @@ from hyperruntime_podman.edge import environment, require_program, run_podman
 from hyperruntime_podman.service import PodmanService
 
 _TIDY_S = 8.0
+_LISTINGS = 5
 
 
 class PodmanImages:
@@ -122,9 +124,16 @@ class PodmanImages:
         return self._identifier(reference)
 
     def _listed(self) -> tuple[Mapping[str, Any], ...]:
-        return self._service.call(
-            "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
-        )
+        for attempt in range(_LISTINGS):
+            try:
+                return self._service.call(
+                    "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
+                )
+            except EngineError as error:  # Podman's list fails when one of them is removed meanwhile
+                if "image not known" not in str(error) or attempt == _LISTINGS - 1:
+                    raise
+                time.sleep(0.1)
+        raise AssertionError
 
     def _identifier(self, reference: str) -> str:
         wanted = {with_tag(reference), f"sha256:{reference.removeprefix('sha256:')}"}

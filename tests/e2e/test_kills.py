@@ -98,6 +98,7 @@ def sit(temporary: Path, runtime_name: str) -> Iterator[Sit]:
             said.append(line)
             if line.startswith(b'{"sent"'):
                 answer = json.loads(line)
+                assert answer["code"] in (-number, 128 + number, 0), b"".join(said).decode()
                 return answer["sent"], answer["code"]
         raise AssertionError(b"".join(said).decode())
 

@@ -18,6 +18,9 @@ from click.testing import CliRunner
 from hyperruntime.cli import main
 from hyperruntime.cli.app import COMMANDS, app
 from hyperruntime.cli.command import State
+from hyperruntime.cli.signals import last_signal
+from hyperruntime.errors import ImageNotFoundError
+from hyperruntime.loop.interrupt import on_interrupt
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]
@@ -253,6 +256,32 @@ def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: 
     assert done == code
     assert "interrupted" in err
     assert signal.getsignal(number) is before
+
+
+def test_an_error_that_an_interrupt_leads_to_has_the_interrupts_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hyperruntime.cli.domains as module
+
+    @click.command()
+    def slow() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        finally:
+            raise ImageNotFoundError("x", "it could not be looked for")
+
+    @click.command()
+    @click.pass_obj
+    def stopped(state: State) -> None:
+        with last_signal(state), on_interrupt(lambda: None):
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ImageNotFoundError("x", "it could not be looked for")
+
+    for command in (slow, stopped):
+        monkeypatch.setattr(module, "slow", command, raising=False)
+        monkeypatch.setitem(COMMANDS, "slow", ("domains", "slow", ""))
+        done, _, err = run("slow")
+        assert done == 143
+        assert "it could not be looked for" in err
 
 
 def test_log_lines_go_to_standard_error_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
