@@ -70,6 +70,20 @@ def owner_state(run_dir: Path) -> str:
     return "none" if lease is None else _state(lease, run_dir, time.time)
 
 
+def is_unowned_remnant(run_dir: Path) -> bool:
+    """Tell whether a directory holds nothing but what taking it leaves, and nobody takes it: its maker was killed."""
+    try:
+        found = set(os.listdir(run_dir))
+        if not found <= {_GUARD, _PROBE, f".{RECORD}.partial"}:
+            return False
+        if found:
+            with FileLock(run_dir / _GUARD, timeout=0):
+                return True
+    except (OSError, NotImplementedError):  # a Timeout is an OSError
+        return False
+    return True
+
+
 class RunLock:
     """The ownership of a run directory; a context manager."""
 

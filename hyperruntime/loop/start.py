@@ -24,7 +24,7 @@ from hyperruntime.loop.hyperagents.ensemble import check_ensembles, prepare_agen
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
 from hyperruntime.loop.hyperagents.repositorydomain import original_of, repository_domain
 from hyperruntime.loop.layout import AGENT_OUTPUT, INITIAL, PATCH, PREFIX, Layout
-from hyperruntime.loop.lock import owner_state
+from hyperruntime.loop.lock import is_unowned_remnant, owner_state
 from hyperruntime.loop.metapatches import Start, begin, read_meta_patches, stored_start
 from hyperruntime.loop.modelchoice import agent_directory
 from hyperruntime.loop.needs import agent_needs
@@ -148,7 +148,7 @@ def choose_directory(options: GenerateOptions) -> Path:
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
     layout = Layout(path)
     known, begun = layout.run.is_file(), layout.journal.exists() or layout.generation(INITIAL).exists()
-    if not known and not begun and owner_state(path) == "dead":
+    if not known and not begun and (owner_state(path) == "dead" or is_unowned_remnant(path)):
         shutil.rmtree(path, ignore_errors=True)  # of a start that was killed before there was a run
     if os.path.lexists(path):
         step = f"go on with it by `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"

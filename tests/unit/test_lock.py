@@ -14,15 +14,17 @@ from typing import Any
 
 import attrs
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.errors import LeaseLostError, RunLockedError
+from hyperruntime.errors import LeaseLostError, RunError, RunLockedError
 from hyperruntime.loop.archive import load_run
 from hyperruntime.loop.events import StepEvent
 from hyperruntime.loop.lock import RECORD, RunLock, owner_state, read_lease
 from hyperruntime.loop.options import GenerateOptions
 from hyperruntime.loop.run import start_run
+from hyperruntime.loop.start import choose_directory
 from hyperruntime.owner import OwnerIdentity
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
@@ -191,6 +193,31 @@ def test_whatever_the_record_holds_it_is_read(tmp_path_factory: pytest.TempPathF
     lease = read_lease(folder)
     assert lease is None or isinstance(lease.owner.pid, int)
     assert owner_state(folder) in ("none", "alive", "dead")
+
+
+@pytest.mark.parametrize("left", [(), (".owner.lock",), (".owner.lock", ".owner.json.partial")])
+def test_a_start_that_was_killed_before_it_owned_its_directory_is_begun_anew(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
+    run_dir = tmp_path / "generate_1"
+    run_dir.mkdir()
+    for name in left:
+        (run_dir / name).write_text("{}")
+    assert choose_directory(options) == run_dir
+    assert not run_dir.exists()
+
+
+def test_a_directory_that_somebody_takes_or_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
+    options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
+    run_dir = tmp_path / "generate_1"
+    run_dir.mkdir()
+    with FileLock(run_dir / ".owner.lock"), pytest.raises(RunError, match="exists already"):
+        choose_directory(options)
+    (run_dir / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="exists already"):
+        choose_directory(options)
+    assert (run_dir / "notes.txt").read_text() == "mine"
 
 
 def wait_for(condition: object) -> None:
