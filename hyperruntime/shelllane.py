@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from hyperruntime.lane import Lane
 from hyperruntime.runas import RunAs
@@ -10,6 +11,7 @@ from hyperruntime.shelltext import begin_script, text_line
 
 _STATE_LIMIT = 8 * 1024**2
 _CHUNK_BYTES = 1 << 16
+_MARK_BYTES = 128
 
 
 class ShellLane(Lane):
@@ -17,7 +19,7 @@ class ShellLane(Lane):
 
     Attributes:
         state: descriptor where bash tells what makes another one like it.
-        left: the last state that came whole, or None; one that is too large never does.
+        left: the last state that came whole and stands, or None; one that is too large never does.
     """
 
     program = "shell"
@@ -38,7 +40,9 @@ class ShellLane(Lane):
         super().__init__(exchange, user)
         self.left: bytes | None = None
         self._partial = bytearray()
-        self._mark = f"\n# end {self.name}\n".encode()
+        self._before: bytes | None = None
+        self._heard, self._undone = 0, 1 << 62  # numbers of texts: of `left`; from which on states do not stand
+        self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
         try:
             self._make_fifo("d", 0o622)
             self.state = self._keep(self._open_fifo("d", os.O_RDWR))
@@ -53,19 +57,33 @@ class ShellLane(Lane):
         self._write(text)
         os.write(self.go, text_line(self.sequence, tag_kib, exit_code, has_input=has_input))
 
+    def undo_text(self) -> None:
+        """Let the state be what it was before the text: while all of that is ended, bash may still reach its end."""
+        self.hear_state()
+        self._undone = self.sequence
+        if self._heard >= self.sequence:
+            self.left = self._before
+
     def hear_state(self) -> None:
-        """Take what has come of a state."""
+        """Take what has come of states, each with the number of the text that left it."""
         while True:
             try:
                 chunk = os.read(self.state, _CHUNK_BYTES)
             except BlockingIOError:
                 return
             self._partial += chunk
-            *whole, rest = self._partial.split(self._mark)
-            if whole:
-                self.left = bytes(whole[-1]) + b"\n" if len(whole[-1]) <= _STATE_LIMIT else self.left
+            *whole, rest = self._mark.split(bytes(self._partial))
+            for state, number in zip(whole[::2], whole[1::2], strict=True):
+                self._take(state, int(number))
             if whole or len(rest) > 2 * _STATE_LIMIT:
-                self._partial = bytearray(rest[: _STATE_LIMIT + 1] + rest[-len(self._mark) :] if not whole else rest)
+                self._partial = bytearray(rest[: _STATE_LIMIT + 1] + rest[-_MARK_BYTES:] if not whole else rest)
+
+    def _take(self, state: bytes, number: int) -> None:
+        if len(state) > _STATE_LIMIT or number >= self._undone:
+            return
+        if number != self._heard:
+            self._before = self.left
+        self.left, self._heard = state + b"\n", number
 
     def _write(self, data: bytes) -> None:
         written = 0

@@ -269,7 +269,10 @@ class _TextExecution(Execution):
     def _leave_lane(self, lane: Lane, reusable: bool) -> None:
         codes = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.EXIT: self._exit_code}
         code = KILLED_EXIT_CODE if self._end is None else codes.get(self._end, KILLED_EXIT_CODE)
-        self._shell.leave_lane(keep=reusable and not self._over, exit_code=code)
+        ended = self._end is not End.EXIT
+        if ended and isinstance(lane, ShellLane):
+            lane.undo_text()
+        self._shell.leave_lane(keep=reusable and not self._over and not ended, exit_code=code)
 
     def _next_tag(self) -> int:
         return self._shell.next_tag(self.session)

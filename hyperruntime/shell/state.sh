@@ -56,6 +56,6 @@ _hr_state() {
         builtin trap -p
         builtin shopt -p
         builtin set +o
-        builtin printf '# end %s\n' "${_hr_lane##*/}"
+        builtin printf '# end %s %s\n' "${_hr_lane##*/}" "${_hr_number:-0}"
     } 2>/dev/null || builtin :
 }

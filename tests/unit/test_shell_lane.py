@@ -1,0 +1,59 @@
+"""What a lasting shell says that it left, text by text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.shelllane import ShellLane
+
+
+@pytest.fixture
+def lane(tmp_path: Path) -> Iterator[ShellLane]:
+    """The host's end of a lane; the test speaks for bash."""
+    made = ShellLane(str(tmp_path), None, "/run/inside", b"", 1)
+    yield made
+    made.close()
+
+
+def say(lane: ShellLane, state: bytes, number: int) -> None:
+    os.write(lane.state, state + b"\n# end %s %d\n" % (lane.name.encode(), number))
+
+
+def test_the_last_state_that_came_whole_is_what_is_left(lane: ShellLane) -> None:
+    lane.hear_state()
+    assert lane.left is None
+    say(lane, b"x=1", 1)
+    say(lane, b"x=2", 2)
+    os.write(lane.state, b"x=3")
+    lane.hear_state()
+    assert lane.left == b"x=2\n"
+    os.write(lane.state, b"\n# end other 3\n# end %s " % lane.name.encode())
+    lane.hear_state()
+    assert lane.left == b"x=2\n"
+    os.write(lane.state, b"3\n")
+    lane.hear_state()
+    assert lane.left == b"x=3\n# end other 3\n"
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("before", [(), (1,), (1, 2)])
+def test_a_text_that_was_ended_leaves_what_was_there_before_it(
+    lane: ShellLane, heard: bool, before: tuple[int, ...]
+) -> None:
+    """It may reach its end while its processes are being ended one by one."""
+    for number in before:
+        say(lane, b"x=%d" % number, number)
+    lane.sequence = len(before) + 1
+    say(lane, b"x=late", lane.sequence)
+    if heard:
+        lane.hear_state()
+    lane.undo_text()
+    wanted = b"x=%d\n" % before[-1] if before else None
+    assert lane.left == wanted
+    say(lane, b"x=later", lane.sequence)
+    lane.hear_state()
+    assert lane.left == wanted
