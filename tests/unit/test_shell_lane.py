@@ -24,8 +24,6 @@ def say(lane: ShellLane, state: bytes, number: int) -> None:
 
 
 def test_the_last_state_that_came_whole_is_what_is_left(lane: ShellLane) -> None:
-    lane.hear_state()
-    assert lane.left is None
     say(lane, b"x=1", 1)
     say(lane, b"x=2", 2)
     os.write(lane.state, b"x=3")
