@@ -66,11 +66,12 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory for temporary files of what a test starts; nothing of ours may be there afterwards.
 
     A killed Podman may leave files of its own, with a number for their names: empty, or with an image's configuration.
+    A killed Python may leave the file by which its ``tempfile`` tries the directory out.
     """
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
-    wait_until_none(lambda: [path.name for path in folder.iterdir() if path.is_dir() or not path.name.isdecimal()])
+    wait_until_none(lambda: [path.name for path in folder.iterdir() if not is_foreign(path)])
     shutil.rmtree(folder)
 
 
@@ -250,6 +251,11 @@ def left_of(runtime: Runtime, folder: Path) -> list[str]:
     records = (owned.record for owned in runtime.containers())
     found = [one.id for one in records if one.labels.get("io.hyperruntime.run", "").startswith(folder.name)]
     return found + [str(p.pid) for p in psutil.process_iter() if str(folder) in command_line(p)]
+
+
+def is_foreign(path: Path) -> bool:
+    """Tell whether a file is one that a program beside us leaves when it is killed."""
+    return path.is_file() and (path.name.isdecimal() or path.read_bytes() == b"blat")
 
 
 def command_line(process: psutil.Process) -> str:
