@@ -255,7 +255,7 @@ def left_of(runtime: Runtime, folder: Path) -> list[str]:
 
 def is_foreign(path: Path) -> bool:
     """Tell whether a file is one that a program beside us leaves when it is killed."""
-    return path.is_file() and (path.name.isdecimal() or path.read_bytes() == b"blat")
+    return path.is_file() and (path.name.isdecimal() or path.read_bytes() in (b"", b"blat"))
 
 
 def command_line(process: psutil.Process) -> str:
