@@ -70,9 +70,11 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     monkeypatch.setenv("TMPDIR", str(folder))
-    yield folder
-    wait_until_none(lambda: [path.name for path in folder.iterdir() if not is_foreign(path)])
-    shutil.rmtree(folder)
+    try:
+        yield folder
+        wait_until_none(lambda: [path.name for path in folder.iterdir() if not is_foreign(path)])
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime_podman import PodmanDriver
+from hyperruntime_podman.images import PodmanImages
 
 SERVICE = f"""#!{sys.executable}
 import json, os, socket, sys
@@ -56,3 +59,25 @@ def test_what_the_service_does_wrong_is_one_clear_error(
     made = (tmp_path / "private" / "also").read_text().splitlines()
     assert made
     assert not [path for path in made if os.path.exists(path)]
+
+
+@pytest.mark.parametrize(("failures", "words"), [(3, None), (9, "image not known"), (1, "the store is broken")])
+def test_images_are_listed_also_while_one_is_removed(failures: int, words: str | None) -> None:
+    """Podman's own list then fails with the image that is gone; any other failure is told at once."""
+    asked: list[str] = []
+
+    class Service:
+        def call(self, what: str, function: Callable[[Any], Any]) -> tuple[()]:
+            asked.append(what)
+            if len(asked) <= failures:
+                raise EngineError(f"{what}: {words or 'reading image: image not known'}")
+            return ()
+
+    images = PodmanImages(cast(Any, Service()), list)
+    if words is None:
+        assert images.list() == ()
+        assert len(asked) == failures + 1
+    else:
+        with pytest.raises(EngineError, match=words):
+            images.list()
+        assert len(asked) == (5 if "not known" in words else 1)
