@@ -79,4 +79,6 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (APIError, PodmanError, RequestException, ConnectionError, TimeoutError) as error:
         text = getattr(error, "explanation", None) or str(error)
+        if getattr(error, "response", None) is None and error.__cause__ is not None:
+            text += f": {error.__cause__}"  # podman-py tells only that the request failed
         raise EngineError(f"{what}: {text}; see `hyperrun doctor`") from error

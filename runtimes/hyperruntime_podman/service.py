@@ -9,18 +9,36 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
-from hyperruntime.process import DEVNULL, HostProcess, kill_group, reap, spawn, wait_until
+from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn, wait_until
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import environment, program_needed, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
+_ANSWER_S = 600.0
+_STARTS = 3
 T = TypeVar("T")
+
+
+class _Connection(HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 class PodmanService:
@@ -36,10 +54,11 @@ class PodmanService:
         self._make_directory = make_directory
         self._directory: str | None = None
         self._process: HostProcess | None = None
+        self._users, self._idle_since = 0, 0.0
         self._pid = os.getpid()
 
     def call(self, what: str, function: Callable[[Any], T]) -> T:
-        """Return ``function(client)``; a service that ended while idle is started again.
+        """Return ``function(client)``; nothing is asked twice, and the service does not end while it is asked.
 
         Args:
             what: what cannot be done when this fails.
@@ -50,19 +69,11 @@ class PodmanService:
             EngineError: Podman refused, or this is a forked child of the process that opened the runtime.
         """
         from podman import PodmanClient
-        from requests.exceptions import ConnectionError as Refused
 
         if os.getpid() != self._pid:
             raise EngineError(f"{what}: this runtime belongs to the parent of this process; open another one here")
-        with translated(what):
-            for attempt in (1, 2):
-                try:
-                    with PodmanClient(base_url=f"unix://{self._socket()}", timeout=600) as client:
-                        return function(client)
-                except (Refused, ConnectionError):
-                    if attempt == 2:
-                        raise
-        raise AssertionError
+        with translated(what), self._held() as url, PodmanClient(base_url=url, timeout=_ANSWER_S) as client:
+            return function(client)
 
     def close(self) -> None:
         """End the service; may be called again, and does nothing in a forked child."""
@@ -74,12 +85,39 @@ class PodmanService:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
 
-    def _socket(self) -> str:
+    @contextmanager
+    def _held(self) -> Iterator[str]:
+        """Yield the URL of a service that a connection of ours holds: Podman's idle time runs only when there is none.
+
+        A service whose idle time may be over is not asked: Podman answers then for a while and ends nevertheless.
+        """
+        with closing(self._hold()):
+            try:
+                yield f"unix://{self._path('s')}"
+            finally:
+                with self._lock:
+                    self._users -= 1
+                    self._idle_since = time.monotonic()
+
+    def _hold(self) -> _Connection:
+        why = ""
         with self._lock:
-            if self._process is None or reap(self._process, 0) is not None:
+            for _ in range(_STARTS):
+                is_new = self._process is None
+                if is_new:
+                    self._start()
+                connection = _Connection(self._path("s"))
+                try:
+                    connection.request("GET", "/_ping")
+                    connection.getresponse().read()
+                    if is_new or self._users or time.monotonic() < self._idle_since + _IDLE_S:
+                        self._users += 1
+                        return connection
+                except (OSError, HTTPException) as error:
+                    why = str(error)
+                connection.close()
                 self._stop()
-                self._start()
-            return self._path("s")
+        raise ConnectionError(f"Podman's API service does not answer: {why}")
 
     def _start(self) -> None:
         if self._directory is None or not os.path.isdir(self._directory):

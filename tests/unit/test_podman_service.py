@@ -15,7 +15,7 @@ from hyperruntime_podman import PodmanDriver
 from hyperruntime_podman.images import PodmanImages
 
 SERVICE = f"""#!{sys.executable}
-import json, os, socket, sys
+import json, os, socket, sys, time
 if os.environ["HOW"] == "dies":
     sys.exit("Error: no luck")
 server = socket.socket(socket.AF_UNIX)
@@ -24,6 +24,14 @@ server.listen()
 body = json.dumps({{"cause": "boom", "message": "the store is broken", "response": 500}}).encode()
 while True:
     client, _ = server.accept()
+    if os.environ["HOW"] == "ends" and not os.path.exists(sys.argv[0] + ".ended"):
+        open(sys.argv[0] + ".ended", "x").close()
+        os.unlink(server.getsockname())
+        server.close()
+        time.sleep(1)
+        sys.exit()
+    if os.environ["HOW"] == "ends" and client.recv(65536):
+        client.sendall(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: 2\\r\\n\\r\\n[]")
     if os.environ["HOW"] == "answers" and client.recv(65536):
         client.sendall(b"HTTP/1.1 500 Oh\\r\\nContent-Type: application/json\\r\\nConnection: close\\r\\n")
         client.sendall(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
@@ -59,6 +67,23 @@ def test_what_the_service_does_wrong_is_one_clear_error(
     made = (tmp_path / "private" / "also").read_text().splitlines()
     assert made
     assert not [path for path in made if os.path.exists(path)]
+
+
+def test_a_service_that_is_just_ending_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still runs and takes no more connections: what Podman's does, after some idle seconds, on a busy machine."""
+    program = tmp_path / "podman"
+    program.write_text(SERVICE)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOW", "ends")
+    (tmp_path / "private").mkdir()
+    driver = PodmanDriver()
+    driver.open(str(tmp_path / "private"))
+    try:
+        assert driver.containers() == ()
+    finally:
+        driver.close()
+    assert (tmp_path / "podman.ended").exists()
 
 
 @pytest.mark.parametrize(("failures", "words"), [(3, None), (9, "image not known"), (1, "the store is broken")])
