@@ -16,6 +16,7 @@ import attrs
 from hyperruntime import transfer
 from hyperruntime.cancellation import run_cancellable
 from hyperruntime.driver import Driver, Launch, LiveContainer
+from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.exchange import EXCHANGE_TARGET, make_exchange
 from hyperruntime.execoptions import ExecOptions, OutputCallback
 from hyperruntime.execution import Execution
@@ -57,6 +58,7 @@ class Container:
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._undertaker: threading.Thread | None = None
+        self._unburied: HyperRuntimeError | None = None
         self._watch: Watch | None = None
         self._shells: set[Shell] = set()
         self._gpus = GpuGrant(spec.gpus)
@@ -269,6 +271,8 @@ class Container:
         self._close(_CLOSE_TIMEOUT_S)
         if self._undertaker is not None:
             self._undertaker.join()
+        if self._unburied is not None:
+            raise self._unburied
 
     def _close(self, timeout_s: float) -> None:
         if self._sessions.close():
@@ -284,8 +288,15 @@ class Container:
             shutil.rmtree(self._dir, ignore_errors=True)
 
     def _bury(self) -> None:
-        self._undertaker = threading.Thread(target=self._close, args=(_LOST_TIMEOUT_S,))
+        self._undertaker = threading.Thread(target=self._close_lost)
         self._undertaker.start()
+
+    def _close_lost(self) -> None:
+        try:
+            self._close(_LOST_TIMEOUT_S)
+        except HyperRuntimeError as error:
+            log.warning("container not removed", name=self.name, error=str(error))
+            self._unburied = error
 
     def __enter__(self) -> Container:
         """Return itself."""

@@ -16,6 +16,7 @@ from hyperruntime.proctree import Namespace, members, tmpfs_bytes
 
 LEAST_BYTES = 4096  # of each name, for names and empty files take space that no file's size tells
 _BLOCK = 512  # of st_blocks, whatever the file system's own; source: inode(7)
+_LARGE_BYTES = 1024**2  # from here a file is known again that loses its name while we look
 _MAX_DEPTH = 200
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UPPER = re.compile(r"[ ,]upperdir=((?:[^,\\]|\\.)*)")
@@ -115,7 +116,8 @@ class _Count:
             self.hidden = True
 
     def _add(self, facts: os.stat_result) -> None:
-        if facts.st_nlink != 1 and not stat.S_ISDIR(facts.st_mode):
+        is_large = facts.st_blocks * _BLOCK >= _LARGE_BYTES
+        if (facts.st_nlink != 1 or is_large) and not stat.S_ISDIR(facts.st_mode):
             key = (facts.st_dev, facts.st_ino)
             if key in self._seen:
                 return

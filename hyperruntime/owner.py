@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
@@ -177,17 +178,19 @@ class Owner:
         """
         self.identity = identity
         self._pid = os.getpid()
-        self.private_dir = make_owned_directory(identity)
+        self.private_dir = _new_path(identity)
+        _require_text(self.private_dir)
         args = ["/bin/sh", "-c", _GUARD, "hyperruntime-guard", self.private_dir, *cleanup_args]
-        try:
-            _require_text(self.private_dir)
+        try:  # before there is a directory, which a kill between the two would leave
             self._guard = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
-        except BaseException as error:
-            shutil.rmtree(self.private_dir, ignore_errors=True)
-            if isinstance(error, OSError) and not isinstance(error, StorageError):
-                raise StorageError(f"no guard can be started: {error}; end other processes") from error
-            raise
+        except OSError as error:
+            raise StorageError(f"no guard can be started: {error}; end other processes") from error
         release_on_fork(self)
+        try:
+            _make_owned(self.private_dir, identity)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def is_here(self) -> bool:
@@ -215,30 +218,6 @@ class Owner:
         shutil.rmtree(self.private_dir, ignore_errors=True)
 
 
-def make_owned_directory(identity: OwnerIdentity, root: str | None = None) -> str:
-    """Make a directory that only this user can enter, with a record of its owner, by which ``prune`` knows it.
-
-    Args:
-        identity: whose.
-        root: where; None is the directory for temporary files.
-
-    Raises:
-        StorageError: it cannot be made.
-    """
-    directory = None
-    try:
-        directory = tempfile.mkdtemp(prefix=f"{_prefix()}{identity.token}-", dir=root)
-        Path(directory, _RECORD).write_text(json.dumps(attrs.asdict(identity)))
-        return directory
-    except OSError as error:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-        raise StorageError(
-            f"no temporary directory can be written in {root or tempfile.gettempdir()}: {error}; "
-            "free space there, or set TMPDIR to another disk"
-        ) from error
-
-
 def make_short_directory(private_dir: str | None) -> str:
     """Make a directory with a short and plain path, for sockets, that is removed with an owner's private directory.
 
@@ -249,15 +228,15 @@ def make_short_directory(private_dir: str | None) -> str:
     Raises:
         StorageError: it cannot be made.
     """
-    directory = make_owned_directory(OwnerIdentity.current(), _short_root())
-    if private_dir is None:
-        return directory
-    try:
-        with open(os.path.join(private_dir, _ALSO), "a") as file:
-            file.write(f"{directory}\n")
-    except OSError as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise StorageError(f"{private_dir} cannot be written: {error}; free space there") from error
+    identity = OwnerIdentity.current()
+    directory = _new_path(identity, _short_root())
+    if private_dir is not None:
+        try:
+            with open(os.path.join(private_dir, _ALSO), "a") as file:
+                file.write(f"{directory}\n")
+        except OSError as error:
+            raise StorageError(f"{private_dir} cannot be written: {error}; free space there") from error
+    _make_owned(directory, identity)
     return directory
 
 
@@ -271,7 +250,9 @@ def owned_directory(*, short: bool = False) -> Iterator[str]:
     Raises:
         StorageError: it cannot be made.
     """
-    directory = make_owned_directory(OwnerIdentity.current(), _short_root() if short else None)
+    identity = OwnerIdentity.current()
+    directory = _new_path(identity, _short_root() if short else None)
+    _make_owned(directory, identity)
     try:
         yield directory
     finally:
@@ -290,6 +271,29 @@ def stale_directories() -> Iterator[Path]:
             continue
         if identity.state() == "dead":
             yield path
+
+
+def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
+    """Return the path of a directory that is not there yet, in the directory for temporary files or another one."""
+    try:
+        return os.path.join(root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}")
+    except FileNotFoundError as error:
+        raise StorageError(f"{error}; free space there, or set TMPDIR to another disk") from error
+
+
+def _make_owned(directory: str, identity: OwnerIdentity) -> None:
+    """Make a directory that only this user can enter, with a record of its owner, by which ``prune`` knows it."""
+    try:
+        os.mkdir(directory, 0o700)
+        try:
+            Path(directory, _RECORD).write_text(json.dumps(attrs.asdict(identity)))
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+    except OSError as error:
+        where = os.path.dirname(directory)
+        step = "free space there, or set TMPDIR to another disk"
+        raise StorageError(f"no temporary directory can be written in {where}: {error}; {step}") from error
 
 
 def _also(private_dir: str) -> list[str]:

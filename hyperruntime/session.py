@@ -88,10 +88,16 @@ class Session:
         self._thread = threading.Thread(target=self._serve, name="hyperruntime-session", daemon=True)
 
     def start(self, timeout_s: float) -> bool:
-        """Start the supervisor; return whether it answered before the deadline."""
+        """Start the supervisor; return whether it answered before the deadline.
+
+        When it did not and its process has ended, :meth:`error_text` is all that this process wrote.
+        """
         self._thread.start()
-        self._send(f"_hr_dir={self.inside}; . {self.inside}/supervisor.sh\n")
         deadline = time.monotonic() + timeout_s
+        try:
+            self._send(f"_hr_dir={self.inside}; . {self.inside}/supervisor.sh\n")
+        except ContainerLostError:
+            self._thread.join(timeout_s)
         while not self._ready.wait(0.05):
             if self.lost.is_set() or time.monotonic() > deadline:
                 return self._ready.is_set()

@@ -34,6 +34,7 @@ from hyperruntime.watchdog import Watch
 log = get_logger(__name__)
 
 _START_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 10.0
 
 
 @attrs.frozen(kw_only=True)
@@ -197,6 +198,8 @@ class Sessions:
 
     def _explain(self, error: ContainerLostError) -> ContainerLostError:
         assert self.live is not None
+        if (main := self._sessions.get(None)) is not None and main.lost.is_set():
+            main.wait_end(_END_TIMEOUT_S)  # its streams have ended; on a busy machine the engine says so long after
         verdict, limit = (self.watch.verdict, self.watch.limit) if self.watch is not None else ("", "")
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
         log.warning("container lost", name=self._home.name, state=post_mortem.state, oom=post_mortem.oom_killed)

@@ -295,7 +295,9 @@ def processes(container: hr.Container) -> Callable[[], list[str]]:
     """The command lines of what runs in ``container`` beside the library's own shells."""
 
     def listed() -> list[str]:
-        lines = container.exec(["ps", "-axo", "args="]).stdout.decode().splitlines()
+        listed = container.exec(["ps", "-axo", "stat=,args="]).stdout.decode().splitlines()
+        parted = (line.split(maxsplit=1) for line in listed)
+        lines = [args for state, args in parted if not state.startswith("Z")]  # dead, and soon reaped
         own = ("/run/podman-init", "/sbin/docker-init", "/bin/sh", "ps -axo", "[sh]", "appinit", "bwrap ")
         return [line for line in lines if not line.startswith(own) and "lane.sh" not in line]
 

@@ -250,9 +250,10 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     """
     layout = Layout(Path(run_dir))
     options, seed = read_run(layout)[:2]
+    is_owned = owner_state(layout.root) == "alive"  # before the archive is read: a run may end meanwhile
     archive = Archive.load(layout)
     state: RunState = "interrupted"
-    if owner_state(layout.root) == "alive":
+    if is_owned:
         state = "running"
     elif options.first_genid in archive and all(number in archive for number in range(1, options.max_generation + 1)):
         state = "finished"

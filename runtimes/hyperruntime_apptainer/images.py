@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -71,10 +72,12 @@ class ApptainerImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return every image of the store."""
-        return tuple(
-            Image(id=e.id, references=e.references, size_bytes=e.sif.stat().st_size, created=e.created)
-            for e in self._store.entries()
-        )
+        found = []
+        for e in self._store.entries():
+            with suppress(FileNotFoundError):  # another process is removing it
+                size = e.sif.stat().st_size
+                found.append(Image(id=e.id, references=e.references, size_bytes=size, created=e.created))
+        return tuple(found)
 
     def remove(self, reference: str) -> None:
         """Remove a reference; a SIF or sandbox at a path is the user's, and is left alone."""

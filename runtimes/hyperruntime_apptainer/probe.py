@@ -38,7 +38,7 @@ _NETWORK_SCRIPT = """
 while read -r name rest; do case $name in *:) echo "link ${name%:}";; esac; done </proc/net/dev
 [ "$(id -u)" = 0 ] && echo >/usr-is-writable && echo works
 """
-_FORK_SCRIPT = "n=0; while [ $n -lt 80 ]; do sleep 2 & n=$((n+1)); done; echo unlimited"
+_FORK_SCRIPT = "trap 'kill -9 -1' EXIT; n=0; while [ $n -lt 80 ]; do sleep 600 & n=$((n+1)); done; echo unlimited"
 _MEMORY_SCRIPT = "head -c 150000000 /dev/zero | tail -c 150000000 >/dev/null; echo unlimited"
 
 

@@ -93,15 +93,15 @@ class Store:
                 with self.scratch() as directory:
                     fill(directory)
                     self._publish(directory, digest, workdir)
-        self._update_references(lambda names: names.update({with_tag(reference): digest}))
+            self._update_references(lambda names: names.update({with_tag(reference): digest}))
         return digest
 
     def untag(self, entry: Entry, reference: str) -> None:
         """Take a reference from an image (an identifier: all of them); an image without any is removed."""
         wanted = {with_tag(reference)} if with_tag(reference) in entry.references else set(entry.references)
-        self._update_references(lambda names: [names.pop(name, None) for name in wanted])
-        if wanted >= set(entry.references):
-            with self.lock(entry.id):
+        with self.lock(entry.id):
+            self._update_references(lambda names: [names.pop(name, None) for name in wanted])
+            if entry.id not in self._references().values():  # another process may have given it one
                 remove_tree(str(entry.sif.parent), *(str(place / entry.id) for place in self._unpacked_places()))
 
     def unpacked(self, digest: str, sif: Path) -> Path:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import attrs
@@ -24,7 +25,7 @@ REFUSED, NETS = frozenset((*IMAGE_VERBS, "user")), ("none", "host")
 ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
-SCRIPT = b"echo works; for n in $(seq 20); do sleep 1 & done; echo unlimited; kill -9 -1\n"
+SCRIPT = b"echo works; for n in $(seq 20); do sleep 600 & done; echo unlimited; kill -9 -1\n"
 
 
 def refusal(field: str) -> Callable[..., NoReturn]:
@@ -150,11 +151,10 @@ def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
 def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
     """Kill keepers, and wait until the kernel has killed what they keep."""
     family: dict[int, int] = {}
-    for keeper, record in keepers():
-        if is_meant(record):
-            family |= {
-                p.pid: process.process_start_ticks(p.pid) or 0 for p in (keeper, *keeper.children(recursive=True))
-            }
+    for keeper in (keeper for keeper, record in keepers() if is_meant(record)):
+        with suppress(psutil.NoSuchProcess):  # it may end by itself meanwhile
+            kept = (keeper, *keeper.children(recursive=True))
+            family |= {p.pid: process.process_start_ticks(p.pid) or 0 for p in kept}
             keeper.kill()
     process.wait_until(lambda: not any(process.is_alive(pid, ticks) for pid, ticks in family.items()), 10)
 

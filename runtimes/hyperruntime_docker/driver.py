@@ -46,10 +46,7 @@ class DockerDriver:
 
     def probe(self) -> EngineInfo:
         """Return what the daemon can do here."""
-        if self._probe is None:
-            self._probe, remembered = cached_probe(self._engine)
-            self._info = self._probe.to_info()
-            self._tried_at = -math.inf if remembered else time.monotonic()
+        self._found()
         return self._info
 
     def diagnose(self) -> Sequence[Finding]:
@@ -84,9 +81,16 @@ class DockerDriver:
         self._engine.close()
 
     def _settings(self) -> Settings:
-        self.probe()
-        assert self._probe is not None
-        return self._probe.settings
+        return self._found().settings
+
+    def _found(self) -> Probe:
+        """Return what is known, which another thread may drop at any moment, or find it out."""
+        if (found := self._probe) is None:
+            found, remembered = cached_probe(self._engine)
+            self._info = found.to_info()
+            self._tried_at = -math.inf if remembered else time.monotonic()
+            self._probe = found
+        return found
 
     def _distrust(self) -> None:
         """Drop what is known of the daemon, unless it was tried just now: a container did not start."""

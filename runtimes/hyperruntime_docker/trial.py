@@ -108,15 +108,18 @@ class Trial:
         return limits_shown(printed)
 
     def works_with(self, network: str) -> bool:
-        """Tell whether a container runs with a network."""
-        try:
-            return "works" in self._run(self._userland, _NETWORK_SCRIPT[network], network).splitlines()
-        except (EngineError, EngineUnavailableError):
-            return False
+        """Tell whether a container runs with a network; what is found is remembered, so a failure is tried again."""
+        return any(self._works_with(network) for _ in range(2))
 
     @property
     def _fifo(self) -> str:
         return os.path.join(self._exchange, "fifo")
+
+    def _works_with(self, network: str) -> bool:
+        try:
+            return "works" in self._run(self._userland, _NETWORK_SCRIPT[network], network).splitlines()
+        except (EngineError, EngineUnavailableError):
+            return False
 
     def _run_somehow(self, mounts: list[Mount]) -> str:
         """Run with limits, else without."""

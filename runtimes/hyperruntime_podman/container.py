@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from hyperruntime_podman.edge import attach_podman, run_podman
 from hyperruntime_podman.gpus import device_args
 
 _REMOVE_TIMEOUT_S = 30.0
+_REMOVE_AGAIN_S = 10.0
 
 
 class PodmanContainer:
@@ -120,13 +122,25 @@ def _devices(launch: Launch) -> tuple[Device, ...]:
 
 
 def remove(name: str) -> None:
-    """End and remove a container by name or id; no error when it is gone already."""
+    """End and remove a container by name or id; no error when it is gone already.
+
+    Podman gives up by itself where the processes of a container take longer than it likes to end, as on a busy machine.
+
+    Raises:
+        EngineError: it is still there after some time.
+    """
+    args = ["podman", "rm", "--force", "--volumes", "--time", "0", name]
+    deadline = time.monotonic() + _REMOVE_AGAIN_S
     try:
-        result = run_podman(["podman", "rm", "--force", "--volumes", "--time", "0", name], timeout_s=_REMOVE_TIMEOUT_S)
+        while True:
+            result = run_podman(args, timeout_s=_REMOVE_TIMEOUT_S)
+            if result.exit_code == 0 or b"no such container" in result.stderr.lower():
+                return
+            if time.monotonic() > deadline:
+                raise EngineError(f"container {name} could not be removed: {result.error_text}")
+            time.sleep(0.2)
     except TimeoutError as error:
         raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
-    if result.exit_code != 0 and b"no such container" not in result.stderr.lower():
-        raise EngineError(f"container {name} could not be removed: {result.error_text}")
 
 
 def _last_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,6 +20,7 @@ from hyperruntime_podman.service import PodmanService
 
 _TIDY_S = 8.0
 _LISTINGS = 5
+_GONE = re.compile(r"(image|layer) not known|file does not exist")  # as containers/storage says it
 
 
 class PodmanImages:
@@ -130,7 +132,7 @@ class PodmanImages:
                     "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
                 )
             except EngineError as error:  # Podman's list fails when one of them is removed meanwhile
-                if "image not known" not in str(error) or attempt == _LISTINGS - 1:
+                if not _GONE.search(str(error)) or attempt == _LISTINGS - 1:
                     raise
                 time.sleep(0.1)
         raise AssertionError

@@ -102,15 +102,15 @@ class PodmanService:
     def _hold(self) -> _Connection:
         why = ""
         with self._lock:
-            for _ in range(_STARTS):
-                is_new = self._process is None
-                if is_new:
+            for attempt in range(1, _STARTS + 1):
+                if self._process is None:
                     self._start()
                 connection = _Connection(self._path("s"))
                 try:
                     connection.request("GET", "/_ping")
                     connection.getresponse().read()
-                    if is_new or self._users or time.monotonic() < self._idle_since + _IDLE_S:
+                    in_time = time.monotonic() < self._idle_since + _IDLE_S
+                    if in_time or self._users or attempt == _STARTS:
                         self._users += 1
                         return connection
                 except (OSError, HTTPException) as error:
@@ -124,6 +124,7 @@ class PodmanService:
             self._directory = self._make_directory()
         Path(self._path("s")).unlink(missing_ok=True)
         args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
+        self._idle_since = time.monotonic()
         with open(self._path("log"), "wb") as log, program_needed():
             process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/", env=environment())
         wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)

@@ -53,7 +53,7 @@ def test_a_group_is_ended_and_nobody_else(container: hr.Container) -> None:
     with ThreadPoolExecutor(2) as threads:
         running = threads.submit(container.exec, ["sleep", "720"], group="one")
         other = threads.submit(container.exec, ["sh", "-c", "sleep 2; echo alive"], group="two")
-        time.sleep(0.5)
+        assert wait_until(lambda: "sleep 720" in sleepers(container), HANG_S)
         assert container.end_group("one")
         assert running.result().exit_code == 137
         assert [line for line in sleepers(container) if line != "sleep 2"] == ["sleep 801", "sleep 802"]

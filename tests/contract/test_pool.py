@@ -25,24 +25,23 @@ pytestmark = pytest.mark.engine
 Batch = list[tuple[hr.Slot, str, dict[str, Any]]]
 
 
-def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_goes_on(runtime: hr.Runtime, base_image: str) -> None:
+def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_goes_on(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """No command ends before this program, meanwhile, has seen all of them run."""
+    tmp_path.chmod(0o777)
+    spec = hr.ContainerSpec(
+        image=base_image, mounts=(hr.Mount(source=str(tmp_path), target="/shared", read_only=False),)
+    )
+
     async def work() -> None:
-        async with make_pool(runtime, base_image, min_containers=3, max_containers=3) as pool:
+        async with make_pool(runtime, base_image, spec=spec, min_containers=3, max_containers=3) as pool:
             slots = [await pool.acquire() for _ in range(3)]
-            ticks: list[float] = []
-
-            async def tick() -> None:
-                while True:
-                    await asyncio.sleep(0.05)
-                    ticks.append(time.monotonic())
-
-            ticker = asyncio.create_task(tick())
-            timed = {"command": "date +%s.%N; sleep 1; date +%s.%N"}
-            results = await pool.execute_batch([(slot, "bash", timed) for slot in slots])
-            ticker.cancel()
-            spans = [tuple(map(float, result.stdout.split())) for result in results]
-            assert max(start for start, _ in spans) < min(end for _, end in spans)
-            assert len(ticks) > 5
+            command = "mktemp /shared/XXXXXX; until [ -e /shared/go ]; do sleep 0.05; done; echo met"
+            batch = asyncio.create_task(pool.execute_batch([(slot, "bash", {"command": command}) for slot in slots]))
+            await until(lambda: len(list(tmp_path.iterdir())) == 3)  # all of them run, and so does this
+            (tmp_path / "go").touch()
+            assert all(result.stdout.endswith("met\n") for result in await batch)
 
     run(work)
 
@@ -86,12 +85,13 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
             capacity = pool.status().total_slots
             slots = [await pool.acquire(str(number)) for number in range(capacity)]
             doomed = slots[0].container
-            command = "mktemp /shared/XXXXXX; sleep 3; echo ok"
+            command = "mktemp /shared/XXXXXX; until [ -e /shared/go ]; do sleep 0.1; done; echo ok"
             requests: Batch = [(slot, "bash", {"command": command}) for slot in slots]
             batch = asyncio.create_task(pool.execute_batch(requests))
-            await asyncio.sleep(1)
+            await until(lambda: len(list(tmp_path.iterdir())) == capacity)
             await asyncio.to_thread(engine_command.remove, doomed)
             await until(lambda: pool.status().lost == 1)
+            (tmp_path / "go").touch()
             await until(lambda: pool.status().total_slots >= capacity)  # while its leases are not even released
             for slot, result in zip(slots, await batch, strict=True):
                 assert result.success == (slot.container != doomed), result
@@ -102,7 +102,7 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
                 await pool.release(slot)
             again = [await pool.acquire() for _ in range(capacity)]
             assert doomed not in {slot.container for slot in again}
-            assert len(list(tmp_path.iterdir())) == capacity
+            assert len(list(tmp_path.iterdir())) == capacity + 1
 
     run(work)
 
@@ -157,7 +157,7 @@ def test_r12_r15_what_a_lease_brings_and_takes_goes_by_files_too(
 def test_r11_the_end_of_a_lease_ends_what_it_runs(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, lease_timeout_s=2, max_containers=2) as pool:
-            slot, sibling = await pool.acquire("slow"), await pool.acquire("sibling")
+            sibling, slot = await pool.acquire("sibling"), await pool.acquire("slow")
             running = asyncio.create_task(pool.lease_of(slot).exec(["sleep", "60"]))
             with pytest.raises(StaleLeaseError, match="expired"):
                 await running

@@ -14,6 +14,7 @@ import hyperruntime as hr
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecStartError, SpecError, WorkdirNotFoundError
 from hyperruntime.process import wait_until
 from hyperruntime.spec import ExecResult
+from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine
 HANG_S = 20.0
@@ -75,9 +76,10 @@ def test_everything_of_a_shell_stays(shell: hr.Shell) -> None:
 
 
 def test_jobs_stay(shell: hr.Shell) -> None:
-    assert out(shell, "sleep 811 & sleep 812 & (sleep 0.3; exit 5) &") == ""
+    gate = f"/tmp/gate.{os.urandom(4).hex()}"
+    assert out(shell, f"sleep 811 & sleep 812 & sh -c 'until [ -e {gate} ]; do sleep 0.02; done; exit 5' &") == ""
     assert out(shell, "jobs | wc -l") == "3\n"
-    assert out(shell, "wait %3; echo $?; kill %1; wait %1; echo $?") == "5\n143\n"
+    assert out(shell, f"touch {gate}; wait %3; echo $?; kill %1; wait %1; echo $?") == "5\n143\n"
     assert shell.run("jobs", timeout_s=9).stdout.decode().split()[1:] == ["Running", "sleep", "812", "&"]
 
 
@@ -146,8 +148,9 @@ def test_a_deadline_ends_what_the_text_started_and_nothing_else(shell: hr.Shell,
     """W6, W27."""
     out(shell, "sleep 821 & cd /usr; x=1; container=outside")
     container.exec(["sh", "-c", "setsid sleep 822 >/dev/null 2>&1 &"])
+    text = "cd /etc; x=2; echo begun; setsid env -i sleep 823 & trap '' TERM; sleep 824"
     began = time.monotonic()
-    late = shell.run("cd /etc; x=2; echo begun; setsid env -i sleep 823 & trap '' TERM; sleep 824", timeout_s=0.5)
+    late = begun_in_time(lambda: shell.run(text, timeout_s=0.5))
     assert time.monotonic() - began < HANG_S
     assert (late.timed_out, late.exit_code, late.stdout) == (True, 124, b"begun\n")
     assert not {"sleep 823", "sleep 824"} & set(sleepers(container))

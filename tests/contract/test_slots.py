@@ -128,10 +128,16 @@ def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) 
     async def go() -> None:
         async with pool_of(runtime, base_image, 3) as pool:
             await _cycle(pool, cycles // 4)
-            before = await _footprint(runtime, pool)
-            await _cycle(pool, cycles)
-            after = await _footprint(runtime, pool)
-            assert {name: after[name] for name in after if after[name] > before[name]} == {}
+            before = after = await _footprint(runtime, pool)
+            growing = set(after)
+            for _ in range(3):  # what a lease leaves grows each time; one more lane, or thread, at most once
+                before = after
+                await _cycle(pool, cycles)
+                after = await _footprint(runtime, pool)
+                growing = {name for name in growing if after[name] > before[name]}
+                if not growing:
+                    break
+            assert not growing, (before, after)
 
     asyncio.run(go())
 

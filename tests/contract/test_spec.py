@@ -17,6 +17,7 @@ from hyperruntime.errors import (
     TransferError,
     UnsupportedOptionError,
 )
+from hyperruntime.process import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -43,7 +44,11 @@ def test_no_network_is_really_none(container: hr.Container) -> None:
 def test_zombies_are_reaped(container: hr.Container) -> None:
     container.exec(["sh", "-c", "for i in 1 2 3 4 5; do (sleep 0.05 &) ; done"])
     container.exec(["sleep", "0.3"])
-    assert b"defunct" not in container.exec(["ps", "-axo", "args="]).stdout
+
+    def listed() -> bytes:
+        return container.exec(["ps", "-axo", "args="]).stdout
+
+    assert wait_until(lambda: not re.search(rb"sleep 0\.05|defunct", listed()), 20), listed()
 
 
 def test_mounts_are_as_asked(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:

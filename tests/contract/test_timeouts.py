@@ -10,7 +10,9 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError
+from hyperruntime.process import wait_until
 from hyperruntime.spec import ExecResult
+from tests.contract.waits import begun_in_time
 
 HANG_S = 20.0  # no promise: `make bench` measures how late a deadline is
 pytestmark = pytest.mark.engine
@@ -56,7 +58,7 @@ def run(container: hr.Container, script: str, timeout_s: float = 0.5) -> ExecRes
 
 @pytest.mark.parametrize("script", ESCAPES.values(), ids=list(ESCAPES))
 def test_nothing_escapes(container: hr.Container, processes: Callable[[], list[str]], script: str) -> None:
-    result = run(container, f"echo before; {script}")
+    result = begun_in_time(lambda: run(container, f"echo before; {script}"))
     assert (result.timed_out, result.exit_code, result.stdout) == (True, 124, b"before\n")
     assert processes() == []
 
@@ -87,11 +89,15 @@ def test_a_daemon_of_an_earlier_exec_lives_on(container: hr.Container, processes
 
 def test_forty_deadlines_at_once(container: hr.Container, processes: Callable[[], list[str]]) -> None:
     script = "setsid sleep 911 & sleep 911 & sleep 912"
+    waiting = "mkfifo /tmp/gate; read -r _ </tmp/gate; rm /tmp/gate; echo alive"
     with ThreadPoolExecutor(41) as pool:
-        sibling = pool.submit(container.exec, ["sh", "-c", "sleep 4; echo alive"])
-        started = [pool.submit(run, container, script, 1.0) for _ in range(40)]
-        assert all(future.result().timed_out for future in started)
-        assert processes() == ["sh -c sleep 4; echo alive", "sleep 4"]
+        sibling = pool.submit(container.exec, ["sh", "-c", waiting])
+        try:
+            started = [pool.submit(run, container, script, 1.0) for _ in range(40)]
+            assert all(future.result().timed_out for future in started)
+            assert wait_until(lambda: processes() == [f"sh -c {waiting}"], HANG_S), processes()
+        finally:
+            container.exec(["sh", "-c", "echo >/tmp/gate"], timeout_s=HANG_S)
         assert sibling.result().stdout == b"alive\n"
 
 

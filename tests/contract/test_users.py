@@ -14,6 +14,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError, SpecError, UnsupportedOptionError
 from hyperruntime.process import wait_until
+from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine
 HANG_S = 20.0
@@ -125,7 +126,8 @@ def test_streams_input_codes_environment_and_deadline_are_those_of_any_exec(shar
     assert {"A=1", "B.C=2", "HOME=/tmp"} <= set(listed)
     assert not [line for line in listed if line.startswith("_hr")]
     shared.exec(["sh", "-c", "setsid sleep 901 >/dev/null 2>&1 &"], user=TWO)
-    late = shared.exec(["sh", "-c", "echo early; env -i setsid sleep 911 & sleep 912"], user=ONE, timeout_s=0.5)
+    script = "echo early; env -i setsid sleep 911 & sleep 912"
+    late = begun_in_time(lambda: shared.exec(["sh", "-c", script], user=ONE, timeout_s=0.5))
     assert (late.timed_out, late.exit_code, late.stdout) == (True, 124, b"early\n")
     assert not [line for line in living(shared, ONE.uid) if line.startswith("sleep")]
     assert wait_until(lambda: "sleep 901" in living(shared, TWO.uid), HANG_S)

@@ -122,7 +122,7 @@ def test_each_failure_is_recorded_and_the_run_goes_on(run: Callable[..., RunSumm
         5: "import time; subprocess.Popen(['setsid', 'sleep', '600']); time.sleep(600)",
         6: "# by_tree\nos.symlink('/etc', 'etc')\nos.mkfifo('pipe')\nimprove()",
     }
-    summary = run(actions, max_generation=7, timeout_meta_s=3.0)
+    summary = run(actions, max_generation=7, timeout_meta_s=15.0)
     assert failures(summary) == [
         None, "agent", "empty-diff", "refused-patch", "does-not-load", "timeout", None, None,
     ]  # fmt: skip

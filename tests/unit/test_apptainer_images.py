@@ -140,6 +140,17 @@ def test_an_image_goes_with_its_last_reference(store: Store) -> None:
         images.remove("localhost/x:2")
 
 
+def test_an_image_that_gets_another_reference_while_it_loses_its_last_one_stays(store: Store) -> None:
+    store.make(DIGEST, "localhost/x:1", fill)
+    seen = store.find("localhost/x:1")
+    assert seen is not None
+    store.make(DIGEST, "localhost/x:2", fill)
+    store.untag(seen, "localhost/x:1")
+    left = store.find("localhost/x:2")
+    assert left is not None
+    assert (left.references, left.sif.exists()) == (("localhost/x:2",), True)
+
+
 def test_a_file_of_the_users_is_an_image_and_is_never_removed(store: Store, tmp_path: Path) -> None:
     images = ApptainerImages(store)
     sif = tmp_path / "mine.sif"

@@ -16,6 +16,7 @@ from hyperruntime.process import DEVNULL, HostProcess, kill_group, process_start
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.texts import KEEPER
 
+NAP = f"sleep 941.{os.getpid()}"  # of no other test run on this machine
 LABELS = {"io.hyperruntime.owner": "token", "mine": "1"}
 
 
@@ -37,7 +38,7 @@ def files(tmp_path: Path) -> Path:
 @pytest.fixture
 def keeper(files: Path) -> Iterator[HostProcess]:
     """A process that names the container's directory, and has a child that does not."""
-    args = ["/bin/sh", "-c", "setsid sleep 941 & wait", "keeper", str(files)]
+    args = ["/bin/sh", "-c", f"setsid {NAP} & wait", "keeper", str(files)]
     process = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 30)
     family = records.processes_of(str(files))
@@ -62,7 +63,7 @@ def test_ending_it_leaves_no_process_no_file_and_no_record(keeper: HostProcess, 
     write(keeper, files)
     ApptainerDriver().remove_container("c")
     assert keeper.wait(30) == -9
-    assert b"sleep 941" not in run_process(["ps", "-axo", "args="]).stdout
+    assert NAP not in run_process(["ps", "-axo", "args="]).stdout.decode(errors="replace")
     assert not files.exists()
     assert not list(state.rglob("*.json"))
     ApptainerDriver().remove_container("c")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 import hyperruntime_bubblewrap
 from hyperruntime import registry
-from hyperruntime.driver import Images, Launch
+from hyperruntime.driver import ContainerRecord, Images, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.images import ImageStore
 from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
@@ -174,6 +175,17 @@ def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
     finally:
         kill_group(keeper)
         keeper.wait()
+
+
+def test_a_keeper_that_has_ended_meanwhile_saves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, stays = (spawn(["sleep", "952"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL) for _ in range(2))
+    record = ContainerRecord(id="c", image="host", state="running", created=0.0, labels={})
+    listed = [(psutil.Process(process.pid), record) for process in (gone, stays)]
+    kill_group(gone)
+    gone.wait()
+    monkeypatch.setattr("hyperruntime_bubblewrap.driver.keepers", lambda: iter(listed))
+    BubblewrapDriver().remove_container("c")
+    assert stays.wait(30) == -9
 
 
 def test_it_is_the_last_that_is_tried_and_under_two_hundred_lines() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from hyperruntime.errors import BudgetExceededError, GatewayError
 from hyperruntime.gateway import Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
+from hyperruntime.process import wait_until
 from hyperruntime.testing.upstream import (
     Received,
     Reply,
@@ -231,12 +232,12 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_counted(start:
 
 
 def test_a_client_that_leaves_ends_the_upstreams_work(start: Callable[..., Rig]) -> None:
-    rig = start(chat_stream(*"abcdefghij" * 10, pause_s=0.1))
+    rig = start(chat_stream(*"abcdefghij" * 40, pause_s=0.1))
     seat = rig.seat()
     response = send(seat, {"model": "m", "stream": True})
     response.readline()
     response.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not rig.upstream.gone and time.monotonic() < deadline:
         time.sleep(0.05)
     assert rig.upstream.gone == 1
@@ -401,8 +402,8 @@ def test_a_flood_of_connections_is_cut_at_the_limit(start: Callable[..., Rig]) -
     seat, other = rig.seat(), rig.seat("gen-2")
     clients = [raw(seat) for _ in range(30)]
     assert ask(other, {"model": "m"})[0] == 200
-    closed = [client for client in clients if is_closed(client)]
-    assert len(closed) == 25
+    assert wait_until(lambda: sum(map(is_closed, clients)) >= 25, 30)
+    assert sum(map(is_closed, clients)) == 25
     for client in clients:
         client.close()
 
@@ -446,7 +447,7 @@ def test_more_requests_than_slots_wait_their_turn(start: Callable[..., Rig]) -> 
             running[0] += 1
             most[0] = max(most[0], running[0])
             threading.Timer(0.1, lambda: running.__setitem__(0, running[0] - 1)).start()
-        return attrs.evolve(chat("x"), wait_s=0.15)
+        return attrs.evolve(chat("x"), wait_s=0.6)
 
     rig = start(script, concurrency=3)
     seat = rig.seat()
@@ -524,7 +525,7 @@ def test_generated_tokens_are_logged_with_their_probabilities_when_asked(
 
 
 def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
-    rig = start(chat_stream(*"abcdefghij", pause_s=0.3), deadline_s=1.0)
+    rig = start(chat_stream(*"abcdefghij" * 2, pause_s=0.3), deadline_s=3.0)
     data = send(rig.seat(), {"model": "m", "stream": True}).read()
     assert data.startswith(b"data: ")
     assert b"upstream_lost" in data

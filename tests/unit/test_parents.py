@@ -134,7 +134,7 @@ def test_a_child_that_fails_and_its_parent(run: Run, rule: str, action: str, par
 
 
 def test_a_meta_agent_that_hangs_is_held_against_its_parent(run: Run) -> None:
-    summary = run({2: "import time; time.sleep(600)"}, timeout_meta_s=2.0)
+    summary = run({2: "import time; time.sleep(600)"}, timeout_meta_s=10.0)
     assert [record.parent for record in summary.generations] == [None, "initial", 1, "initial"]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime_podman import PodmanDriver
+from hyperruntime_podman.container import remove
 from hyperruntime_podman.images import PodmanImages
 
 SERVICE = f"""#!{sys.executable}
@@ -106,3 +107,23 @@ def test_images_are_listed_also_while_one_is_removed(failures: int, words: str |
         with pytest.raises(EngineError, match=words):
             images.list()
         assert len(asked) == (5 if "not known" in words else 1)
+
+
+@pytest.mark.parametrize(("failures", "error"), [(2, False), (99, True)])
+def test_a_container_that_takes_long_to_end_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, *, error: bool
+) -> None:
+    program, asked = tmp_path / "podman", tmp_path / "asked"
+    program.write_text(
+        f"#!/bin/sh\necho >>{asked}\n[ $(wc -l <{asked}) -gt {failures} ] && exit\n"
+        "echo 'Error: given PIDs did not die within timeout' >&2\nexit 125\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("hyperruntime_podman.container._REMOVE_AGAIN_S", 1.0)
+    if error:
+        with pytest.raises(EngineError, match=r"container c could not be removed: .*did not die"):
+            remove("c")
+    else:
+        remove("c")
+        assert asked.read_text().count("\n") == failures + 1

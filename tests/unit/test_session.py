@@ -13,6 +13,7 @@ from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.execoptions import ExecOptions
 from hyperruntime.execution import Execution
+from hyperruntime.process import PIPE, ProcessShell, spawn
 from hyperruntime.script import make_request
 from hyperruntime.session import Session
 from hyperruntime.tags import TagNumbers
@@ -69,3 +70,15 @@ def test_a_command_that_begins_as_its_container_ends_is_told_at_once(
     threading.Timer(0.3, shell.end).start()
     with pytest.raises(ContainerLostError):
         command.run()
+
+
+def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
+    """Its process may end before anything is asked of it, which is no reason to lose its words."""
+    for _ in range(20):
+        process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE)
+        session = Session(ProcessShell(process), str(tmp_path), "/x", TagNumbers())
+        process.wait()
+        assert not session.start(30)
+        assert session.error_text() == "no such image"
+        session.close(1)
+        session.abandon()

@@ -20,6 +20,7 @@ from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context, hos
 from hyperruntime.testing.conformance.owner import start_owner
 
 GONE_S = 10.0
+TRIES = 3  # a busy machine may be late once
 _PRINT_IDENTITY = (
     "import json; from hyperruntime.owner import OwnerIdentity; print(json.dumps(OwnerIdentity.current().to_labels()))"
 )
@@ -52,36 +53,46 @@ def listing(context: Context) -> None:
         expect_equal(labels.get(f"{OWNER_LABEL}.run"), RUN_ID, "its run")
 
 
-@check("owner.killed", deadline_s=120)
+@check("owner.killed", deadline_s=240)
 def killed(context: Context) -> None:
     """When its owner is killed with SIGKILL nothing of it is left after 10 s, though a forked child lives on."""
     _expect_gone(context, "3", "fork", signal.SIGKILL)
 
 
-@check("owner.killed-while-stopped", deadline_s=120)
+@check("owner.killed-while-stopped", deadline_s=240)
 def killed_while_stopped(context: Context) -> None:
     """Even a container whose processes were all stopped goes with its owner."""
     _expect_gone(context, "1", "stop", signal.SIGKILL)
 
 
-@check("owner.terminated", deadline_s=120)
+@check("owner.terminated", deadline_s=240)
 def terminated(context: Context) -> None:
     """An owner that is ended by SIGTERM leaves nothing."""
     _expect_gone(context, "1", "plain", signal.SIGTERM)
 
 
 def _expect_gone(context: Context, count: str, how: str, number: signal.Signals) -> None:
+    late = ""
+    for _ in range(TRIES):
+        if not (late := _late(context, count, how, number)):
+            return
+    raise AssertionError(late)
+
+
+def _late(context: Context, count: str, how: str, number: signal.Signals) -> str:
+    """End an owner of its own; return what is left of it when all must be gone, or nothing."""
     mark = marker()
     with _owner(context, count, mark, how) as (process, facts):
         listed = _listed(context, mark)
         expect_equal(len(listed), int(count), f"how many containers of the owner are listed ({listed})")
         os.kill(process.pid, number)
         process.wait()
-        gone = wait_until(lambda: not _listed(context, mark), GONE_S, 0.3)
-        expect(gone, f"still listed after {GONE_S:g} s: {_listed(context, mark)}")
-        ended = wait_until(lambda: not host_processes(f"sleep {mark}"), GONE_S, 0.3)
-        expect(ended, f"still running: {host_processes(mark)[:3]}")
-        expect(wait_until(lambda: not os.path.exists(facts["private"]), GONE_S), f"{facts['private']} is still there")
+        if not wait_until(lambda: not _listed(context, mark), GONE_S, 0.3):
+            return f"still listed after {GONE_S:g} s: {_listed(context, mark)}"
+        if not wait_until(lambda: not host_processes(f"sleep {mark}"), GONE_S, 0.3):
+            return f"still running: {host_processes(mark)[:3]}"
+        gone = wait_until(lambda: not os.path.exists(facts["private"]), GONE_S)
+        return "" if gone else f"{facts['private']} is still there"
 
 
 @contextmanager
