@@ -230,7 +230,7 @@ from hyperruntime.rollout.batch import BatchOptions, run_batch
 from hyperruntime.rollout.prompts import read_rows
 
 async def attend(row):
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.02)
     return {"answer": row.id * 200}
 
 asyncio.run(run_batch(read_rows(Path(sys.argv[1])), attend, Path(sys.argv[2]), BatchOptions(parallel=3)))

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.changes import ChangeRules
 from hyperruntime.errors import PatchError, RepositoryError, SpecError
-from hyperruntime.process import ProcessResult, run_process
+from hyperruntime.process import ProcessResult, run_process, wait_until
 from hyperruntime.workspace import RepositoryStore, inspect_repository
 from hyperruntime.worktree import WorkTree, compare
 
@@ -537,6 +538,12 @@ def test_threads_do_not_disturb_each_other(store: RepositoryStore, root: str, tm
     assert os.listdir(Path(store.path, "tmp")) == []
 
 
+def at_work(path: str) -> list[psutil.Process]:
+    """Return the git of this machine that works on a store."""
+    listed = psutil.process_iter(["environ"])
+    return [found for found in listed if (found.info["environ"] or {}).get("GIT_DIR", "").startswith(path)]
+
+
 def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
     store: RepositoryStore, root: str, clone: Path
 ) -> None:
@@ -550,7 +557,7 @@ def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    time.sleep(0.3)  # a git that it had started may still be at work
+        assert wait_until(lambda: not at_work(str(store.path)), 30)  # a git that it had started
     Path(store.path, "refs/hyperruntime/gen").mkdir(exist_ok=True)
     Path(store.path, "refs/hyperruntime/gen/contended.lock").touch()
     store.recover()
