@@ -58,7 +58,6 @@ class Container:
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._undertaker: threading.Thread | None = None
-        self._unburied: HyperRuntimeError | None = None
         self._watch: Watch | None = None
         self._shells: set[Shell] = set()
         self._gpus = GpuGrant(spec.gpus)
@@ -271,8 +270,6 @@ class Container:
         self._close(_CLOSE_TIMEOUT_S)
         if self._undertaker is not None:
             self._undertaker.join()
-        if self._unburied is not None:
-            raise self._unburied
 
     def _close(self, timeout_s: float) -> None:
         if self._sessions.close():
@@ -295,8 +292,8 @@ class Container:
         try:
             self._close(_LOST_TIMEOUT_S)
         except HyperRuntimeError as error:
+            # That it is lost was told; the owner's guard, or `prune`, removes what is left.
             log.warning("container not removed", name=self.name, error=str(error))
-            self._unburied = error
 
     def __enter__(self) -> Container:
         """Return itself."""

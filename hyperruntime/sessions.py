@@ -34,7 +34,7 @@ from hyperruntime.watchdog import Watch
 log = get_logger(__name__)
 
 _START_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 3.0
 
 
 @attrs.frozen(kw_only=True)
@@ -186,22 +186,25 @@ class Sessions:
                 f"the shell of user {users[0]!r} in {self._home.name} ended while a command ran in it, so its result "
                 "is not known; the next command gets a new one"
             )
+        has_ended = main is not None and main.lost.is_set()
+        if has_ended and main is not None and self._lost is None:
+            main.wait_end(_END_TIMEOUT_S)  # on a busy machine the engine tells the code long after the streams' end
         with self._lock:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self._home.name} was closed while a command ran in it")
             if self._lost is None:
-                self._lost = self._explain(error)
+                self._lost = self._explain(error, has_ended=has_ended)
                 # Its removal may take seconds on a machine it has brought down; the caller shall not wait.
                 self._home.bury()
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
 
-    def _explain(self, error: ContainerLostError) -> ContainerLostError:
+    def _explain(self, error: ContainerLostError, *, has_ended: bool) -> ContainerLostError:
         assert self.live is not None
-        if (main := self._sessions.get(None)) is not None and main.lost.is_set():
-            main.wait_end(_END_TIMEOUT_S)  # its streams have ended; on a busy machine the engine says so long after
         verdict, limit = (self.watch.verdict, self.watch.limit) if self.watch is not None else ("", "")
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
+        if has_ended and post_mortem.exit_code is None:  # whatever the engine still does about it
+            post_mortem = attrs.evolve(post_mortem, state="exited")
         log.warning("container lost", name=self._home.name, state=post_mortem.state, oom=post_mortem.oom_killed)
         return ContainerLostError(f"{error} ({self._home.name}: {post_mortem}); start another container", post_mortem)
 

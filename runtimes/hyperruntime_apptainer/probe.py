@@ -38,7 +38,11 @@ _NETWORK_SCRIPT = """
 while read -r name rest; do case $name in *:) echo "link ${name%:}";; esac; done </proc/net/dev
 [ "$(id -u)" = 0 ] && echo >/usr-is-writable && echo works
 """
-_FORK_SCRIPT = "trap 'kill -9 -1' EXIT; n=0; while [ $n -lt 80 ]; do sleep 600 & n=$((n+1)); done; echo unlimited"
+# The first word decides: where sh is bash it tries a fork that failed again for 15 s.
+_FORK_SCRIPT = """
+{ n=0; while [ $n -lt 80 ]; do sleep 600 & n=$((n+1)); done; echo unlimited; } 2>&1 |
+    { read -r said; echo "$said"; kill -9 -1; }
+"""
 _MEMORY_SCRIPT = "head -c 150000000 /dev/zero | tail -c 150000000 >/dev/null; echo unlimited"
 
 

@@ -25,7 +25,7 @@ REFUSED, NETS = frozenset((*IMAGE_VERBS, "user")), ("none", "host")
 ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
-SCRIPT = b"echo works; for n in $(seq 20); do sleep 600 & done; echo unlimited; kill -9 -1\n"
+SCRIPT = b"echo works; { for n in $(seq 20); do sleep 600& done; echo unlimited; } 2>&1|{ read s;echo $s;kill -9 -1;}\n"
 
 
 def refusal(field: str) -> Callable[..., NoReturn]:
@@ -160,7 +160,7 @@ def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
 
 
 def try_here() -> EngineInfo:
-    """Run a container, and see whether a limit on processes holds in it.
+    """Run a container, and see if a limit on processes holds: the first word counts, for bash forks again for 15 s.
 
     Raises:
         EngineUnavailableError: bubblewrap is missing, runs no container, or would run it with root's power.

@@ -87,7 +87,7 @@ class SocketShell:
         self._shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the exit code, or None while it runs."""
+        """Return the exit code, or None while it runs, and where it cannot be known."""
         return self._code if self._ended.wait(timeout_s) else None
 
     def close(self) -> None:
@@ -116,10 +116,8 @@ class SocketShell:
             os.close(self._err)
             os.close(self._out)
             self._drained.set()
-        code = self._exit_code()
-        if code is not None:
-            self._code = code
-            self._ended.set()
+        self._code = self._exit_code()
+        self._ended.set()
 
     def _split(self, early: bytes) -> None:
         splitter, chunk = FrameSplitter(), early or self._receive()

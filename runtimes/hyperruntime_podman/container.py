@@ -27,6 +27,7 @@ from hyperruntime_podman.gpus import device_args
 
 _REMOVE_TIMEOUT_S = 30.0
 _REMOVE_AGAIN_S = 10.0
+_PASSES = re.compile(r"did not die|could not be stopped|state improper|removing", re.IGNORECASE)
 
 
 class PodmanContainer:
@@ -127,7 +128,7 @@ def remove(name: str) -> None:
     Podman gives up by itself where the processes of a container take longer than it likes to end, as on a busy machine.
 
     Raises:
-        EngineError: it is still there after some time.
+        EngineError: it cannot be removed, or its processes did not end for a long time.
     """
     args = ["podman", "rm", "--force", "--volumes", "--time", "0", name]
     deadline = time.monotonic() + _REMOVE_AGAIN_S
@@ -136,9 +137,9 @@ def remove(name: str) -> None:
             result = run_podman(args, timeout_s=_REMOVE_TIMEOUT_S)
             if result.exit_code == 0 or b"no such container" in result.stderr.lower():
                 return
-            if time.monotonic() > deadline:
+            if not _PASSES.search(result.error_text) or time.monotonic() > deadline:
                 raise EngineError(f"container {name} could not be removed: {result.error_text}")
-            time.sleep(0.2)
+            time.sleep(0.5)
     except TimeoutError as error:
         raise EngineError(f"container {name} could not be removed: {error}; try `podman rm --force {name}`") from None
 

@@ -20,6 +20,7 @@ from hyperruntime_podman.probe import Probe, cached_probe, forget
 from hyperruntime_podman.service import PodmanService
 
 _TRUSTED_S = 60.0
+_REMOVALS = 10
 
 
 class PodmanDriver:
@@ -75,8 +76,9 @@ class PodmanDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return what removes every container with a label."""
-        found = 'ids=$(podman ps --all --quiet --filter "label=$1")'
-        script = found + ' && [ -n "$ids" ] && podman rm --force --ignore --volumes --time 0 $ids'
+        found = 'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ]'
+        again = f"[ $n -lt {_REMOVALS} ] && {found}"  # Podman gives up where processes are slow to end
+        script = f"n=0; while {again}; do podman rm --force --ignore --volumes --time 0 $ids; n=$((n+1)); done"
         return ("/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:

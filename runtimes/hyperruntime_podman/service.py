@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
-from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn, wait_until
+from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import environment, program_needed, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
+_PING_S = 30.0
 _ANSWER_S = 600.0
 _STARTS = 3
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class _Connection(HTTPConnection):
     """A connection to a Unix socket."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_ANSWER_S)
+        super().__init__("localhost", timeout=_PING_S)
         self._path = path
 
     def connect(self) -> None:
@@ -110,29 +111,43 @@ class PodmanService:
                     connection.request("GET", "/_ping")
                     connection.getresponse().read()
                     in_time = time.monotonic() < self._idle_since + _IDLE_S
-                    if in_time or self._users or attempt == _STARTS:
+                    if in_time or self._users or attempt == _STARTS:  # the last one was begun just now
                         self._users += 1
                         return connection
                 except (OSError, HTTPException) as error:
-                    why = str(error)
+                    why = f"Podman's API service does not answer: {error}"
+                    if self._is_needed(error):
+                        connection.close()
+                        raise ConnectionError(why) from error
                 connection.close()
                 self._stop()
-        raise ConnectionError(f"Podman's API service does not answer: {why}")
+        raise ConnectionError(why)
+
+    def _is_needed(self, error: Exception) -> bool:
+        """Tell whether a service that could not be asked must go on: others use it, or the fault is not its own."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return False
+        is_its_own = isinstance(error, (ConnectionError, FileNotFoundError, TimeoutError, HTTPException))
+        return bool(self._users) or not is_its_own
 
     def _start(self) -> None:
         if self._directory is None or not os.path.isdir(self._directory):
             self._directory = self._make_directory()
         Path(self._path("s")).unlink(missing_ok=True)
         args = ["podman", "system", "service", "--time", str(_IDLE_S), f"unix://{self._path('s')}"]
-        self._idle_since = time.monotonic()
         with open(self._path("log"), "wb") as log, program_needed():
             process = self._process = spawn(args, stdin=DEVNULL, stdout=log, stderr=log, cwd="/", env=environment())
-        wait_until(lambda: self._answers() or process.poll() is not None, _START_TIMEOUT_S)
-        if not self._answers():
-            text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()
-            self._stop()
-            why = f"its API service does not start: {text[-1] if text else 'no message'}"
-            raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
+        deadline = (begun := time.monotonic()) + _START_TIMEOUT_S
+        while not self._answers():
+            if process.poll() is not None or begun > deadline:
+                text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()
+                self._stop()
+                why = f"its API service does not start: {text[-1] if text else 'no message'}"
+                raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
+            time.sleep(0.01)
+            begun = time.monotonic()
+        self._idle_since = begun  # Podman's idle time begins after its socket is there
 
     def _stop(self) -> None:
         if self._process is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +16,7 @@ from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime_podman import PodmanDriver
 from hyperruntime_podman.container import remove
 from hyperruntime_podman.images import PodmanImages
+from hyperruntime_podman.service import PodmanService
 
 SERVICE = f"""#!{sys.executable}
 import json, os, socket, sys, time
@@ -23,15 +26,20 @@ server = socket.socket(socket.AF_UNIX)
 server.bind(sys.argv[-1].removeprefix("unix://"))
 server.listen()
 body = json.dumps({{"cause": "boom", "message": "the store is broken", "response": 500}}).encode()
+open(sys.argv[0] + ".starts", "a").write("x")
+pings = 0
 while True:
     client, _ = server.accept()
-    if os.environ["HOW"] == "ends" and not os.path.exists(sys.argv[0] + ".ended"):
+    asked = os.environ["HOW"] in ("ends", "is idle", "works") and client.recv(65536)
+    if asked and os.environ["HOW"] == "ends" and not os.path.exists(sys.argv[0] + ".ended"):
         open(sys.argv[0] + ".ended", "x").close()
         os.unlink(server.getsockname())
         server.close()
         time.sleep(1)
         sys.exit()
-    if os.environ["HOW"] == "ends" and client.recv(65536):
+    if asked:
+        pings += asked.startswith(b"GET /_ping")
+        time.sleep(2 * (os.environ["HOW"] == "is idle" and pings == 2))
         client.sendall(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: 2\\r\\n\\r\\n[]")
     if os.environ["HOW"] == "answers" and client.recv(65536):
         client.sendall(b"HTTP/1.1 500 Oh\\r\\nContent-Type: application/json\\r\\nConnection: close\\r\\n")
@@ -85,6 +93,49 @@ def test_a_service_that_is_just_ending_is_followed_by_another(tmp_path: Path, mo
     finally:
         driver.close()
     assert (tmp_path / "podman.ended").exists()
+
+
+def make_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> PodmanService:
+    program = tmp_path / "podman"
+    program.write_text(SERVICE)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOW", how)
+    return PodmanService(lambda: tempfile.mkdtemp(prefix="h-", dir="/tmp"))
+
+
+def test_a_service_that_answers_when_its_idle_time_may_be_over_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman's answers then for a while and ends nevertheless."""
+    monkeypatch.setattr("hyperruntime_podman.service._IDLE_S", 1)
+    service = make_service(tmp_path, monkeypatch, "is idle")
+    try:
+        for _ in range(2):
+            assert service.call("x", lambda client: client.containers.list()) == []
+        assert len((tmp_path / "podman.starts").read_text()) >= 2
+    finally:
+        service.close()
+
+
+def test_a_service_that_one_cannot_ask_goes_on_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = make_service(tmp_path, monkeypatch, "works")
+
+    def no_more_files(connection: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def ask(client: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr("hyperruntime_podman.service._Connection.connect", no_more_files)
+            with pytest.raises(EngineError, match="Too many open files"):
+                service.call("y", lambda client: client.containers.list())
+        return client.containers.list()
+
+    try:
+        assert service.call("x", ask) == []
+        assert (tmp_path / "podman.starts").read_text() == "x"
+    finally:
+        service.close()
 
 
 @pytest.mark.parametrize(("failures", "words"), [(3, None), (9, "image not known"), (1, "the store is broken")])
