@@ -102,7 +102,7 @@ class LeavesOrphans(FakeDriver):
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
-        spawn(["sleep", "25"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
+        spawn(["sleep", "45"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
         return live
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
