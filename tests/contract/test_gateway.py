@@ -174,7 +174,7 @@ def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
     config = GatewayConfig(
         upstreams=(Upstream(name="u", url=upstream.url),),
         models=(ModelRule(name="m", upstream="u"),),
-        limits=ClientLimits(body_bytes=100_000, client_s=2.0, connections=16),
+        limits=ClientLimits(body_bytes=100_000, client_s=8.0, connections=16),
         log=str(log),
     )
     with (
@@ -220,8 +220,8 @@ def test_a_forwarder_that_a_command_ended_is_told(container: hr.Container, gatew
 
 
 def wait_for_end(access: Access) -> None:
-    """Look until the access is known to be lost, at most five seconds."""
-    deadline = time.monotonic() + 5
+    """Look until the access is known to be lost, at most a minute."""
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         access.check()
         time.sleep(0.05)

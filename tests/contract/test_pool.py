@@ -113,7 +113,7 @@ def test_r13_an_idle_container_that_hangs_is_found_and_replaced(runtime: hr.Runt
             (hung,) = containers(pool)
             await asyncio.sleep(3)
             assert pool.status().lost == 0  # it was asked, and answered
-            await hung.aexec(["sh", "-c", f"kill -STOP $({SUPERVISOR})"], timeout_s=1)
+            await hung.aexec(["sh", "-c", f"kill -STOP $({SUPERVISOR})"], timeout_s=6)
             await until(lambda: pool.status().lost == 1 and pool.status().free == pool.status().total_slots > 0)
             async with pool.lease("next") as lease:
                 assert lease.slot.container != hung.name

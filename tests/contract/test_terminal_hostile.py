@@ -185,8 +185,8 @@ def test_tests_without_a_verdict_are_an_agents_doing_only_where_they_have_one_wi
     assert run(runtime, breaks, "true").reward == 0.5
     hangs = make_task(
         tmp_path / "hangs",
-        "[ -e /app/x ] && sleep 100\necho 1 > /logs/verifier/reward.txt",
-        settings="[verifier]\ntimeout_sec = 2\n",
+        "[ -e /app/x ] && sleep 1000\necho 1 > /logs/verifier/reward.txt",
+        settings="[verifier]\ntimeout_sec = 12\n",
     )
     assert run(runtime, hangs, "touch /app/x").reward == 0.0
     broken = make_task(tmp_path / "broken", "echo oh-no >&2; exit 3")

@@ -176,7 +176,7 @@ def test_an_ended_write_leaves_nothing(container: hr.Container) -> None:
     desk.sh("echo old > f")
     replace_cat(desk, "/bin/cat; touch ../written; sleep 300")
 
-    result = desk.call("write_file", {"path": "f", "content": "x" * 1000}, timeout_s=2)
+    result = desk.call("write_file", {"path": "f", "content": "x" * 1000}, timeout_s=6)
 
     assert (result.success, result.metadata.get("timed_out")) == (False, True)
     assert desk.sh("/bin/cat f; ls -A; ls ..") == "old\nf\nbin\nthe workspace\nwritten\n"

@@ -126,10 +126,8 @@ def test_other_limits_are_never_watched(weak: Runtime, base_image: str) -> None:
 @pytest.mark.parametrize("mode", ["enforce", "watchdog"])
 def test_a_container_lives_no_longer_than_its_wall_clock(runtime: hr.Runtime, base_image: str, mode: Any) -> None:
     spec = hr.ContainerSpec(image=base_image, limits_mode=mode, limits=hr.Limits(wall_s=1.5))
-    begin = time.monotonic()
     with runtime.container(spec) as busy, runtime.container(spec) as idle:
         assert "lived for limits.wall_s=1.5" in str(lost(busy, "sleep", "30"))
-        assert time.monotonic() - begin < 20
         assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 30)
         assert "lived for limits.wall_s" in str(lost(idle, "true"))
     assert wait_until(no_watchdog, 30)

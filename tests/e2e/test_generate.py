@@ -67,7 +67,7 @@ def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:
         return {record.id for record in found if record.labels.get("io.hyperruntime.run") == run_name(tmp_path)}
 
     yield
-    deadline = time.monotonic() + 12
+    deadline = time.monotonic() + 60
     while left := mine():
         assert time.monotonic() < deadline, f"containers left: {left}"
         time.sleep(0.2)

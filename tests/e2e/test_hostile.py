@@ -72,7 +72,7 @@ class Host:
         assert sorted(path.name for path in self.canary.iterdir()) == ["file", "secret"]
         assert (self.canary / "file").read_text() == "untouched"
         assert (self.canary / "secret").read_text() == self.keys[0]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while left := [process.pid for process in psutil.process_iter() if self.mark in " ".join(_cmdline(process))]:
             assert time.monotonic() < deadline, f"processes left: {left}"
             time.sleep(0.1)

@@ -125,7 +125,7 @@ def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Call
         return tmp_path / "out" / f"generate_{run_id}" / "gen_initial"
 
     yield start
-    deadline = time.monotonic() + 12
+    deadline = time.monotonic() + 60
     while any(owned.record.labels.get("io.hyperruntime.run") == run_id for owned in runtime.containers()):
         assert time.monotonic() < deadline, "a container is left"
         time.sleep(0.2)

@@ -74,7 +74,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
         wait_until_none(lambda: [path.name for path in folder.iterdir() if not is_foreign(path)])
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # a guard may be at it too
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def start_args(tmp_path: Path, base_image: str) -> Callable[..., list[str]]:
 def test_a_run_killed_at_any_instant_is_resumed_whole(
     tmp_path: Path, sit: Sit, start_args: Callable[..., list[str]], runtime: Runtime, number: signal.Signals
 ) -> None:
-    source, kills, runs, alone = random.Random(int(number)), 0, 0, set()
+    source, kills, orderly, runs, alone = random.Random(int(number)), 0, 0, 0, set()
     while kills < KILLS:
         runs += 1
         run_id = f"{tmp_path.name}.{runs}"
@@ -144,7 +144,8 @@ def test_a_run_killed_at_any_instant_is_resumed_whole(
             args = resume if (run_dir / "run.json").exists() else start
             sent, code = sit(source.uniform(0.05, 1.8), number, *args)
             kills += sent and code != 0  # not one that had just ended by itself
-            assert code in ((-number, 0) if number == signal.SIGKILL else (128 + number, 0))
+            assert code in (-number, 0, *([] if number == signal.SIGKILL else [128 + number]))
+            orderly += code == 128 + number  # else the signal came before anybody could handle it
             if (run_dir / "run.json").exists():
                 now = {record.genid for record in load_run(run_dir).generations}
                 assert finished <= now
@@ -157,6 +158,7 @@ def test_a_run_killed_at_any_instant_is_resumed_whole(
         check_whole(view)
         if parallel == "1":
             alone.add(tuple((one.genid, one.parent, one.score, one.commit) for one in view.generations))
+    assert number == signal.SIGKILL or orderly > KILLS // 2
     assert len(alone) == 1  # whenever they were killed, runs of the same seed are the same
     wait_until_none(lambda: left_of(runtime, tmp_path))
 
@@ -216,11 +218,12 @@ def test_an_interrupted_build_leaves_no_step_and_no_container(
 ) -> None:
     if runtime_name != "podman":
         return
-    (tmp_path / "Containerfile").write_text(f"FROM {own_image}\nRUN trap '' TERM; sleep 3117\n")
+    seconds = f"3117.{os.getpid()}"
+    (tmp_path / "Containerfile").write_text(f"FROM {own_image}\nRUN trap '' TERM; sleep {seconds}\n")
     name = f"localhost/hyperruntime-test/interrupted:{os.getpid()}"
     args = ["image", "build", name, "--file", str(tmp_path / "Containerfile")]
     assert sit(wait_s, signal.SIGTERM, *args) == (True, 143)
-    wait_until_none(lambda: [str(p.pid) for p in psutil.process_iter() if "3117" in command_line(p)])
+    wait_until_none(lambda: [str(p.pid) for p in psutil.process_iter() if f"sleep {seconds}" in command_line(p)])
     assert building_from(own_image) == []
 
 
@@ -257,7 +260,10 @@ def left_of(runtime: Runtime, folder: Path) -> list[str]:
 
 def is_foreign(path: Path) -> bool:
     """Tell whether a file is one that a program beside us leaves when it is killed."""
-    return path.is_file() and (path.name.isdecimal() or path.read_bytes() in (b"", b"blat"))
+    try:
+        return path.is_file() and (path.name.isdecimal() or path.read_bytes() in (b"", b"blat"))
+    except FileNotFoundError:
+        return True  # it has gone meanwhile
 
 
 def command_line(process: psutil.Process) -> str:

@@ -145,4 +145,4 @@ def test_an_evaluation_that_is_ended_leaves_nothing(
         listed = json.loads(hyperrun("ps", "--json", cwd=place, runtime=runtime_name).stdout)
         return [one for one in listed if one["owner_pid"] == process.pid]
 
-    assert wait_until(lambda: not owned(), timeout_s=10)
+    assert wait_until(lambda: not owned(), timeout_s=60)

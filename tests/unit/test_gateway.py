@@ -141,15 +141,14 @@ def test_the_other_endpoints_pass_through(start: Callable[..., Rig], path: str) 
 
 
 def test_a_stream_arrives_event_by_event(start: Callable[..., Rig]) -> None:
-    rig = start(chat_stream("a", "b", "c", pause_s=0.3))
+    rig = start(chat_stream("a", "b", "c", pause_s=2.0), stall_s=60.0)
     seat = rig.seat()
-    began = time.monotonic()
     response = send(seat, {"model": "m", "messages": [], "stream": True})
     first = response.readline()
-    first_s = time.monotonic() - began
+    came = time.monotonic()
     rest = response.read()
     assert b'"a"' in first
-    assert first_s < 0.8 < time.monotonic() - began
+    assert time.monotonic() - came > 1, "it came with the last one, which the upstream sends seconds later"
     assert rest.endswith(b"data: [DONE]\n\n")
     assert rig.upstream.received[0].body["stream_options"] == {"include_usage": True}
     assert b'"choices": []' not in rest, "the client did not ask for the usage"
@@ -216,7 +215,7 @@ def test_a_stalled_upstream_ends_at_the_deadline(start: Callable[..., Rig]) -> N
 
 
 def test_a_stream_that_stalls_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
-    rig = start(attrs.evolve(chat_stream("a", "b"), pause_s=1.5), stall_s=0.3, retries=0)
+    rig = start(attrs.evolve(chat_stream("a", "b"), pause_s=60.0), stall_s=3.0, retries=0)
     seat = rig.seat()
     response = send(seat, {"model": "m", "stream": True})
     assert b"upstream_lost" in response.read()
@@ -355,7 +354,7 @@ def head_of(seat: Seat, length: int) -> bytes:
 
 def wait_for(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -525,7 +524,7 @@ def test_generated_tokens_are_logged_with_their_probabilities_when_asked(
 
 
 def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
-    rig = start(chat_stream(*"abcdefghij" * 2, pause_s=0.3), deadline_s=3.0)
+    rig = start(chat_stream(*"abcdefghij" * 4, pause_s=0.3), deadline_s=6.0)
     data = send(rig.seat(), {"model": "m", "stream": True}).read()
     assert data.startswith(b"data: ")
     assert b"upstream_lost" in data

@@ -134,12 +134,12 @@ match inputs["n"]:
                     pass
             time.sleep(0.01)
 return "well", []"""
-    lines = {line["task_id"]: line for line in harness(tmp_path, body, tasks=6, workers=6, task_timeout_s=3)}
+    lines = {line["task_id"]: line for line in harness(tmp_path, body, tasks=6, workers=6, task_timeout_s=8)}
     assert lines["t4"]["prediction"] == lines["t5"]["prediction"] == "well"
-    assert "more than 3 s" in lines["t0"]["error"]
+    assert "more than 8 s" in lines["t0"]["error"]
     assert "without an answer" in lines["t1"]["error"]
     assert "more than 1000 bytes" in lines["t2"]["error"]
-    assert "more than 3 s" in lines["t3"]["error"] or "more than 1000 bytes" in lines["t3"]["error"]
+    assert "more than 8 s" in lines["t3"]["error"] or "more than 1000 bytes" in lines["t3"]["error"]
 
 
 def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path)
         "import subprocess, time\nif inputs['n'] == 0: subprocess.Popen(['sleep', '50']); time.sleep(50)\nreturn 1, []"
     )
     started = time.monotonic()
-    lines = harness(tmp_path, body, task_timeout_s=1)
+    lines = harness(tmp_path, body, task_timeout_s=5)
     assert time.monotonic() - started < 30
-    assert lines[0]["error"] == "the task took more than 1 s"
+    assert lines[0]["error"] == "the task took more than 5 s"
     assert lines[1]["prediction"] == 1
 
 

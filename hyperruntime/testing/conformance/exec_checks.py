@@ -180,7 +180,7 @@ def background_job(context: Context) -> None:
     script = "sleep $1 & echo $!; (while sleep 0.05; do echo noise; done) & echo $!"
     printed = shell(context.container, script, mark := marker()).stdout
     jobs = [word for word in printed.split() if word.isdigit()]
-    expect(time.monotonic() - started < 5, "a background job that holds stdout holds the call")
+    expect(time.monotonic() - started < 20, "a background job that holds stdout holds the call")
     for _ in range(20):
         expect_equal(context.container.exec(["echo", "clean"]).stdout, b"clean\n", "another command's output")
     expect(bool(left_of(context.container, mark)), "the background job ended with its command")
@@ -202,7 +202,7 @@ def concurrent(context: Context) -> None:
             done.result()
         started = time.monotonic()
         list(threads.map(lambda _: context.container.exec(["sleep", "1"]), range(20)))
-    expect(time.monotonic() - started < 10, "twenty commands of one second each do not run at the same time")
+    expect(time.monotonic() - started < 15, "twenty commands of one second each do not run at the same time")
 
 
 @check("exec.async")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyperruntime.container import Container
-from hyperruntime.process import DEVNULL, kill_group, spawn
+from hyperruntime.process import DEVNULL, kill_group, spawn, wait_until
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, fields_of, interfaces, marker, processes, shell
 
@@ -121,9 +121,12 @@ def init(context: Context) -> None:
     pid, parent = (int(word) for word in printed.split(b"\n")[0].split())
     expect(pid > 1 and b"(sleep 0.05" not in printed, f"a command runs as PID 1 (its pid is {pid}, parent {parent})")
     time.sleep(0.5)
-    lines = shell(context.container, _LIST_STATES).stdout.decode(errors="replace").splitlines()
-    zombies = [line for line in lines if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]]
-    expect_equal(zombies, [], "zombies that nobody reaps")
+
+    def zombies() -> list[str]:
+        lines = shell(context.container, _LIST_STATES).stdout.decode(errors="replace").splitlines()
+        return [line for line in lines if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]]
+
+    expect(wait_until(lambda: not zombies(), 20, 0.2), f"zombies that nobody reaps: {zombies()}")
 
 
 @check("isolation.exchange")

@@ -11,7 +11,7 @@ from hyperruntime.errors import ContainerLostError, ContainerStateError
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import Context, shell
 
-SOON_S = 15.0
+SOON_S = 60.0
 # The process that was made after the first: the library's own shell.
 KILL_SUPERVISOR = """
 least=
@@ -68,7 +68,7 @@ def supervisor_stopped(context: Context) -> None:
     with context.start() as container:
         started = time.monotonic()
         try:
-            result = shell(container, KILL_SUPERVISOR + "setsid sleep 60", "STOP", timeout_s=1)
+            result = shell(container, KILL_SUPERVISOR + "setsid sleep 60", "STOP", timeout_s=6)
             expect(result.timed_out, f"a command past its deadline is said to have ended by itself: {result}")
         except ContainerLostError as error:
             expect(error.post_mortem is not None, f"the error has no post-mortem: {error}")

@@ -36,8 +36,8 @@ def close_removes(context: Context) -> None:
         expect(mark in context.own(), "an open container is not listed")
         files = Path(container._dir)  # noqa: SLF001 - its promise is that these files go too
         expect(files.exists(), "its files are not where they are looked for")
-    expect(wait_until(lambda: mark not in context.own(), 5, 0.2), "a closed container is still listed")
-    expect(wait_until(lambda: not host_processes(f"sleep {mark}"), 2), "what ran in it still runs")
+    expect(wait_until(lambda: mark not in context.own(), 20, 0.2), "a closed container is still listed")
+    expect(wait_until(lambda: not host_processes(f"sleep {mark}"), 20), "what ran in it still runs")
     expect(not files.exists(), "its files are still there")
 
 
