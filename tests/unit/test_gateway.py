@@ -141,7 +141,7 @@ def test_the_other_endpoints_pass_through(start: Callable[..., Rig], path: str) 
 
 
 def test_a_stream_arrives_event_by_event(start: Callable[..., Rig]) -> None:
-    rig = start(chat_stream("a", "b", "c", pause_s=2.0), stall_s=60.0)
+    rig = start(chat_stream("a", "b", "c", pause_s=1.5), deadline_s=60.0)
     seat = rig.seat()
     response = send(seat, {"model": "m", "messages": [], "stream": True})
     first = response.readline()
