@@ -86,7 +86,7 @@ def test_a_stale_handle_is_refused_and_harms_nobody(opened: Opened) -> None:
     """R6, W4: the same place leased again is another lease."""
 
     async def go() -> None:
-        async with opened(max_containers=1, slots_per_container=1, acquire_timeout_s=30.0) as backend:
+        async with opened(max_containers=1, slots_per_container=1, acquire_timeout_s=12.0) as backend:
             first = await backend.acquire("first", "plain")
             await backend.release(first, reset_workspace=True)
             second = await backend.acquire("second", "plain")

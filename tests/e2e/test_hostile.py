@@ -409,7 +409,9 @@ def test_processes_left_behind_end_with_their_generation(attack: Attack, host: H
     assert b"LEVEL = 1" in (store.read_file(left.commit, "honest.py") or b"")
     assert evaluated.score == 0.0 or evaluated.failure in ("evaluation", "timeout")
     assert bomb.failure in (None, "agent", "empty-diff")
-    assert spoilt.failure in (None, "refused-patch"), "its own diff is what its own processes may still write"
+    assert spoilt.failure in (None, "refused-patch", "empty-diff"), (
+        "its own diff is what its own processes may still write"
+    )
     assert (spoilt.score or 0.25) == 0.25
 
 
