@@ -1,7 +1,7 @@
 """Checks of ownership: nothing outlives its owner, and nobody's cleaning touches what is another's.
 
-A promise of 10 s holds if it is kept for one of three owners, for the machine may be busy; whatever is left of any of them
-after 30 s is a failure.
+A promise of 10 s holds if it is kept for one of three owners, for the machine may be busy; whatever is left of any of
+them after 30 s is a failure.
 """
 
 from __future__ import annotations
