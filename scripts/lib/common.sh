@@ -2,7 +2,7 @@
 # What the scripts here share: speaking, looking for programs, installing Debian packages.
 
 # shellcheck disable=SC2034
-readonly TEST_USER=hyperruntime-test
+readonly TEST_USER=${HYPERRUNTIME_TEST_USER:-hyperruntime-test}
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
