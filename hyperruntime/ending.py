@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from hyperruntime.process import kill_limited
+from hyperruntime.tags import Span
 
 _ANSWER_S = 0.3  # then the host helps: the supervisor may be starved by what it shall end
 _GIVE_UP_S = 10.0
@@ -21,20 +22,26 @@ class Tree:
 
     Attributes:
         group: process group of its lane inside the container, or 0.
-        least_bytes: the hard RSS limit that marks it; of many the least one.
-        most_bytes: the same, of many the greatest one.
+        title: the limit that marks it, see :class:`~hyperruntime.tags.MarkLimit`.
+        spans: least and greatest hard value of that limit, as ``/proc/PID/limits`` prints it.
     """
 
     group: int
-    least_bytes: int
-    most_bytes: int
+    title: str
+    spans: tuple[Span, ...]
 
-    def word(self, *, groups: bool) -> str:
+    def words(self, *, groups: bool) -> str:
         """Return it as the supervisor takes it."""
-        marks = (
-            f"{self.least_bytes}" if self.least_bytes == self.most_bytes else f"{self.least_bytes}-{self.most_bytes}"
-        )
-        return f"{self.group if groups else 0}:{marks}"
+        marks = (f"{least}" if least == most else f"{least}-{most}" for least, most in self.spans)
+        return " ".join(f"{self.group if groups else 0}:{mark}" for mark in marks)
+
+
+@attrs.define(eq=False)
+class _Request:
+    """One caller that waits: it is told what became of its own request, never of an equal one."""
+
+    tree: Tree
+    ended: bool | None = None
 
 
 Ask = Callable[[str, str, float], int | None]
@@ -53,38 +60,48 @@ class TreeEnder:
         self.private_groups = False
         self._ask, self._is_lost = ask, is_lost
         self._turn = threading.Condition()
-        self._waiting: list[Tree] = []
-        self._ended: dict[Tree, bool] = {}
+        self._waiting: list[_Request] = []
         self._busy = False
 
     def end(self, tree: Tree) -> bool:
         """Kill a tree; return whether none of it is left."""
+        request = _Request(tree)
         with self._turn:
-            self._waiting.append(tree)
-            while self._busy and tree not in self._ended:
-                self._turn.wait()
-            if tree in self._ended:
-                return self._ended.pop(tree)
+            self._waiting.append(request)
+            try:
+                while self._busy and request.ended is None:
+                    self._turn.wait()
+            except BaseException:
+                self._waiting = [other for other in self._waiting if other is not request]
+                raise
+            if request.ended is not None:
+                return request.ended
             self._busy = True
-            batch = [tree, *(other for other in self._waiting if other != tree)][:_MAX_BATCH]
-        ended: dict[Tree, bool] = {}
+            batch = [request, *(other for other in self._waiting if other is not request)][:_MAX_BATCH]
+            self._waiting = [other for other in self._waiting if other not in batch]
         try:
-            ended = dict.fromkeys(batch, self._sweep(batch))
-        finally:
-            with self._turn:
-                self._busy = False
-                self._waiting = [other for other in self._waiting if other != tree and other not in ended]
-                self._ended.update(ended)
-                self._turn.notify_all()
-        return self._ended.pop(tree)
+            ended = self._sweep([other.tree for other in batch])
+        except BaseException:
+            self._finish(batch, None)
+            raise
+        self._finish(batch, ended)
+        return ended
+
+    def _finish(self, batch: Sequence[_Request], ended: bool | None) -> None:
+        """Tell the others of a sweep how it ended; after one that was interrupted they do their own."""
+        with self._turn:
+            self._busy = False
+            for request in batch:
+                request.ended = ended
+            self._turn.notify_all()
 
     def _sweep(self, trees: Sequence[Tree]) -> bool:
         """Sweep until nothing is found and nothing was born meanwhile; return whether that came to be.
 
         The third round stops everything for the moment of the sweep, which leaves nowhere to run to.
         """
-        words = " ".join(tree.word(groups=self.private_groups) for tree in trees)
-        limits = [(tree.least_bytes, tree.most_bytes) for tree in trees]
+        words = " ".join(tree.words(groups=self.private_groups) for tree in trees)
+        spans = [span for tree in trees for span in tree.spans]
         groups = self.private_groups and all(tree.group for tree in trees)
         deadline = time.monotonic() + _GIVE_UP_S
         verbs = iter(("kill", "kill"))
@@ -94,7 +111,7 @@ class TreeEnder:
             if left == 0:
                 return True
             if left is None and not self._is_lost():
-                found = kill_limited(limits, groups=groups)
+                found = kill_limited(trees[0].title, spans, groups=groups)
                 seen, clean = seen + found, 0 if found else clean + 1
                 if seen and clean >= 2:
                     return True

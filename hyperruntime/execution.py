@@ -30,6 +30,7 @@ from hyperruntime.script import ExecRequest, lane_script
 from hyperruntime.session import Session
 from hyperruntime.spec import ExecResult
 from hyperruntime.stdin import Stdin, widen
+from hyperruntime.tags import Mark
 
 log = get_logger(__name__)
 
@@ -119,7 +120,7 @@ class Execution:
         except OSError as error:
             raise storage_error(error) from error
         try:
-            self._lane, self._tag_kib = lane, self._next_tag()
+            self._lane, self._mark = lane, self._next_mark()
             self._open(lane)
             self._wait()
             reusable = self._finish()
@@ -141,11 +142,11 @@ class Execution:
     def _leave_lane(self, lane: Lane, reusable: bool) -> None:
         (self.session.release_lane if reusable else self.session.retire_lane)(lane)
 
-    def _next_tag(self) -> int:
-        return self.session.next_tag_kib(self._group)
+    def _next_mark(self) -> Mark:
+        return self.session.next_mark(self._group)
 
     def _start(self, lane: Lane) -> None:
-        lane.start(lane_script(self._request, lane.sequence, self._tag_kib, announce=self.session.announces))
+        lane.start(lane_script(self._request, lane.sequence, self._mark, announce=self.session.announces))
 
     def _open(self, lane: Lane) -> None:
         try:
@@ -334,15 +335,19 @@ class Execution:
         """Return the process group that is this command's own, or 0."""
         return lane.group
 
+    def _marks(self) -> tuple[Mark, ...]:
+        """Return the marks of what has to end with this command: its lane too, which may be about to begin it."""
+        return (self._mark, self._lane.mark)
+
     def _end_tree(self) -> None:
-        if not self.session.end_tree(self._group_of(self._lane), self._tag_kib):
+        if not self.session.end_tree(self._group_of(self._lane), self._marks()):
             raise ContainerLostError(
                 f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended, "
                 "so its container was given up"
             )
 
     def _abort(self) -> None:
-        if not self.session.end_tree(self._group_of(self._lane), self._tag_kib):
+        if not self.session.end_tree(self._group_of(self._lane), self._marks()):
             log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
 
     def _close_streams(self) -> None:

@@ -2,7 +2,7 @@
 
 The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but create,
 replace or rename nothing. A lane's directory has a name that nobody can guess in a directory that only the
-container's main user can list, so the lanes of its other users are out of each other's reach. Imports runas.
+container's main user can list, so the lanes of its other users are out of each other's reach. Imports runas and tags.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import stat
 import time
 
 from hyperruntime.runas import RunAs
+from hyperruntime.tags import Mark
 
 _TO_HOST, _TO_CONTAINER = 0o622, 0o644
 
@@ -26,6 +27,7 @@ class Lane:
         program: what runs in it.
         name: its directory's, in the exchange directory; a secret between the host and its user inside.
         user: whose commands it runs; None is the user of its session.
+        mark: of its own processes, from the first one on.
         sequence: number of the exec it runs or ran last.
         group: process group (and session) of its shell inside, 0 while unknown or shared.
         is_up: whether its shell has said that it runs.
@@ -37,13 +39,13 @@ class Lane:
 
     program = "lane"
 
-    def __init__(self, exchange: str, user: RunAs | None = None) -> None:
+    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None) -> None:
         """Make the directory and its FIFOs; nothing runs yet.
 
         Raises:
             OSError: no space, or too many open files.
         """
-        self.name, self.user = secrets.token_hex(16), user
+        self.name, self.mark, self.user = secrets.token_hex(16), mark, user
         self.sequence = self.group = 0
         self.is_up = self.checks = False
         self.input: int | None = None

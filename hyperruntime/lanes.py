@@ -1,28 +1,31 @@
-"""The lanes of one session: idle ones of each user, new ones, and none that is forgotten. Imports lane and runas."""
+"""The lanes of one session: idle ones of each user, and new ones. Imports lane, runas and tags."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hyperruntime.lane import Lane
 from hyperruntime.runas import RunAs
+from hyperruntime.tags import Mark
 
 
 class LanePool:
     """Lanes that a supervisor has started; safe to use from many threads."""
 
-    def __init__(self, exchange: str, request: Callable[[Lane], None]) -> None:
+    def __init__(self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]) -> None:
         """Prepare; there is none yet.
 
         Args:
             exchange: where their directories are made.
             request: asks the supervisor to start a lane.
+            next_mark: returns the mark of a new lane.
         """
-        self._exchange, self._request = exchange, request
+        self._exchange, self._request, self.next_mark = exchange, request, next_mark
         self._lock = threading.Lock()
         self._idle: dict[RunAs | None, list[Lane]] = {}
         self._lanes: set[Lane] = set()
+        self._unseen: dict[int, set[Mark]] = {}
         self._closing = False
 
     def acquire(self, user: RunAs | None, *, checks: bool) -> Lane:
@@ -40,7 +43,7 @@ class LanePool:
             if idle.is_usable():
                 return idle
             self.retire(idle)
-        lane = Lane(self._exchange, user)
+        lane = Lane(self._exchange, self.next_mark(), user)
         lane.checks = checks
         return self.begin(lane)
 
@@ -48,6 +51,8 @@ class LanePool:
         """Have a new lane started, and return it; errors as of :meth:`acquire`."""
         with self._lock:
             self._lanes.add(lane)
+            if lane.user is not None:
+                self._unseen.setdefault(lane.user.uid, set()).add(lane.mark)
         try:
             self._request(lane)
         except BaseException:
@@ -68,6 +73,7 @@ class LanePool:
         with self._lock:
             known = lane in self._lanes
             self._lanes.discard(lane)
+            self._see(lane)
         if known or lane.is_open():
             lane.close()
 
@@ -76,9 +82,29 @@ class LanePool:
         with self._lock:
             users = [user for user in self._idle if user is not None and user.uid == uid]
             idle = [lane for user in users for lane in self._idle.pop(user)]
-            self._lanes = {lane for lane in self._lanes if lane.user is None or lane.user.uid != uid}
+            for lane in tuple(self._lanes):
+                if lane.user is not None and lane.user.uid == uid:
+                    self._lanes.discard(lane)
+                    self._see(lane)
         for lane in idle:
             lane.close()
+
+    def unseen(self, uid: int) -> tuple[Mark, ...]:
+        """Return the marks of a uid's lanes that were given up before they had said that they run as that user.
+
+        Root's processes of such a lane may still be on their way to become the user's.
+        """
+        with self._lock:
+            return tuple(self._unseen.get(uid, ()))
+
+    def forget_unseen(self, uid: int, marks: Collection[Mark]) -> None:
+        """Forget marks of which nothing lives any more."""
+        with self._lock:
+            left = self._unseen.get(uid, set()).difference(marks)
+            if left:
+                self._unseen[uid] = left
+            else:
+                self._unseen.pop(uid, None)
 
     def close(self) -> None:
         """Close the idle lanes; one in use is closed by the thread that uses it."""
@@ -93,6 +119,11 @@ class LanePool:
     def all(self) -> tuple[Lane, ...]:
         """Return every lane; takes no lock, for in a forked child whoever held it is not."""
         return tuple(self._lanes)
+
+    def _see(self, lane: Lane) -> None:
+        """Forget the mark of a lane that was given up, where its processes are all its user's."""
+        if lane.user is not None and lane.is_up:
+            self._unseen.get(lane.user.uid, set()).discard(lane.mark)
 
     def _pop_idle(self, user: RunAs | None) -> Lane | None:
         with self._lock:

@@ -20,7 +20,6 @@ from typing import IO
 import attrs
 
 _TAIL_BYTES = 64 * 1024
-_RSS_LIMIT = re.compile(rb"Max resident set +\S+ +(\d+) ")
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 HostProcess = subprocess.Popen[bytes]
@@ -228,21 +227,21 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def kill_limited(rss_limits: Collection[tuple[int, int]], *, groups: bool) -> int:
-    """Kill every living process of this machine whose hard RSS limit is in one of these; return how many were found.
+def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool) -> int:
+    """Kill every living process of this machine with a hard limit in one of these ranges; return how many were found.
 
     Args:
-        rss_limits: least and greatest number of bytes, which nothing else has; see
-            :func:`hyperruntime.script.lane_script`.
+        title: the limit's first words in ``/proc/PID/limits``.
+        spans: least and greatest value, which nothing else has; see :class:`hyperruntime.tags.MarkLimit`.
         groups: whether to kill their process groups too, which takes a whole fork loop at one stroke.
     """
-    found = 0
+    found, line = 0, re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        match = _RSS_LIMIT.search(_read_proc(name, "limits"))
+        match = line.search(_read_proc(name, "limits"))
         limit = int(match[1]) if match else -1
-        if not any(least <= limit <= most for least, most in rss_limits) or _is_dead(name):
+        if not any(least <= limit <= most for least, most in spans) or _is_dead(name):
             continue
         found += 1
         try:

@@ -1,4 +1,4 @@
-"""Turn one exec into the shell text that a lane sources: pure, no I/O. Imports errors and spec."""
+"""Turn one exec into the shell text that a lane sources: pure, no I/O. Imports errors, spec and tags."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.spec import check_env, check_inside_path
+from hyperruntime.tags import Mark
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Names that some shell sets, reads or refuses to assign. Sources: dash(1), bash(1) "Shell Variables", POSIX.1 sh.
@@ -22,7 +23,6 @@ _SPECIAL = frozenset(
 _LIBRARIES = b'[ -z "$_hr_library_path" ] || export LD_LIBRARY_PATH="$_hr_library_path"; unset _hr_library_path\n'
 _MAX_VARIABLE_BYTES = 128 * 1024  # source: execve(2), MAX_ARG_STRLEN
 _MAX_ENV_BYTES = 1024**2  # half of what Linux allows by default for arguments and environment together
-MAX_TAG_BASE_KIB = 2**52
 
 
 @attrs.frozen(kw_only=True)
@@ -89,22 +89,21 @@ def export_script(env: Mapping[str, str]) -> bytes:
     return b"".join((*lines, _LIBRARIES))
 
 
-def lane_script(request: ExecRequest, sequence: int, tag_kib: int, *, announce: bool = False) -> bytes:
+def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bool = False) -> bytes:
     """Return what a lane sources to run a request.
 
-    The command runs in a subshell whose hard RSS limit is lowered to a value of its own: a mark that every
-    descendant inherits whatever it does to its session, group, parent or environment, and that Linux gives
-    no other meaning (getrlimit(2): RLIMIT_RSS has no effect since 2.4.30).
+    The command runs in a subshell that lowers a hard limit to a value of its own: a mark that every descendant
+    inherits whatever it does to its session, group, parent or environment.
 
     Args:
         request: what to run.
         sequence: number of the exec in its lane, echoed in its status lines.
-        tag_kib: the limit that marks this exec, KiB.
+        mark: of this exec.
         announce: whether the status shall say that a process was made, as it does for a command with input.
     """
     started = b'echo "%d in" >&4;' % sequence if request.has_input or announce else b""
     source = b'"$_hr_lane/i"' if request.has_input else b"/dev/null"
-    lines = [b"(ulimit -m %d;%s" % (tag_kib, started)]
+    lines = [b"(ulimit %s;%s" % (mark.options, started)]
     if request.workdir is not None:
         lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (_quote_text(request.workdir), sequence))
     through_env: list[bytes] = []
@@ -120,11 +119,6 @@ def lane_script(request: ExecRequest, sequence: int, tag_kib: int, *, announce: 
     # On one line: once the status is out the host may write the next script, so nothing may be left to read of this.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)
-
-
-def tag_bytes(tag_kib: int) -> int:
-    """Return a tag as ``/proc/PID/limits`` prints it."""
-    return tag_kib * 1024
 
 
 def quote(argument: bytes) -> bytes:

@@ -22,8 +22,7 @@ from hyperruntime.lane import Lane
 from hyperruntime.lanes import LanePool
 from hyperruntime.logs import get_logger
 from hyperruntime.runas import RunAs
-from hyperruntime.script import MAX_TAG_BASE_KIB, tag_bytes
-from hyperruntime.tags import TagNumbers, TagSeries
+from hyperruntime.tags import Mark, MarkLimit, TagNumbers, TagSeries
 from hyperruntime.userend import UserEnder
 
 log = get_logger(__name__)
@@ -46,6 +45,7 @@ class Session:
         exchange: the exchange directory on the host.
         inside: where it is in the container.
         lanes_seen: how many lanes have said that they run; whoever hears it counts it.
+        refusal: why the container cannot run commands though its shell works, or "".
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Session:
         self.announces = False
         self.exchange, self.inside = exchange, inside
         self._shell, self._numbers = shell, numbers
-        self._lanes = LanePool(exchange, self._request_lane)
+        self._lanes = LanePool(exchange, self._request_lane, self.next_lane_mark)
         self.lanes_seen = 0
         self._switch: int | None = None
         self._lock = threading.Lock()
@@ -81,7 +81,8 @@ class Session:
         self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drains: set[int] = set()
         self._ender = TreeEnder(self._ask, self.lost.is_set)
-        self._tag_base_kib = MAX_TAG_BASE_KIB
+        self._limit: MarkLimit | None = None
+        self.refusal = ""
         self._ready = threading.Event()
         self._closing = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -145,12 +146,21 @@ class Session:
         as_user = ""
         if lane.user is not None and self._switch:
             as_user = f" {lane.user.uid} {lane.user.gid}{' check' if lane.checks else ''}"
-        self._send(f"{lane.program} {lane.name}{as_user}\n")
+        self._send(f"{lane.program} {lane.name} {lane.mark.steps}{as_user}\n")
 
-    def next_tag_kib(self, source: str | TagSeries | None = None) -> int:
-        """Return the mark of the next exec (KiB of its hard RSS limit), of a group or series where there is one."""
+    def next_mark(self, source: str | TagSeries | None = None) -> Mark:
+        """Return the mark of the next exec, of a group or series where there is one."""
         number = source.next() if isinstance(source, TagSeries) else self._numbers.next(source)
-        return self._tag_base_kib - number
+        return self._mark_limit.mark(number)
+
+    def next_lane_mark(self) -> Mark:
+        """Return the mark of a new lane."""
+        return self._mark_limit.mark(self._numbers.next_lane())
+
+    @property
+    def _mark_limit(self) -> MarkLimit:
+        assert self._limit is not None  # the supervisor says it before anything else
+        return self._limit
 
     def drain(self, descriptor: int) -> None:
         """Read and drop what arrives on a descriptor until it ends, then close it."""
@@ -163,22 +173,20 @@ class Session:
         else:
             self._wake()
 
-    def end_tree(self, group: int, tag_kib: int) -> bool:
+    def end_tree(self, group: int, marks: Iterable[Mark]) -> bool:
         """End every process that an exec started; return whether none is left.
 
         Args:
             group: process group that is the exec's own, or 0.
-            tag_kib: its mark.
+            marks: its own, and those of whatever else ends with it.
         """
-        return self._ender.end(Tree(group, tag_bytes(tag_kib), tag_bytes(tag_kib)))
+        return self._ender.end(Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks)))
 
     def end_series(self, series: Iterable[TagSeries]) -> bool:
         """End every process that all execs of these series started; return whether none is left."""
-        base = self._tag_base_kib
-        spans = [span for one in series for span in one.spans()]
-        trees = [Tree(0, tag_bytes(base - last), tag_bytes(base - first)) for first, last in spans]
-        ended = [self._ender.end(tree) for tree in trees]  # all of them, though one may fail
-        return all(ended)
+        limit = self._mark_limit
+        spans = tuple(limit.span(span) for one in series for span in one.spans())
+        return not spans or self._ender.end(Tree(0, limit.title, spans))
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and forget its lanes; return whether none is left."""
@@ -325,11 +333,17 @@ class Session:
 
     def _hear(self, words: list[str]) -> None:
         match words:
-            case ["ready", group, hard, *shell]:
+            case ["ready", group, option, hard, *shell] if self._limit is None:
                 self._ender.private_groups = group == "setsid"
                 self.announces = shell == ["bash"]
-                if _is_number(hard):
-                    self._tag_base_kib = min(MAX_TAG_BASE_KIB, int(hard) // 1024)
+                self._limit = MarkLimit.parse(option, hard)
+                if self._limit is not None:
+                    self._ready.set()
+            case ["unmarked", locks, resident] if self._limit is None:
+                self.refusal = (
+                    f"its hard limits of file locks ({locks}) and of resident memory ({resident} bytes) are both too "
+                    "low to mark what its commands start"
+                )
                 self._ready.set()
             case ["done", key, number] if _is_number(number):
                 with self._answered:

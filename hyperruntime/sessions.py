@@ -16,6 +16,7 @@ from hyperruntime.driver import LiveContainer, PostMortem
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
+    EngineUnavailableError,
     ExecLostError,
     HyperRuntimeError,
     UnsupportedOptionError,
@@ -242,6 +243,11 @@ class Sessions:
             error = self.live.explain_start_failure(text, user)
             session.abandon()
             raise error
+        if session.refusal:
+            session.close(0.5)
+            session.abandon()
+            advice = "raise one of them before you start hyperrun: prlimit --pid $$ --locks=unlimited"
+            raise EngineUnavailableError(self._home.engine, session.refusal, advice)
         with self._lock:
             known = self._sessions.setdefault(user, session)
         if known is not session:

@@ -8,6 +8,7 @@ import re
 from hyperruntime.lane import Lane
 from hyperruntime.runas import RunAs
 from hyperruntime.shelltext import begin_script, text_line
+from hyperruntime.tags import Mark
 
 _STATE_LIMIT = 8 * 1024**2
 _CHUNK_BYTES = 1 << 16
@@ -24,7 +25,7 @@ class ShellLane(Lane):
 
     program = "shell"
 
-    def __init__(self, exchange: str, user: RunAs | None, inside: str, body: bytes, tag_kib: int) -> None:
+    def __init__(self, exchange: str, user: RunAs | None, inside: str, body: bytes, marks: tuple[Mark, Mark]) -> None:
         """Make the directory with what bash reads first; nothing runs yet.
 
         Args:
@@ -32,12 +33,12 @@ class ShellLane(Lane):
             user: as whom it runs; None is its session's user.
             inside: where the exchange is in the container.
             body: what its bash runs first.
-            tag_kib: the mark of what that starts.
+            marks: its own, and that of what its bash starts.
 
         Raises:
             OSError: no space, or too many open files.
         """
-        super().__init__(exchange, user)
+        super().__init__(exchange, marks[0], user)
         self.left: bytes | None = None
         self._partial = bytearray()
         self._before: bytes | None = None
@@ -47,15 +48,15 @@ class ShellLane(Lane):
             self._make_fifo("d", 0o622)
             self.state = self._keep(self._open_fifo("d", os.O_RDWR))
             prologue = b"" if user is None else user.prologue()
-            self._write(begin_script(prologue, body, f"{inside}/{self.name}", tag_kib))
+            self._write(begin_script(prologue, body, f"{inside}/{self.name}", marks[1]))
         except BaseException:
             self.close()
             raise
 
-    def begin_text(self, text: bytes, tag_kib: int, exit_code: int, *, has_input: bool) -> None:
+    def begin_text(self, text: bytes, mark: Mark, exit_code: int, *, has_input: bool) -> None:
         """Hand bash its next text; errors as of :meth:`Lane.start`."""
         self._write(text)
-        os.write(self.go, text_line(self.sequence, tag_kib, exit_code, has_input=has_input))
+        os.write(self.go, text_line(self.sequence, mark, exit_code, has_input=has_input))
 
     def undo_text(self) -> None:
         """Let the state be what it was before the text: while all of that is ended, bash may still reach its end."""

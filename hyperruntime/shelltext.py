@@ -1,4 +1,4 @@
-"""What a shell that lasts reads: its beginning, and each text; pure, no I/O. Imports errors and script."""
+"""What a shell that lasts reads: its beginning, and each text; pure, no I/O. Imports errors, script and tags."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hyperruntime.errors import SpecError
 from hyperruntime.script import quote
+from hyperruntime.tags import Mark
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -52,20 +53,20 @@ def next_script(state: bytes) -> bytes:
     return b"builtin unset -v $(builtin compgen -e)\n" + state
 
 
-def begin_script(prologue: bytes, body: bytes, lane_dir: str, tag_kib: int) -> bytes:
+def begin_script(prologue: bytes, body: bytes, lane_dir: str, mark: Mark) -> bytes:
     """Return what each bash of a shell sources first.
 
     Args:
         prologue: what its user's shells begin with.
         body: of :func:`first_script` or :func:`next_script`.
         lane_dir: its lane's directory inside; the body may come from a bash with another one.
-        tag_kib: the mark of what it starts before the first text.
+        mark: of what it starts before the first text.
     """
     end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\n"
     ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % quote(os.fsencode(lane_dir))
-    return prologue + b"builtin ulimit -m %d\n" % tag_kib + end + body + ready
+    return prologue + b"builtin ulimit %s\n" % mark.bash_options + end + body + ready
 
 
-def text_line(number: int, tag_kib: int, exit_code: int, *, has_input: bool) -> bytes:
+def text_line(number: int, mark: Mark, exit_code: int, *, has_input: bool) -> bytes:
     """Return the line that starts a text."""
-    return b"%d %d %d %s\n" % (number, tag_kib, exit_code, b"i" if has_input else b"/dev/null")
+    return b"%d %s %d %s\n" % (number, mark.bash_options, exit_code, b"i" if has_input else b"/dev/null")

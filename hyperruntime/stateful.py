@@ -41,6 +41,7 @@ from hyperruntime.sessions import Sessions
 from hyperruntime.shelllane import ShellLane
 from hyperruntime.shelltext import check_text, first_script, next_script
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.tags import Mark
 
 _START_TRIES_S = 5.0
 _POISONED_TRIES = 2  # then what the shell before had left is what keeps a new one from starting
@@ -192,9 +193,9 @@ class Shell:
         if not keep:
             self._drop_lane()
 
-    def next_tag(self, session: Session) -> int:
+    def next_mark(self, session: Session) -> Mark:
         """Return the mark of the next text."""
-        return session.next_tag_kib(self._series)
+        return session.next_mark(self._series)
 
     @property
     def exit_code(self) -> int:
@@ -233,7 +234,8 @@ class Shell:
         body = next_script(self._left) if self._left is not None else first_script(start.env, start.workdir)
         user = start.user if isinstance(start.user, RunAs) else None
         try:
-            lane = ShellLane(session.exchange, user, session.inside, body, self.next_tag(session))
+            marks = (session.next_lane_mark(), self.next_mark(session))
+            lane = ShellLane(session.exchange, user, session.inside, body, marks)
         except OSError as error:
             raise storage_error(error) from error
         lane.checks = checks
@@ -274,14 +276,14 @@ class _TextExecution(Execution):
             lane.undo_text()
         self._shell.leave_lane(keep=reusable and not self._over and not ended, exit_code=code)
 
-    def _next_tag(self) -> int:
-        return self._shell.next_tag(self.session)
+    def _next_mark(self) -> Mark:
+        return self._shell.next_mark(self.session)
 
     def _start(self, lane: Lane) -> None:
         assert isinstance(lane, ShellLane)
         self._poll.register(lane.state, select.POLLIN)
         has_input = self._request.has_input
-        lane.begin_text(self._text, self._tag_kib, self._shell.exit_code, has_input=has_input)
+        lane.begin_text(self._text, self._mark, self._shell.exit_code, has_input=has_input)
 
     def _on_event(self, descriptor: int, event: int) -> None:
         if isinstance(self._lane, ShellLane) and descriptor == self._lane.state:
@@ -317,6 +319,7 @@ def _first_word(lane: ShellLane, session: Session) -> str:
         if poll.poll(int(remaining * 1000) + 1):
             lane.hear_state()
             for words in _said(lane):
+                lane.is_up = lane.is_up or words[0] in ("up", "ready")
                 if words[0] not in ("up", "group"):
                     return words[0]
     return "nothing"

@@ -1,7 +1,7 @@
-"""Numbers that mark what a command starts: one for each command, in one range for all commands of a group.
+"""Marks of what a command starts: one for each command and lane, in one range for all commands of a group.
 
-A mark is a number that counts down from a limit that only the container's inside knows, see
-:func:`hyperruntime.script.lane_script`. Imports nothing of the project.
+A mark is a hard resource limit that Linux ignores, see :class:`MarkLimit` and docs/decisions/0002-exec.md. Marks are
+numbers that count down from that limit's own value in the container. Imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -9,19 +9,100 @@ from __future__ import annotations
 import secrets
 import threading
 
+import attrs
+
+_LANES = 2**45  # numbers of lanes come first: a lane's mark must be above those of all commands that it ever runs
 _SPACE = 2**44
 _BLOCK = 2**20  # numbers that a group takes at a time
 
 Span = tuple[int, int]  # first and last number
 
 
+@attrs.frozen
+class MarkLimit:
+    """A resource limit that Linux ignores, so that its hard value can mark processes.
+
+    Every descendant inherits it, and only CAP_SYS_RESOURCE could raise it again. Source: getrlimit(2): RLIMIT_LOCKS has
+    had no effect since Linux 2.4.25, RLIMIT_RSS none since 2.4.30.
+
+    Attributes:
+        option: letter of ``ulimit`` that sets it in the container's ``/bin/sh``.
+        bash_option: the same in bash.
+        title: its first words in a line of ``/proc/PID/limits``.
+        unit: how much of what ``/proc/PID/limits`` counts is one step of ``ulimit``.
+        top: the mark from which numbers count down, in steps.
+    """
+
+    option: str
+    bash_option: str
+    title: str
+    unit: int
+    top: int
+
+    @classmethod
+    def parse(cls, option: str, hard: str) -> MarkLimit | None:
+        """Return the limit that a supervisor has chosen.
+
+        Args:
+            option: the letter of its shell. hard: the container's own hard value, as ``/proc/PID/limits`` prints it.
+        """
+        if option in ("x", "w"):  # bash and dash have different letters, busybox has had both
+            limit = cls(option, "x", "file locks", 1, 2**62)
+        elif option == "m":
+            limit = cls("m", "m", "resident set", 1024, 2**52)
+        else:
+            return None
+        if hard.isascii() and hard.isdigit() and len(hard) < 21:
+            return attrs.evolve(limit, top=min(limit.top, int(hard) // limit.unit))
+        return limit
+
+    def mark(self, number: int) -> Mark:
+        """Return the mark of a number."""
+        return Mark(self, self.top - number)
+
+    def span(self, span: Span) -> Span:
+        """Return the least and the greatest value, as ``/proc/PID/limits`` prints it, of a range of numbers."""
+        first, last = span
+        return (self.top - last) * self.unit, (self.top - first) * self.unit
+
+
+@attrs.frozen
+class Mark:
+    """One hard limit.
+
+    Attributes:
+        limit: which.
+        steps: its value, as ``ulimit`` takes it.
+    """
+
+    limit: MarkLimit
+    steps: int
+
+    @property
+    def options(self) -> bytes:
+        """What follows ``ulimit`` in the container's ``/bin/sh`` to set it."""
+        return b"-%s %d" % (self.limit.option.encode(), self.steps)
+
+    @property
+    def bash_options(self) -> bytes:
+        """The same in bash."""
+        return b"-%s %d" % (self.limit.bash_option.encode(), self.steps)
+
+    @property
+    def span(self) -> Span:
+        """The range of values, as ``/proc/PID/limits`` prints them, that is this mark alone."""
+        value = self.steps * self.limit.unit
+        return value, value
+
+
 class TagNumbers:
-    """Numbers shared by a container's sessions; they are no other container's either."""
+    """Numbers shared by a container's sessions; no other container on the machine has the same."""
 
     def __init__(self) -> None:
-        """Begin somewhere at random."""
+        """Begin at random numbers."""
         self._lock = threading.Lock()
-        self._next = secrets.randbelow(_SPACE)
+        self._next = _LANES + secrets.randbelow(_SPACE)
+        self._next_lane = secrets.randbelow(_SPACE)
         self._groups: dict[str, list[TagSeries]] = {}
 
     def next(self, group: str | None = None) -> int:
@@ -29,6 +110,12 @@ class TagNumbers:
         if group is not None:
             return self._series(group).next()
         return self.take(1)
+
+    def next_lane(self) -> int:
+        """Return the number of a new lane, less than that of every command."""
+        with self._lock:
+            self._next_lane += 1
+            return self._next_lane - 1
 
     def take(self, count: int) -> int:
         """Return the first of so many numbers in a row."""

@@ -15,6 +15,7 @@ from hyperruntime.runas import RunAs
 
 _GIVE_UP_S = 10.0
 _DYING_S = 0.3  # what was killed takes a moment to be gone
+_MAX_WORDS = 64  # marks in one request, for a line's length
 
 
 class _Clearing(Lane):
@@ -40,8 +41,9 @@ class UserEnder:
     def end(self, user: RunAs, *, switches: bool) -> bool:
         """Kill every process of a uid and forget its lanes; return whether none is left.
 
-        It is told to kill itself, which takes all of it at one stroke. What prevents that is looked for while
-        everything in the container is stopped.
+        The user kills itself, which takes all its processes at one stroke. Where that fails, everything in the
+        container is stopped and searched. The same is done where a lane was given up before it ran as the user: root's
+        processes of it may still become the user's, and the kernel's count does not include them.
 
         Args:
             user: whose.
@@ -51,10 +53,21 @@ class UserEnder:
         self._lanes.forget(user.uid)
         gone = False
         while not gone and not self._is_lost() and time.monotonic() < deadline:
-            gone = switches and self._is_cleared(user)
-            gone = gone or self._ask("reap", str(user.uid), _GIVE_UP_S) == 0
+            gone = switches and not self._lanes.unseen(user.uid) and self._is_cleared(user)
+            gone = gone or self._reap(user.uid)
         self._lanes.forget(user.uid)
         return gone
+
+    def _reap(self, uid: int) -> bool:
+        """Stop everything, and kill what is the user's or was to be; return whether none is left."""
+        marks = self._lanes.unseen(uid)
+        for first in range(0, max(1, len(marks)), _MAX_WORDS):
+            part = marks[first : first + _MAX_WORDS]
+            words = " ".join(str(mark.span[0]) for mark in part)
+            if self._ask("reap", f"{uid} {words}", _GIVE_UP_S) != 0:
+                return False
+            self._lanes.forget_unseen(uid, part)
+        return True
 
     def _is_cleared(self, user: RunAs) -> bool:
         """Tell whether a uid has no process once it was told to kill itself."""
@@ -67,8 +80,10 @@ class UserEnder:
         return True
 
     def _clear(self, user: RunAs) -> str | None:
-        lane = self._lanes.begin(_Clearing(self._exchange, user))
+        lane = self._lanes.begin(_Clearing(self._exchange, self._lanes.next_mark(), user))
         try:
-            return lane.wait_for("left", _DYING_S)
+            said = lane.wait_for("left", _DYING_S)
+            lane.is_up = said is not None  # it says that last
+            return said
         finally:
             self._lanes.retire(lane)

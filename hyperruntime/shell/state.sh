@@ -4,15 +4,15 @@
 builtin declare +x _hr_lane
 _hr_open= _hr_trace= _hr_code=0
 
-# Wait for the next text: its number, the mark of what it starts, the exit code that it sees in $?, and its input.
+# Wait for the next text: its number, the limit and value that mark what it starts, the exit code that it sees in $?, and its input.
 _hr_next() {
     [[ $_hr_open ]] && _hr_end 0 "$@" # it said `continue`
     while :; do
-        IFS=' ' builtin read -r _hr_number _hr_tag _hr_code _hr_source <"$_hr_lane/go" && builtin break
+        IFS=' ' builtin read -r _hr_number _hr_limit _hr_mark _hr_code _hr_source <"$_hr_lane/go" && builtin break
         [[ $? -gt 128 ]] || builtin exit 0 # a trap or $TMOUT is no end
     done
     IFS= builtin read -r -d '' _hr_text <"$_hr_lane/c" || builtin :
-    builtin ulimit -m "$_hr_tag" || builtin :
+    builtin ulimit "$_hr_limit" "$_hr_mark" || builtin :
     [[ $_hr_trace ]] && _hr_text="set -x; $_hr_text"
     [[ $_hr_source == /dev/null ]] || _hr_source=$_hr_lane/i
     _hr_open=1

@@ -44,14 +44,19 @@ _hr_is_alone() { ( { ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c : 
     _hr_is_alone || { $_hr_as /bin/sh -c "kill -KILL -1"; _hr_is_alone; }
     echo "0 left $?" >&4
 } | kill -KILL $$'
-# Start $1, a program by the name of its file or `clear`, in the lane $2, as uid $3 and gid $4 where they are given.
+# Start $1, a program by the name of its file or `clear`, in the lane $2, marked with $3, as uid $4 and gid $5 where they are
+# given. The mark is there before anything else: what is about to become another user's can be ended by it.
 _hr_start_lane() {
-    _hr_set_switch "$3" "$4"
-    _hr_new=$2 _hr_text=$_hr_begin
+    _hr_set_switch "$4" "$5"
+    _hr_new=$2 _hr_mark=$3 _hr_text=$_hr_begin
     [ "$_hr_as" ] && _hr_text=$_hr_enter
     [ "$1" = clear ] && _hr_text=$_hr_clear
-    set -- -c "$_hr_text" hyperruntime "$_hr_dir" "$1" "$_hr_as" "$5"
-    command eval '_hr_name=$_hr_new $_hr_setsid /bin/sh "$@" </dev/null >/dev/null'
+    set -- -c "$_hr_text" hyperruntime "$_hr_dir" "$1" "$_hr_as" "$6"
+    command eval '(
+        ulimit "-$_hr_option" "$_hr_mark"
+        export _hr_name="$_hr_new"
+        exec $_hr_setsid /bin/sh "$@" </dev/null >/dev/null
+    )'
     [ $? -gt 128 ] || echo "0 fork" >"$_hr_dir/$_hr_new/s"
 }
 
@@ -72,24 +77,40 @@ _hr_find_switch() {
     $_hr_as /bin/sh -c : || _hr_switch=1
 } </dev/null >/dev/null
 
-# Set $_hr_hard to the hard RSS limit of process $1 (a directory of /proc), in bytes. The kernel's table is itself a
-# list of shell commands: `Max resident set 1 2 bytes`. Sourcing it costs one read; `read` costs a system call a byte.
+# Set $_hr_hard to the hard limit called $_hr_title of process $1 (a directory of /proc). The kernel's table is itself a
+# list of shell commands: `Max file locks 1 2 locks`. Sourcing it costs one read; `read` costs a system call a byte.
 Limit() { :; }
-Max() { case "$1 $2" in "resident set") _hr_hard=$4 ;; esac; }
-_hr_hard=
+Max() { case "$1 $2" in "$_hr_title") _hr_hard=$4 ;; esac; }
+_hr_hard= _hr_title='file locks'
 command . /proc/self/limits
 if [ "$_hr_hard" ]; then
     _hr_read_hard() { _hr_hard= && command . "$1/limits"; }
 else
     _hr_read_hard() {
-        while read -r _hr_max _hr_what _hr_set _hr_soft _hr_hard _hr_rest; do
-            case "$_hr_max $_hr_what" in "Max resident") return ;; esac
+        while read -r _hr_max _hr_a _hr_b _hr_soft _hr_hard _hr_rest; do
+            case "$_hr_a $_hr_b" in "$_hr_title") return ;; esac
         done <"$1/limits"
         _hr_hard=
     }
 fi
-_hr_read_hard /proc/self
-_hr_own_hard=$_hr_hard
+
+# Choose the limit that marks processes: one that Linux ignores, that this shell can set by the letter $1, and with room for
+# numbers below its hard value, which has then at least $3 digits. Leaves the letter in $_hr_option.
+_hr_choose_limit() {
+    _hr_option=$1 _hr_title=$2
+    _hr_read_hard /proc/self
+    _hr_own_hard=$_hr_hard
+    case $_hr_hard in
+    unlimited) ;;
+    '' | *[!0-9]*) return 1 ;;
+    *) [ ${#_hr_hard} -ge "$3" ] || return ;;
+    esac
+    (ulimit "-$1" 1000000000000 && _hr_read_hard /proc/self && [ "$_hr_hard" != "$_hr_own_hard" ])
+}
+if ! { _hr_choose_limit x "file locks" 16 || _hr_choose_limit w "file locks" 16 ||
+    { _hr_locks=$_hr_own_hard && _hr_choose_limit m "resident set" 19; }; }; then
+    echo "unmarked $_hr_locks $_hr_own_hard"
+fi
 
 # Set $_hr_newest to the pid that was given out last in this container: unchanged means that nothing was born.
 _hr_read_newest() { read -r _hr_a _hr_b _hr_c _hr_d _hr_newest </proc/loadavg; }
@@ -104,8 +125,7 @@ _hr_is_tagged() {
     return 1
 }
 
-# Set $_hr_doomed to the living processes among $@ that are tagged (by bytes of their hard RSS limit, which Linux does
-# not act on and nothing can raise again), and $_hr_found to their number.
+# Set $_hr_doomed to the living processes among $@ that are marked, and $_hr_found to their number.
 _hr_find_tagged() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
@@ -119,7 +139,7 @@ _hr_find_tagged() {
     done
 }
 
-# The same for those that have $_hr_user among their four uids.
+# The same for those that have $_hr_user among their four uids, or are marked.
 _hr_find_owned() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
@@ -130,7 +150,10 @@ _hr_find_owned() {
             Uid:) _hr_uids=" $_hr_a $_hr_b $_hr_c $_hr_d " && break ;;
             esac
         done <"$_hr_process/status"
-        case $_hr_uids in *" $_hr_user "*) _hr_doom ;; esac
+        case $_hr_uids in
+        *" $_hr_user "*) _hr_doom ;;
+        *) [ "$_hr_tags" = ' ' ] || { _hr_read_hard "$_hr_process" && _hr_is_tagged && _hr_doom; } ;;
+        esac
     done
 }
 
@@ -182,7 +205,7 @@ _hr_end_trees() {
 }
 
 # bash goes on after a fork that failed, as if the command had ended; the host must know whom it talks to.
-echo "ready ${_hr_setsid:-shared} $_hr_own_hard ${BASH_VERSION:+bash}"
+echo "ready ${_hr_setsid:-shared} $_hr_option $_hr_own_hard ${BASH_VERSION:+bash}"
 while :; do
     if ! read -r _hr_verb _hr_one _hr_trees; then
         [ "$_hr_signalled" ] || break
@@ -200,7 +223,8 @@ while :; do
         echo "done $_hr_one $_hr_left"
         ;;
     reap)
-        _hr_user=${_hr_trees%% *} _hr_find=_hr_find_owned
+        _hr_user=${_hr_trees%% *} _hr_find=_hr_find_owned _hr_spans=
+        _hr_tags="${_hr_trees#"$_hr_user"} "
         _hr_sweep_frozen
         echo "done $_hr_one $_hr_left"
         ;;

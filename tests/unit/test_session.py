@@ -26,7 +26,7 @@ class SilentShell:
         self._requests, self.input = os.pipe()
         self.output, self._said = os.pipe()
         self.errors, self._engine = os.pipe()
-        os.write(self._said, b"ready none 1000000000 dash\n")
+        os.write(self._said, b"ready shared w unlimited dash\n")
 
     def end(self) -> None:
         """End as a container does."""

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.shelllane import ShellLane
+from hyperruntime.tags import MarkLimit
+
+LIMIT = MarkLimit("w", "x", "file locks", 1, 2**62)
 
 
 @pytest.fixture
 def lane(tmp_path: Path) -> Iterator[ShellLane]:
     """The host's end of a lane; the test speaks for bash."""
-    made = ShellLane(str(tmp_path), None, "/run/inside", b"", 1)
+    made = ShellLane(str(tmp_path), None, "/run/inside", b"", (LIMIT.mark(1), LIMIT.mark(2)))
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""Marks: no two alike, and a group's in ranges that hold no other."""
+"""Marks: no two alike, a group's in ranges that hold no other, and all within the limit that carries them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from hyperruntime import tags
-from hyperruntime.tags import TagNumbers
+from hyperruntime.tags import MarkLimit, TagNumbers
 
 
 @given(st.lists(st.sampled_from([None, "a", "b"]), max_size=200))
@@ -41,3 +41,35 @@ def test_a_closed_series_leaves_its_group() -> None:
     assert numbers.leave_group("a") == [second]
     numbers.rejoin_group("a", [second])
     assert numbers.leave_group("a") == [second]
+
+
+@given(st.sampled_from("xwm"), st.one_of(st.just("unlimited"), st.integers(10**18, 2**64 - 2).map(str)), st.data())
+def test_marks_fit_below_the_limit_that_carries_them(option: str, hard: str, data: st.DataObject) -> None:
+    limit = MarkLimit.parse(option, hard)
+    assert limit is not None
+    numbers = TagNumbers()
+    count = data.draw(st.integers(1, 20))
+    given_out = [numbers.next(data.draw(st.sampled_from([None, "a"]))) for _ in range(count)]
+    marks = [limit.mark(number) for number in (*given_out, numbers.next_lane())]
+    ceiling = 2**64 - 1 if hard == "unlimited" else int(hard)
+    for mark in marks:
+        least, most = mark.span
+        assert 10**12 < least == most <= ceiling
+        assert mark.options == b"-%s %d" % (option.encode(), least // limit.unit)
+    assert limit.span((given_out[0], given_out[0])) == marks[0].span
+
+
+def test_the_mark_of_a_lane_is_above_those_of_all_commands_that_it_may_run() -> None:
+    """A hard limit can only be lowered: else a command of a group, whose range is older than the lane, had no mark."""
+    limit = MarkLimit.parse("x", "unlimited")
+    assert limit is not None
+    for _ in range(50):
+        numbers = TagNumbers()
+        group = limit.mark(numbers.next("a"))
+        lane = limit.mark(numbers.next_lane())
+        assert lane.span > group.span
+
+
+@pytest.mark.parametrize("option", ["", "v", "-x", "xx"])
+def test_a_letter_that_no_supervisor_says_is_no_limit(option: str) -> None:
+    assert MarkLimit.parse(option, "unlimited") is None

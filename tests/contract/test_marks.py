@@ -1,0 +1,117 @@
+"""What a command starts is found and ended under any limits that a job, a site or a login shell has set."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.process import ProcessResult, run_process
+from tests.contract.waits import begun_in_time
+
+pytestmark = pytest.mark.engine
+MIB, TIB = 2**20, 2**40
+# One command, its deadline, a group, and a shell that lasts, in a process with the limits under test.
+LOOK = textwrap.dedent(
+    """
+    import json, sys
+    import hyperruntime as hr
+
+    LIST = "for p in /proc/[0-9]*; do tr '\\\\0' ' ' <$p/cmdline 2>/dev/null; echo; done"
+
+    def left(container):
+        lines = container.exec(["sh", "-c", LIST]).stdout.decode().splitlines()
+        return sorted(line.strip() for line in lines if line.startswith("sleep 9"))
+
+    with hr.open_runtime(sys.argv[1]) as runtime, runtime.container(hr.ContainerSpec(image=sys.argv[2])) as container:
+        said = container.exec(["sh", "-c", "echo out; echo err >&2"])
+        container.exec(["sh", "-c", "sleep 955 >/dev/null 2>&1 &"])
+        late = container.exec(["sh", "-c", "echo begun; sleep 911 & env -i sleep 912 & sleep 913"], timeout_s=2)
+        after_deadline = left(container)
+        container.exec(["sh", "-c", "sleep 921 >/dev/null 2>&1 & sleep 922 >/dev/null 2>&1 &"], group="one")
+        ended, after_group = container.end_group("one"), left(container)
+        with container.shell() as shell:
+            text = shell.run("sleep 931 & echo on; echo off >&2")
+        print(json.dumps({
+            "said": [said.stdout.decode(), said.stderr.decode(), said.exit_code],
+            "late": [late.timed_out, late.stdout.decode(), late.stderr.decode()],
+            "after_deadline": after_deadline,
+            "after_group": [ended, after_group],
+            "text": [text.stdout.decode(), text.stderr.decode()],
+            "after_shell": left(container),
+        }))
+    """
+)
+
+
+def under(limits: list[str], runtime_name: str, image: str) -> ProcessResult:
+    return run_process(["prlimit", *limits, sys.executable, "-c", LOOK, runtime_name, image], timeout_s=200)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [],
+        [f"--rss={100 * MIB}"],
+        [f"--rss={2048 * MIB}"],
+        [f"--rss={100 * TIB}"],
+        ["--locks=1000"],
+        [f"--locks={2**60}", f"--rss={100 * MIB}"],
+    ],
+    ids=["none", "100 MiB", "2 GiB", "100 TiB", "few file locks", "many file locks"],
+)
+def test_a_finite_limit_that_linux_ignores_changes_nothing(
+    runtime_name: str, base_image: str, limits: list[str]
+) -> None:
+    """Slurm gives each job that asks for memory a hard RSS limit of that memory."""
+    done = under(limits, runtime_name, base_image)
+    assert done.exit_code == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == {
+        "said": ["out\n", "err\n", 0],
+        "late": [True, "begun\n", ""],
+        "after_deadline": ["sleep 955"],
+        "after_group": [True, ["sleep 955"]],
+        "text": ["on\n", "off\n"],
+        "after_shell": ["sleep 955"],
+    }
+
+
+def test_without_any_limit_to_mark_with_a_container_is_refused_by_name(runtime_name: str, base_image: str) -> None:
+    done = under([f"--rss={100 * MIB}", "--locks=1000"], runtime_name, base_image)
+    if runtime_name == "docker":  # its containers have the limits of the daemon, not of who asks for them
+        assert done.exit_code == 0, done.stderr.decode()
+        return
+    last = done.stderr.decode().strip().splitlines()[-1]
+    assert "EngineUnavailableError" in last
+    assert f"file locks (1000) and of resident memory ({100 * MIB} bytes) are both too low" in last
+    assert "--locks=unlimited" in last
+
+
+@pytest.mark.parametrize("shell_container", ["dash", "bash", "busybox"], indirect=True)
+def test_each_shell_marks_with_the_limit_that_it_can_set(shell_container: hr.Container) -> None:
+    script = "while read -r a b c d e f; do case $b.$c in file.locks) echo $e;; resident.set) echo $e;; esac; done"
+    first, second = (shell_container.exec(["sh", "-c", f"{script} </proc/self/limits"]).stdout for _ in range(2))
+    assert first != second
+    assert first.split()[0] == second.split()[0], "the limit of resident memory is left alone"
+
+
+def test_a_command_that_ran_out_of_time_before_it_began_never_begins(runtime: hr.Runtime, base_image: str) -> None:
+    """Its user has no process yet when the user is ended, but root has one that is about to become the user's."""
+    if not runtime.info.users:
+        pytest.skip("the engine has no other users, and says so")
+    slow = (
+        '#!/bin/sh\nsleep 1\ncase "$*" in *22001*) echo "$*" >>/tmp/arrived;; esac\nexec /usr/bin/setpriv.real "$@"\n'
+    )
+    user = hr.RunAs(uid=22_001)
+    with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+        assert container.exec(["true"], user=hr.RunAs(uid=22_002)).exit_code == 0
+        replace = "mv /usr/bin/setpriv /usr/bin/setpriv.real; cat >/usr/bin/setpriv; chmod 755 /usr/bin/setpriv"
+        container.exec(["sh", "-c", replace], input=slow.encode()).check()
+        assert container.exec(["true"], user=user, timeout_s=0.3).timed_out
+        assert container.end_user(user)
+        container.exec(["sleep", "2.5"])  # what still lived would have arrived by now
+        assert container.exec(["cat", "/tmp/arrived"]).exit_code == 1
+        assert begun_in_time(lambda: container.exec(["id", "-u"], user=user)).stdout == b"22001\n"
