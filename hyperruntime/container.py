@@ -233,16 +233,48 @@ class Container:
         """
         return self._sessions.end_group(group)
 
-    def put(self, source: str | os.PathLike[str], target: str) -> None:
+    def put(
+        self,
+        source: str | os.PathLike[str],
+        target: str,
+        *,
+        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
+        user: str | RunAs | None = None,
+        group: str | None = None,
+    ) -> None:
         """Copy a file, link or directory of the host to exactly the path ``target`` inside.
 
-        Missing parents are made; an existing directory is merged into. Links stay links; modes and times are kept,
-        owners are not. Needs ``tar`` in the image.
+        Missing parents are made. Links stay links; modes and times are kept, owners are not. Needs ``tar`` and
+        ``mkdir`` in the image. Where it has ``mv`` and ``rm`` too, nothing appears at ``target`` before all of it has
+        arrived; an existing directory is merged into while it arrives.
+
+        Args:
+            source: on the host.
+            target: absolute.
+            timeout_s: seconds after which the copy is given up and its ``tar`` ended; None is never.
+            user: as of :meth:`exec`; what is made is this user's.
+            group: as of :meth:`exec`.
 
         Raises:
             TransferError: the source does not exist, or the container refused it (read-only, no space).
+            TransferTimeoutError: it took too long.
         """
-        transfer.put(self.exec, source, target)
+        transfer.put(self._copy, source, target, transfer.copy_options(timeout_s, user, group))
+
+    async def aput(
+        self,
+        source: str | os.PathLike[str],
+        target: str,
+        *,
+        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
+        user: str | RunAs | None = None,
+        group: str | None = None,
+    ) -> None:
+        """Do what :meth:`put` does without blocking the event loop; cancelling ends it as its deadline does."""
+        options = transfer.copy_options(timeout_s, user, group)
+        await run_cancellable(
+            lambda cancel_fd: transfer.put(self._copy, source, target, attrs.evolve(options, cancel_fd=cancel_fd))
+        )
 
     def get(
         self,
@@ -250,18 +282,49 @@ class Container:
         target: str | os.PathLike[str],
         *,
         limits: ExtractLimits | None = None,
+        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
+        user: str | RunAs | None = None,
+        group: str | None = None,
     ) -> ExtractReport:
         """Copy a path inside to exactly the path ``target`` of the host; the container is not trusted.
 
         What could write or point outside ``target`` (absolute names, ``..``, links that leave the tree,
         devices, FIFOs) is not written, and named in the report. Nothing appears at ``target`` before all of
-        it has arrived.
+        it has arrived and the container's ``tar`` has ended; an existing directory is merged into.
+
+        Args:
+            source: absolute.
+            target: on the host; its parent directory must exist.
+            limits: what may come at most; None is 8 GiB and 200,000 files, directories and links.
+            timeout_s: seconds after which the copy is given up and its ``tar`` ended; None is never. What has arrived
+                by then is removed, and what has arrived whole is put in place, before this returns.
+            user: as of :meth:`exec`.
+            group: as of :meth:`exec`.
 
         Raises:
-            TransferError: the source does not exist, or the archive is torn.
+            TransferError: the source does not exist, the archive is torn, or the host cannot write it.
+            TransferTimeoutError: it took too long.
             UnsafeArchiveError: it is larger than the limits.
         """
-        return transfer.get(self.exec, source, target, limits)
+        return transfer.get(self._copy, source, target, transfer.copy_options(timeout_s, user, group), limits)
+
+    async def aget(
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
+        user: str | RunAs | None = None,
+        group: str | None = None,
+    ) -> ExtractReport:
+        """Do what :meth:`get` does without blocking the event loop; cancelling ends it as its deadline does."""
+        options = transfer.copy_options(timeout_s, user, group)
+        return await run_cancellable(
+            lambda cancel_fd: transfer.get(
+                self._copy, source, target, attrs.evolve(options, cancel_fd=cancel_fd), limits
+            )
+        )
 
     def close(self) -> None:
         """End everything in it and remove it; may be called again. A forked child, whose it is not, ends nothing."""
@@ -315,3 +378,6 @@ class Container:
         extra = {**self._late_env, **self._live.exec_env, **(env or {})}
         request = make_request(args, env=extra, workdir=workdir, has_input=options.source is not None)
         return self._sessions.run(Execution(self._sessions.find(options.user), request, options))
+
+    def _copy(self, args: Sequence[str], options: ExecOptions) -> ExecResult:
+        return self._run(args, None, "/", options)

@@ -257,6 +257,14 @@ class UnsafeArchiveError(TransferError):
         super().__init__(message)
 
 
+class TransferTimeoutError(TransferError, TimeoutError):
+    """A copy into or out of a container did not end before its deadline, so it was given up and ended."""
+
+    def __str__(self) -> str:
+        """Return the sentence (OSError would print its tuple)."""
+        return str(self.args[0])
+
+
 class StorageError(HyperRuntimeError, OSError):
     """A file or directory of ours could not be written: no space, no permission, not a directory."""
 

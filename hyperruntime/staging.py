@@ -34,19 +34,19 @@ class RefusedError(Exception):
 
 
 class StagedTree:
-    """A tree that appears at its target all at once; names are tuples of components that begin with ``ROOT``.
+    """A tree that appears at its target all at once; names are tuples of components that begin with ``ROOT``."""
 
-    Attributes:
-        directories_made: how many directories were made, those that a name merely implied among them.
-    """
-
-    def __init__(self, target: bytes) -> None:
+    def __init__(self, target: bytes, before_implied: Callable[[], None] = lambda: None) -> None:
         """Make the staging directory: in the target if that is a directory (maybe a mount), else beside it.
+
+        Args:
+            target: the path to make.
+            before_implied: called before each directory is made that a name merely implies; it may raise.
 
         Raises:
             OSError: the directory that is to hold it is missing or cannot be written.
         """
-        self.directories_made = 0
+        self._before_implied = before_implied
         self._target = os.path.abspath(target)
         parent, self._name = os.path.split(self._target)
         self._merging = os.path.isdir(target) and not os.path.islink(target)
@@ -228,12 +228,12 @@ class StagedTree:
             if error.errno in _NO_DIRECTORY:
                 raise RefusedError("its path goes through a link or a file") from None
             raise
+        self._before_implied()
         self._mkdir(parent, parts)
         return os.open(parts[-1], _OPEN_DIRECTORY, dir_fd=parent)
 
     def _mkdir(self, parent: int, parts: Parts) -> None:
         os.mkdir(parts[-1], 0o700, dir_fd=parent)
-        self.directories_made += 1
         self._stamps[parts] = (_DEFAULT_MODE, None)
 
     def _forget(self) -> None:

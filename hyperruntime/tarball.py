@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from typing import BinaryIO
 
 import attrs
@@ -21,10 +22,11 @@ from hyperruntime.units import GIB
 
 __all__ = ["ExtractLimits", "ExtractReport", "Path", "Refusals", "extract_tree", "write_tree"]
 
+DEFAULT_MAX_MEMBERS = 200_000
 _MAX_NAME_BYTES = 4096
 _REPORTED_NAME = 300
 _REPORTED_REFUSALS = 1000
-_DRAIN_BYTES = CHUNK
+PADDING_BYTES = CHUNK  # what may follow an archive's end; tars fill up their last record, of 512 KiB as we call them
 _BAD_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 
@@ -35,17 +37,19 @@ def _positive(_: object, attribute: attrs.Attribute[int], value: object) -> None
 
 @attrs.frozen(kw_only=True)
 class ExtractLimits:
-    """How much an archive may bring.
+    """How much an archive may bring; checked before each member is written.
 
     Attributes:
         max_bytes: bytes of all files with their holes filled, those that are refused included.
-        max_members: members of the archive, and directories that their names imply.
+        max_members: files, directories and links: members of the archive, and directories that their names imply.
+            Each may take an inode of the host, and quotas of inodes are far below those of bytes: the default is
+            twice the files of a large repository.
         max_member_bytes: a larger file is refused and the rest goes on; None for no cap of its own.
         max_depth: components of a name below the target.
     """
 
     max_bytes: int = attrs.field(default=16 * GIB, validator=_positive)
-    max_members: int = attrs.field(default=1_000_000, validator=_positive)
+    max_members: int = attrs.field(default=DEFAULT_MAX_MEMBERS, validator=_positive)
     max_member_bytes: int | None = attrs.field(default=None, validator=_positive)
     max_depth: int = attrs.field(default=128, validator=_positive)
 
@@ -65,7 +69,14 @@ class ExtractReport:
     refused: Refusals
 
 
-def extract_tree(fileobj: BinaryIO, target: Path, *, limits: ExtractLimits, rename_root: bool = True) -> ExtractReport:
+def extract_tree(
+    fileobj: BinaryIO,
+    target: Path,
+    *,
+    limits: ExtractLimits,
+    rename_root: bool = True,
+    before_install: Callable[[], None] = lambda: None,
+) -> ExtractReport:
     """Write the tree that a tar stream brings to ``target``, and nothing anywhere else; return what came.
 
     The stream may be hostile. Absolute names, ``..``, devices, FIFOs, links that leave the target and names
@@ -79,6 +90,7 @@ def extract_tree(fileobj: BinaryIO, target: Path, *, limits: ExtractLimits, rena
         limits: what the archive may bring at most.
         rename_root: whether the archive's one top-level name stands for the target; otherwise the target is a
             directory that gets the top-level names.
+        before_install: called when all has arrived and nothing is at the target yet; when it raises, nothing will be.
 
     Raises:
         TransferError: the archive is corrupt or ends early, or the target cannot be written.
@@ -90,15 +102,16 @@ def extract_tree(fileobj: BinaryIO, target: Path, *, limits: ExtractLimits, rena
     extraction = _Extraction(reader, limits, rename_root=rename_root)
     path = os.fsencode(target)
     try:
-        with StagedTree(path) as tree:
+        with StagedTree(path, extraction.count_member) as tree:
             extraction.run(tree)
+            before_install()
             for name, reason in tree.install():
                 extraction.refuse(name, reason)
     except RefusedError as refusal:
         message = f"nothing was written to {os.fsdecode(path)!r}: {refusal}"
         raise UnsafeArchiveError(message, extraction.refusals()) from None
     except OSError as error:
-        message = f"cannot write what came to {os.fsdecode(path)!r}: {error.strerror or error}"
+        message = f"cannot write what came to {os.fsdecode(path)!r}: {error.strerror or error}{_next_step(error)}"
         raise TransferError(message) from error
     finally:
         reader.close()
@@ -120,7 +133,7 @@ class _Extraction:
         if self._top == ():
             tree.make_directory((ROOT,))
         for member in self._reader:
-            self._charge(member, tree)
+            self._charge(member)
             try:
                 self._add(member, tree)
                 self.written += 1
@@ -130,7 +143,7 @@ class _Extraction:
                 if error.errno not in _BAD_NAME:
                     raise
                 self.refuse(member.name, f"no file can have this name: {error.strerror}")
-        self._reader.drain(_DRAIN_BYTES)
+        self._reader.drain(PADDING_BYTES)
 
     def refuse(self, name: bytes, reason: str) -> None:
         """Note one refused entry, within bounds."""
@@ -144,11 +157,19 @@ class _Extraction:
         more = ((("", f"and {self._unreported} more"),)) if self._unreported else ()
         return (*self._refused, *more)
 
-    def _charge(self, member: Member, tree: StagedTree) -> None:
+    def count_member(self) -> None:
+        """Count what is about to be made.
+
+        Raises:
+            UnsafeArchiveError: it would be one too many.
+        """
         self._members += 1
+        if self._members > self._limits.max_members:
+            self._stop("max_members", self._limits.max_members, "files, directories and links")
+
+    def _charge(self, member: Member) -> None:
+        self.count_member()
         self._declared += max(member.size, member.full_size)
-        if self._members + tree.directories_made > self._limits.max_members:
-            self._stop("max_members", self._limits.max_members, "members")
         if self._declared + self._reader.record_bytes > self._limits.max_bytes:
             self._stop("max_bytes", self._limits.max_bytes, "bytes")
 
@@ -205,6 +226,11 @@ class _Extraction:
         if len(parts) > self._limits.max_depth + 1:
             self._stop("max_depth", self._limits.max_depth, "levels of directories")
         return parts
+
+
+def _next_step(error: OSError) -> str:
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return "; nothing of it is kept: free space there or take another target" if error.errno in full else ""
 
 
 def _write_all(descriptor: int, view: memoryview) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin"
 WHEELHOUSE = "/opt/hyperruntime/wheelhouse"
+_READ_OUT_TIMEOUT_S = 300.0
 _TREE_LIMITS = ExtractLimits(max_bytes=4 * GIB, max_members=400_000, max_member_bytes=256 * MIB)
 _LISTED, _TAIL = 20, 4000
 # Virtual environments do not count and may be large: they need not be copied.
@@ -279,10 +280,10 @@ class Swe:
 
 async def _read_out(lease: Lease, repo_dir: str, target: str) -> str:
     """Copy the agent's directory to the host; return why that is impossible, where that is the agent's doing."""
-    if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=300.0)).exit_code != 0:
+    if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=_READ_OUT_TIMEOUT_S)).exit_code != 0:
         return "the repository's directory is gone"
     try:
-        await lease.get(repo_dir, target, limits=_TREE_LIMITS)
+        await lease.get(repo_dir, target, limits=_TREE_LIMITS, timeout_s=_READ_OUT_TIMEOUT_S)
     except UnsafeArchiveError as error:
         return f"the repository's directory is too large: {error}"
     except TransferError as error:

@@ -28,6 +28,7 @@ from hyperruntime.tarstream import TarReader
 
 _BATCH_BYTES = 16 * 1024**2
 _BATCH_FILES = 2000
+_COPY_TIMEOUT_S = 300.0
 _READ = ["tar", "--create", "--file=-", "--directory=/", "--hard-dereference", "--no-recursion", "--null",
          "--verbatim-files-from", "--files-from=-"]  # fmt: skip
 _WRITE = ["tar", "--extract", "--file=-", "--directory=/", "--preserve-permissions", "--numeric-owner"]
@@ -125,12 +126,12 @@ async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) ->
         copy = os.path.join(directory, "file")
         try:
             limits = ExtractLimits(max_bytes=entry.size + 1, max_members=2)
-            await agent.get(name, copy, limits=limits)
+            await agent.get(name, copy, limits=limits, timeout_s=_COPY_TIMEOUT_S)
         except TransferError as error:
             raise StateError(str(error)) from error
         if os.path.islink(copy) or not os.path.isfile(copy):
             raise StateError(f"the agent's container gave something else than the file {name!r}")
-        await judge.put(copy, name)
+        await judge.put(copy, name, timeout_s=_COPY_TIMEOUT_S)
     owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
     for args in (["chown", owner], ["chmod", mode], ["touch", "--date", f"@{entry.mtime.decode()}"]):
         _check(await judge.exec([*args, "--", name], workdir="/"), "written")

@@ -24,6 +24,7 @@ from hyperruntime.gateway.source import load_source
 from hyperruntime.recipes import BASE, image_reference
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, ContainerSpec, ExecResult, Limits, Mount
+from hyperruntime.transfer import DEFAULT_TIMEOUT_S
 from hyperruntime.units import format_duration
 
 _KEPT_BYTES = 4096
@@ -43,6 +44,7 @@ class ExecOptions:
     Attributes:
         args: its argv.
         timeout_s: after which everything it started is ended.
+        copy_timeout_s: after which one copy in or out is given up.
         put: copied in before, host to container.
         get: copied out after, container to host.
         gateway: what gives it models, or None.
@@ -50,6 +52,7 @@ class ExecOptions:
 
     args: tuple[str, ...]
     timeout_s: float | None
+    copy_timeout_s: float
     put: Pairs
     get: Pairs
     gateway: GatewayConfig | None = None
@@ -90,6 +93,14 @@ class ExecOptions:
 @click.option("--read-only", is_flag=True, help="The image's own files cannot be changed.")
 @click.option("--put", type=COPY_PAIR, multiple=True, help="Copy in before; may be repeated.")
 @click.option("--get", type=COPY_PAIR, multiple=True, help="Copy out after, whatever the exit code; may be repeated.")
+@click.option(
+    "--copy-timeout",
+    "copy_timeout_s",
+    type=DURATION,
+    default=DEFAULT_TIMEOUT_S,
+    show_default="10m",
+    help="Gives up each --put and --get after this.",
+)
 @click.option("--gateway", "gateway_file", metavar="FILE", help="Models: TOML with [gateway], or (replay|record):FILE.")
 @click.argument("args", metavar="COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
@@ -144,7 +155,7 @@ def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
 
 def _run(container: Container, options: ExecOptions) -> int:
     for source, target in options.put:
-        container.put(source, target)
+        container.put(source, target, timeout_s=options.copy_timeout_s)
     with _models(container, options.gateway) as env:
         result = container.exec(
             options.args,
@@ -156,7 +167,7 @@ def _run(container: Container, options: ExecOptions) -> int:
         )
     if result.timed_out:
         note(f"hyperrun: the command and all it started was ended after {format_duration(options.timeout_s or 0)}")
-    _copy_out(container, options.get, result)
+    _copy_out(container, options, result)
     return result.exit_code
 
 
@@ -174,11 +185,11 @@ def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapp
             note(f"hyperrun: {error}")
 
 
-def _copy_out(container: Container, pairs: Pairs, result: ExecResult) -> None:
+def _copy_out(container: Container, options: ExecOptions, result: ExecResult) -> None:
     """Copy out what was asked for; after a command that failed, what is missing is only noted."""
-    for inside, target in pairs:
+    for inside, target in options.get:
         try:
-            report = container.get(inside, target)
+            report = container.get(inside, target, timeout_s=options.copy_timeout_s)
         except TransferError as error:
             if result.exit_code == 0:
                 raise

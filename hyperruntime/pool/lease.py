@@ -1,21 +1,19 @@
-"""A leased slot with hands: what environments and embedding programs use. Imports the values, place and transfer."""
+"""A leased slot with hands: what environments and embedding programs use. Imports the values and place."""
 
 from __future__ import annotations
 
-import functools
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from hyperruntime import transfer
 from hyperruntime.pool.place import Place
 from hyperruntime.pool.policy import ToolPolicy
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
-from hyperruntime.pool.threads import TRANSFERS, blocking
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 from hyperruntime.tarball import ExtractLimits, ExtractReport
+from hyperruntime.transfer import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from hyperruntime.pool.pool import SlotPool
@@ -75,27 +73,39 @@ class Lease:
         """
         await self.pool.end_processes(self.slot)
 
-    async def put(self, source: str | os.PathLike[str], target: str) -> None:
-        """Copy a file or directory of the host to ``target`` (absolute, or relative to the workspace)."""
+    async def put(
+        self,
+        source: str | os.PathLike[str],
+        target: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Copy a file or directory of the host to ``target`` (absolute, or relative to the workspace).
+
+        The other arguments and the errors are those of :meth:`Container.put`.
+        """
 
         async def copy(place: Place) -> None:
             path = posixpath.join(place.workspace, target)
-            await blocking(TRANSFERS, lambda: transfer.put(_runner(place), source, path))
+            await place.container.aput(source, path, timeout_s=timeout_s, **place.options)
 
         await self.pool.run(self.slot, copy)
 
     async def get(
-        self, source: str, target: str | os.PathLike[str], *, limits: ExtractLimits | None = None
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> ExtractReport:
-        """Copy a path of the slot to the host; what it holds is not trusted."""
+        """Copy a path of the slot to the host; what it holds is not trusted.
+
+        The other arguments and the errors are those of :meth:`Container.get`.
+        """
 
         async def copy(place: Place) -> ExtractReport:
             path = posixpath.join(place.workspace, source)
-            return await blocking(TRANSFERS, lambda: transfer.get(_runner(place), path, target, limits))
+            return await place.container.aget(path, target, limits=limits, timeout_s=timeout_s, **place.options)
 
         return await self.pool.run(self.slot, copy)
-
-
-def _runner(place: Place) -> transfer.Exec:
-    """Return the container's blocking exec as a slot's user."""
-    return functools.partial(place.container.exec, env=place.env, **place.options)

@@ -25,6 +25,7 @@ from hyperruntime.pool.status import PoolStatus
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult
 from hyperruntime.tarball import ExtractLimits, ExtractReport
+from hyperruntime.transfer import DEFAULT_TIMEOUT_S
 
 T = TypeVar("T")
 
@@ -127,13 +128,20 @@ class SyncLease:
         """Call a tool."""
         return self._loop.run(self._lease.tool(name, args, timeout_s=timeout_s))
 
-    def put(self, source: str | os.PathLike[str], target: str) -> None:
+    def put(self, source: str | os.PathLike[str], target: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> None:
         """Copy a file or directory of the host into the slot."""
-        self._loop.run(self._lease.put(source, target))
+        self._loop.run(self._lease.put(source, target, timeout_s=timeout_s))
 
-    def get(self, source: str, target: str | os.PathLike[str], *, limits: ExtractLimits | None = None) -> ExtractReport:
+    def get(
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> ExtractReport:
         """Copy a path of the slot to the host; what it holds is not trusted."""
-        return self._loop.run(self._lease.get(source, target, limits=limits))
+        return self._loop.run(self._lease.get(source, target, limits=limits, timeout_s=timeout_s))
 
 
 class SyncPool:

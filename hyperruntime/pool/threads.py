@@ -13,8 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-STARTS, RESETS, TRANSFERS = "start", "reset", "transfer"
-_THREADS = {STARTS: 16, RESETS: 32, TRANSFERS: 32}
+STARTS, RESETS = "start", "reset"
+_THREADS = {STARTS: 16, RESETS: 32}
 
 _executors: dict[tuple[int, str], ThreadPoolExecutor] = {}
 

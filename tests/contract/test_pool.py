@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import SandboxLostError, StaleLeaseError
+from hyperruntime.errors import SandboxLostError, StaleLeaseError, TransferTimeoutError
 from hyperruntime.process import DEVNULL, run_process, spawn, wait_until
 from tests.contract.pools import containers, make_pool, run, shell, until
 from tests.contract.test_lost import SUPERVISOR
@@ -152,6 +152,38 @@ def test_r12_r15_what_a_lease_brings_and_takes_goes_by_files_too(
                 await lease.exec(["true"])
 
     run(work)
+
+
+def test_r11_copies_of_a_lease_end_at_their_deadline_and_with_the_lease(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    tar = '#!/bin/sh\ncase "$*" in */dev/null*) exit 1; esac\n: >/tmp/evil/begun\nexec sleep 9403\n'
+    (tmp_path / "in").write_bytes(bytes(1 << 22))
+
+    async def begun(lease: hr.Lease) -> bool:
+        return (await lease.exec(["rm", "/tmp/evil/begun"])).exit_code == 0
+
+    async def work() -> None:
+        spec = hr.ContainerSpec(image=base_image, env={"PATH": "/tmp/evil:/usr/local/bin:/usr/bin:/bin"})
+        async with make_pool(runtime, base_image, spec=spec) as pool, pool.lease() as lease:
+            make = ["sh", "-c", "mkdir /tmp/evil && cat >/tmp/evil/tar && chmod 755 /tmp/evil/tar"]
+            (await lease.exec(make, input=tar.encode())).check()
+            with pytest.raises(TransferTimeoutError):
+                await lease.get("/etc", tmp_path / "out", timeout_s=0.8)
+            with pytest.raises(TransferTimeoutError):
+                await lease.put(tmp_path / "in", "tree", timeout_s=0.8)
+            left = "ls -A; grep -al '[s]leep.9403' /proc/[0-9]*/cmdline 2>/dev/null"
+            assert (await lease.exec(["sh", "-c", left])).stdout == b""
+            await begun(lease)
+            copying = asyncio.ensure_future(lease.get("/etc", tmp_path / "out", timeout_s=None))
+            while not await begun(lease):
+                assert not copying.done()
+            await pool.release(lease.slot)
+            with pytest.raises(StaleLeaseError):
+                await copying
+
+    run(work)
+    assert os.listdir(tmp_path) == ["in"]
 
 
 def test_r11_the_end_of_a_lease_ends_what_it_runs(runtime: hr.Runtime, base_image: str) -> None:

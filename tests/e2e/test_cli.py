@@ -240,6 +240,12 @@ def test_exec_copies_in_and_out(tmp_path: Path) -> None:
     assert done.returncode == 9
     assert b"no such file" in done.stderr
     assert hyperrun("exec", "--get", "/tmp/b:never", "--", "true", cwd=tmp_path).returncode == 1
+    evil = 'printf "%s\\n" "#!/bin/sh" "exec sleep 9405" >/tmp/tar && chmod 755 /tmp/tar'
+    get = ("--env", "PATH=/tmp:/usr/bin:/bin", "--get", "/etc:never", "--copy-timeout", "1s")
+    done = hyperrun("exec", *get, "--", "sh", "-c", evil, cwd=tmp_path)
+    assert done.returncode == 1
+    assert b"'/etc' was not copied out of the container to 'never' within 1.0s" in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tarfile
 import tempfile
 import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -380,6 +383,78 @@ def test_a_bomb_is_stopped_by_a_named_cap_in_little_memory_and_nothing_stays(
         tracemalloc.stop()
     assert os.listdir(tmp_path) == []
     assert not stream.closed
+
+
+class Counting(Endless):
+    """Notes how many files, directories and links there are at most while it is read."""
+
+    def __init__(self, pieces: Iterator[bytes], root: Path) -> None:
+        super().__init__(b"", b"-" * 512)
+        self.most = 0
+        self._pieces, self._root = pieces, root
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        found = [name for _, *names in os.walk(self._root) for some in names for name in some]
+        self.most = max(self.most, len(found))
+        self._pending = self._pending or next(self._pieces)
+        return super().readinto(buffer)
+
+
+INODES = {
+    "files": lambda number: member(b"top/%d" % number),
+    "directories": lambda number: member(b"top/%d" % number, b"5"),
+    "directories that names imply": lambda number: member(b"top/%d/%s" % (number, b"d/" * 9 + b"f")),
+    "links": lambda number: member(b"top/%d" % number, b"2", link=b"f"),
+}
+
+
+@pytest.mark.parametrize("make", INODES.values(), ids=INODES.keys())
+def test_the_cap_of_members_holds_before_each_is_made(make: Callable[[int], bytes], tmp_path: Path) -> None:
+    limits = ExtractLimits(max_bytes=1 << 30, max_members=50)
+    stream = Counting((make(number) for number in itertools.count()), tmp_path)
+    with pytest.raises(UnsafeArchiveError, match=r"more than 50 files, directories and links.*max_members"):
+        extract_tree(cast(BinaryIO, stream), tmp_path / "t", limits=limits)
+    assert 1 < stream.most <= 51  # and the directory where it is staged
+    assert os.listdir(tmp_path) == []
+
+
+def test_as_many_members_as_the_cap_says_arrive(tmp_path: Path) -> None:
+    members = [member(b"top", b"5"), *(member(b"top/%d" % number, b"5") for number in range(9)), END]
+    assert unpack(b"".join(members), tmp_path / "t", ExtractLimits(max_members=10)).members == 10
+    with pytest.raises(UnsafeArchiveError, match="max_members"):
+        unpack(b"".join(members), tmp_path / "u", ExtractLimits(max_members=9))
+
+
+def test_what_is_not_wanted_after_all_is_not_installed(tmp_path: Path) -> None:
+    def refuse() -> None:
+        assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == []
+        raise KeyError
+
+    archive = io.BytesIO(member(b"top", data=b"x") + END)
+    with pytest.raises(KeyError):
+        extract_tree(archive, tmp_path / "t", limits=LIMITS, before_install=refuse)
+    assert os.listdir(tmp_path) == []
+
+
+FULL_DISK = """
+import os, sys
+from hyperruntime.errors import TransferError
+from hyperruntime.tarball import ExtractLimits, extract_tree
+try:
+    extract_tree(sys.stdin.buffer, sys.argv[1] + "/t", limits=ExtractLimits())
+except TransferError as error:
+    print(error, type(error.__cause__).__name__, os.listdir(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("data", [[b"x" * (4 << 20)], [b""] * 400], ids=["of space", "of inodes"])
+def test_a_disk_that_is_full_is_a_clear_error_and_what_came_is_removed(tmp_path: Path, data: list[bytes]) -> None:
+    archive = member(b"top", b"5") + b"".join(member(b"top/%d" % at, data=one) for at, one in enumerate(data)) + END
+    mount = 'mount -t tmpfs -o size=1m,nr_inodes=100 none "$1" && exec "$2" -c "$3" "$1"'
+    args = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run([*args, FULL_DISK], input=archive, capture_output=True, check=True)
+    assert b"No space left on device" in done.stdout
+    assert done.stdout.endswith(b"nothing of it is kept: free space there or take another target OSError []\n")
 
 
 def test_holes_count_as_if_they_were_data(tmp_path: Path) -> None:

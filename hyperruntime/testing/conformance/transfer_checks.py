@@ -8,12 +8,15 @@ import stat
 import tarfile
 from pathlib import Path
 
-from hyperruntime.errors import TransferError, UnsafeArchiveError
+from hyperruntime.container import Container
+from hyperruntime.errors import TransferError, TransferTimeoutError, UnsafeArchiveError
 from hyperruntime.tarball import ExtractLimits
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
-from hyperruntime.testing.conformance.context import Context, shell
+from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
 
 INSIDE = "/tmp/conformance"  # noqa: S108 - inside a container
+TOOLS = f"{INSIDE}-tools"
+TOOLS_PATH = {"PATH": f"{TOOLS}:/usr/local/bin:/usr/bin:/bin"}
 # (member, kind, link): all that a hostile archive may try.
 HOSTILE = (
     ("tree", tarfile.DIRTYPE, ""),
@@ -101,11 +104,9 @@ def hostile_tree(context: Context) -> None:
     place = context.place()
     (place / "canary").mkdir()
     (place / "archive").write_bytes(_hostile_archive())
-    tools = f"{INSIDE}-tools"
-    with context.start(env={"PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin"}) as container:
-        container.put(place / "archive", f"{tools}/archive")
-        lying = f"printf '#!/bin/sh\\nexec cat {tools}/archive\\n' >{tools}/tar && chmod 755 {tools}/tar"
-        shell(container, lying).check()
+    with context.start(env=TOOLS_PATH) as container:
+        container.put(place / "archive", f"{TOOLS}/archive")
+        _replace_tar(container, f"exec cat {TOOLS}/archive")
         report = container.get("/usr", place / "target")
     expect_equal({path.name for path in place.iterdir()}, {"canary", "archive", "target"}, "what is beside the target")
     expect_equal(list((place / "canary").iterdir()), [], "what was written through a link")
@@ -116,6 +117,12 @@ def hostile_tree(context: Context) -> None:
     refused = " ".join(name for name, _ in report.refused)
     for name in ("absolute", "climbed", "sibling", "out", "rooted", "hard", "fifo", "device"):
         expect(name in refused, f"{name} is not named as refused: {report.refused}")
+
+
+def _replace_tar(container: Container, script: str) -> None:
+    text = f'#!/bin/sh\ncase "$*" in *"/dev/null"*) exit 1; esac\n{script}\n'
+    write = 'mkdir -p "$1" && cat >"$1/tar" && chmod 755 "$1/tar"'
+    shell(container, write, TOOLS, input=text.encode()).check()
 
 
 def _hostile_archive() -> bytes:
@@ -142,3 +149,33 @@ def bomb(context: Context) -> None:
             context.container.get(f"{INSIDE}/{name}", place / name, limits=limits)
         shell(context.container, f"rm -rf {INSIDE}/{name}")
     expect_equal(list(place.iterdir()), [], "what is left of it")
+
+
+@check("transfer.deadline")
+def deadline(context: Context) -> None:
+    """A copy ends at its deadline whatever tar does: what tar started is ended, nothing is left on either side."""
+    place = context.place()
+    (place / "file").write_bytes(bytes(1 << 22))
+    with context.start(env=TOOLS_PATH) as container:
+        shell(container, f"mkdir {INSIDE}").check()
+        _replace_tar(container, f"(setsid sleep {(mark := marker())} &) 2>/dev/null; sleep {mark} & exec sleep {mark}")
+        with expect_error(TransferTimeoutError, "getting from a tar that never ends", "/usr", "timeout_s"):
+            container.get("/usr", place / "target", timeout_s=0.5)
+        with expect_error(TransferTimeoutError, "putting to a tar that never ends", f"{INSIDE}/file", "timeout_s"):
+            container.put(place / "file", f"{INSIDE}/file", timeout_s=0.5)
+        expect_equal(left_of(container, mark), [], "what runs of a tar that was ended")
+        expect_equal(shell(container, f"ls -A {INSIDE}").stdout, b"", "what is left in the container")
+    expect_equal([path.name for path in place.iterdir()], ["file"], "what is left on the host")
+
+
+@check("transfer.endless")
+def endless(context: Context) -> None:
+    """A tar that never stops sending is ended, also behind the end of its archive, and nothing of it is kept."""
+    place = context.place()
+    (place / "archive").write_bytes(_hostile_archive())
+    with context.start(env=TOOLS_PATH) as container:
+        container.put(place / "archive", f"{TOOLS}/archive")
+        _replace_tar(container, f"cat {TOOLS}/archive; exec cat /dev/zero")
+        with expect_error(UnsafeArchiveError, "getting an archive that goes on behind its end", "after the end"):
+            container.get("/usr", place / "target", timeout_s=120)
+    expect_equal([path.name for path in place.iterdir()], ["archive"], "what is left on the host")
