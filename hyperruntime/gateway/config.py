@@ -156,17 +156,27 @@ class ClientLimits:
 
     Attributes:
         body_bytes: of a request.
+        body_values: numbers, texts, names of members, lists and objects in a request's JSON.
+        body_bytes_per_s: of all bodies on average; as many may come at once.
+        large_bodies: of more than 64 KiB, read at once; more wait.
         held_bytes: of all requests at once; more are refused for the time being (429).
         answer_bytes: of an answer that does not stream, or of one event of a stream.
         connections: open at once; more are closed at once.
+        connections_per_s: opened on average; more wait.
+        refusals_per_s: requests that the gateway itself refuses, on average; the answers to more wait.
         concurrency: requests at once; more wait.
         client_s: seconds for a client to send a request's head, and again its body.
     """
 
     body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
+    body_values: int = attrs.field(default=500_000, validator=_positive)
+    body_bytes_per_s: float = attrs.field(default=8.0 * MIB, validator=_positive)
+    large_bodies: int = attrs.field(default=2, validator=_positive)
     held_bytes: int = attrs.field(default=64 * MIB, validator=_positive)
     answer_bytes: int = attrs.field(default=32 * MIB, validator=_positive)
     connections: int = attrs.field(default=128, validator=_positive)
+    connections_per_s: float = attrs.field(default=200.0, validator=_positive)
+    refusals_per_s: float = attrs.field(default=10.0, validator=_positive)
     concurrency: int = attrs.field(default=32, validator=_positive)
     client_s: float = attrs.field(default=30.0, validator=_positive)
 

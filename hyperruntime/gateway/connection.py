@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from hyperruntime.gateway.pace import Pace
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
 _MAX_AHEAD = 8
+_AGAIN_S = 1.0
 _UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's name for it, from 3.14 on and before
 
 
@@ -34,6 +38,39 @@ class Connections:
     def refuse_all(self) -> None:
         """Take no more, also none that was accepted and has not begun yet."""
         self.limit = 0
+
+
+async def accept_connections(listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], pace: Pace) -> None:
+    """Take connections one by one, at a pace, until cancelled; asyncio's own server takes a hundred at once."""
+    loop = asyncio.get_running_loop()
+    while True:
+        client: socket.socket | None = None
+        try:
+            await _until_readable(listener)
+            client, _ = listener.accept()
+            client.setblocking(False)
+            await pace.take()
+            await loop.connect_accepted_socket(protocol, client)
+            client = None
+        except BlockingIOError:  # who connected is gone
+            continue
+        except OSError as error:
+            log.warning("gateway takes no connection for a while", error=str(error))
+            await asyncio.sleep(_AGAIN_S)
+        finally:
+            if client is not None:
+                client.close()
+
+
+async def _until_readable(listener: socket.socket) -> None:
+    """Wait for a connection, and do not take it: asyncio's ``sock_accept`` loses one when it is cancelled then."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(listener, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(listener)
 
 
 class BoundedConnection(web.RequestHandler):

@@ -84,6 +84,17 @@ class Exchange:
         return {**line, "usage": usage if self.tokens else None}
 
 
+def clean_line(text: bytes, redactor: Redactor) -> bytes:
+    """Return a line of JSON without keys; a line that says so where a key cannot be cut out of it."""
+    cleaned = redactor.clean(text)
+    if cleaned != text:
+        try:
+            json.loads(cleaned)
+        except (ValueError, RecursionError):
+            return json.dumps({"error": "this line held a key"}).encode()
+    return cleaned
+
+
 class LineFile:
     """A file to which lines of JSON are added whole, without keys; only its user may read it."""
 
@@ -106,7 +117,11 @@ class LineFile:
 
     def write(self, line: dict[str, Any]) -> None:
         """Add one line; a full disk ends no exchange, and is told once."""
-        data = self._redactor.clean(json.dumps(line, ensure_ascii=False).encode(errors="replace")) + b"\n"
+        self.add(clean_line(json.dumps(line, ensure_ascii=False).encode(errors="replace"), self._redactor))
+
+    def add(self, cleaned: bytes) -> None:
+        """Add one line that is cleaned JSON already."""
+        data = cleaned + b"\n"
         try:
             written = os.write(self._fd, data)
             if written < len(data):  # a disk that is full now: what was written must not be half a line

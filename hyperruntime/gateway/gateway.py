@@ -151,7 +151,6 @@ class Gateway:
             raise SpecError("seat", name, "1 to 200 letters, digits and . _ : / -")
         meter = budget if isinstance(budget, Meter) else Meter(name, budget or Budget())
         seat = Seat(self, name, meter, directory)
-        self._redactor.add(seat.token)
         listener = _listen(directory)
         try:
             seat._stop = self._call(self._serve(seat, listener))  # noqa: SLF001 - of this module
@@ -168,7 +167,6 @@ class Gateway:
             if seat not in self._seats:
                 return
             self._seats.remove(seat)
-        self._redactor.remove(seat.token)
         self._call(seat._stop())  # noqa: SLF001 - of this module
         with suppress(OSError):
             os.unlink(seat.socket_path)
@@ -182,6 +180,7 @@ class Gateway:
                 return
             self._closed = True
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CALL_S)
+        self._shared.pool.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -202,6 +201,7 @@ class Gateway:
     def _share(self, config: GatewayConfig) -> Shared:
         try:
             from hyperruntime.gateway.exchange import LineFile
+            from hyperruntime.gateway.parse_pool import ParsePool
             from hyperruntime.gateway.service import Shared
             from hyperruntime.gateway.upstream import Sender
         except ImportError as error:
@@ -213,6 +213,7 @@ class Gateway:
             meter=self._meter,
             redactor=self._redactor,
             slots=asyncio.Semaphore(config.concurrency),
+            pool=ParsePool(),
             log=LineFile(config.log, self._redactor) if config.log else None,
             record=LineFile(config.record, self._redactor) if config.record else None,
         )
@@ -221,7 +222,8 @@ class Gateway:
         """Listen for a seat; return what ends that and all its connections."""
         from aiohttp import web
 
-        from hyperruntime.gateway.connection import BoundedConnection, Connections
+        from hyperruntime.gateway.connection import BoundedConnection, Connections, accept_connections
+        from hyperruntime.gateway.pace import Pace
         from hyperruntime.gateway.service import Service
 
         limits = self._shared.config.limits
@@ -229,18 +231,21 @@ class Gateway:
         service = Service(seat.name, seat.token, meter, self._shared, seat.refuse, seat.sent)
         server = web.Server(service, handler_cancellation=True)
         connections = Connections(limits.connections, limits.client_s)
-        options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.5}
+        options = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
         options |= {"auto_decompress": False, "tcp_keepalive": False}
-        sockets = await asyncio.get_running_loop().create_unix_server(
-            lambda: BoundedConnection(connections, server, **options), sock=listener
+        accepting = asyncio.create_task(
+            accept_connections(
+                listener,
+                lambda: BoundedConnection(connections, server, **options),
+                Pace(limits.connections_per_s, 2 * limits.connections),
+            )
         )
 
         async def stop() -> None:
             connections.refuse_all()
-            asyncio.get_running_loop().remove_reader(listener)
-            for _ in range(2):  # asyncio forgets a connection that is accepted while its server closes
-                await asyncio.sleep(0)
-            sockets.close()
+            accepting.cancel()
+            await asyncio.wait([accepting])
+            listener.close()
             left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
             await server.shutdown(_PATIENCE_S)
             for connection in left:

@@ -1,43 +1,144 @@
-"""Take keys out of whatever is written or sent. Imports nothing of the project."""
+"""Take keys out of whatever is written or sent, however they are spelled. Imports nothing of the project.
+
+A key is looked for whole, never in part: an answer that changed with a part of the key would tell a guess about that
+part right or wrong, and so give the key away piece by piece.
+"""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterable
+import re
+from base64 import b32encode, b64encode
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 
 MARK = "[redacted]"
+_MARK = MARK.encode()
 _SHORTEST = 6  # a shorter "key" would blank ordinary words
+_SPELLED = 10  # letters and digits; a shorter key is looked for as it is, for its other spellings are ordinary words
+_TOKEN_PREFIX = b"hyperruntime-"
+_TOKEN = re.compile(rb"hyperruntime-[A-Za-z0-9_-]{32}")  # a seat's token, see Seat
+_NESTED = 4  # escapes of escapes that are undone
+_MOST_CUTS = 4
+_MOST_CUT_BYTES = 256 * 1024
+_NO_LETTER = bytes(byte for byte in range(256) if not (byte < 128 and chr(byte).isalnum()))
+_LOWER = bytes(range(256)).lower()
+_BETWEEN = (b"\\n", b"\\r", b"\\t", b"\ndata:", b"\rdata:")
+_CODE = rb"([2-7][0-9a-fA-F])"
+_ESCAPE = re.compile(  # it begins with a set of bytes, which `re` finds fast
+    rb"[\\%&](?:(?<=\\)\\*(?:u00|U000000|x|u\{0*)" + _CODE + rb"\}?"  # JSON, JavaScript, Python, C
+    rb"|(?<=%)(?:25)*(?:u00)?"
+    + _CODE  # URLs
+    + rb"|(?<=&)(?:amp;)*#[xX]0*"
+    + _CODE
+    + rb";?"  # HTML
+    rb"|(?<=&)(?:amp;)*#0*([0-9]{2,3});?"
+    rb"|(?<=\\)\\*(1[0-7]{2}|0[4-7][0-7])"  # octal
+    rb"|(?<=&)((?:amp;)*[A-Za-z]{2,8};))"  # a sign that HTML has a name for: no letter, no digit
+)
+_QUOTED = re.compile(rb"=" + _CODE)  # quoted-printable
 
 
 class Redactor:
-    """Knows the keys of a gateway; new ones may be added at any time."""
+    """Knows the keys of a gateway; add them before it is used. It can be pickled, for the parse workers.
+
+    Attributes:
+        longest: characters of the longest key.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """Start with some."""
-        self._secrets: frozenset[bytes] = frozenset()
-        self._lock = threading.Lock()
+        self._plain: tuple[bytes, ...] = ()
+        self._needles: tuple[bytes, ...] = ()
+        self.longest = 0
         for secret in secrets:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Know one more, also as JSON writes it."""
-        if len(secret) >= _SHORTEST:
-            with self._lock:
-                self._secrets |= {secret.encode(), json.dumps(secret)[1:-1].encode()}
+        """Know one more, also as JSON, URLs, HTML, base64, hexadecimal and other common encodings write it."""
+        if len(secret) < _SHORTEST:
+            return
+        plain = {secret.encode(), json.dumps(secret)[1:-1].encode()}
+        self._plain = tuple(sorted({*self._plain, *plain}, key=len, reverse=True))
+        if len(_squeeze(secret.encode())) >= _SPELLED:
+            self._needles = tuple({*self._needles, *_spellings(secret)})
+            self.longest = max(self.longest, len(secret))
 
-    def remove(self, secret: str) -> None:
-        """Forget one that is no longer valid."""
-        with self._lock:
-            self._secrets -= {secret.encode(), json.dumps(secret)[1:-1].encode()}
+    def holds(self, data: bytes) -> bool:
+        """Tell whether a key is in it, in any spelling; keys too short for a secret do not count."""
+        if not self._needles:
+            return False
+        return any(needle in view for view in _views(data) for needle in self._needles)
 
     def clean(self, data: bytes) -> bytes:
-        """Return bytes without them."""
-        for secret in self._secrets:
+        """Return bytes without keys and tokens; only ``MARK`` where a key cannot be cut out."""
+        if _TOKEN_PREFIX in data:
+            data = _TOKEN.sub(_MARK, data)
+        for secret in self._plain:
             if secret in data:
-                data = data.replace(secret, MARK.encode())
-        return data
+                data = data.replace(secret, _MARK)
+        for _ in range(_MOST_CUTS):
+            if not self.holds(data):
+                return data
+            if len(data) > _MOST_CUT_BYTES:
+                return _MARK
+            data = self._cut(data)
+        return _MARK if self.holds(data) else data
 
     def clean_text(self, text: str) -> str:
         """Return a text without them."""
         return self.clean(text.encode(errors="surrogateescape")).decode(errors="replace")
+
+    def _cut(self, data: bytes) -> bytes:
+        """Replace the first spelled key: the shortest stretch of bytes that holds it."""
+        end = bisect_left(range(len(data)), True, key=lambda end: self.holds(data[:end]))
+        begin = bisect_left(range(end), True, key=lambda begin: not self.holds(data[begin:end])) - 1
+        while begin > 0 and data[begin - 1 : begin] == b"\\":
+            begin -= 1
+        return data[: max(begin, 0)] + _MARK + data[end:]
+
+
+def _squeeze(data: bytes) -> bytes:
+    """Return letters and digits alone, in lower case."""
+    return data.translate(_LOWER, _NO_LETTER)
+
+
+def _views(data: bytes) -> Iterator[bytes]:
+    """Give the letters and digits of some bytes: as they are, and with escapes undone."""
+    for between in _BETWEEN:
+        data = data.replace(between, b" ")
+    yield _squeeze(data)
+    for _ in range(_NESTED if any(sign in data for sign in b"\\%&") else 0):
+        undone = _ESCAPE.sub(_undo, data)
+        if undone == data:
+            break
+        data = undone
+        yield _squeeze(data)
+    if (undone := _QUOTED.sub(_undo, data)) != data:
+        yield _squeeze(undone)
+
+
+def _undo(match: re.Match[bytes]) -> bytes:
+    """Return the byte that an escape stands for."""
+    text = match[match.lastindex or 0]
+    if match.re is _ESCAPE and match.lastindex == 6:
+        return b" "
+    base = {4: 10, 5: 8}.get(match.lastindex or 0, 16) if match.re is _ESCAPE else 16
+    code = int(text, base)
+    return bytes([code]) if code < 128 else b" "
+
+
+def _spellings(secret: str) -> set[bytes]:
+    """Return a key in every encoding that is looked for, squeezed."""
+    plain = secret.encode()
+    forms = {plain, plain[::-1], "".join(map(str, plain)).encode(), b"".join(b"0x%02x" % byte for byte in plain)}
+    for data in (plain, secret.encode("utf-16-le"), secret.encode("utf-16-be")):
+        forms |= {data.hex().encode(), *_parts(data, b64encode, 3, 6), *_parts(data, b32encode, 5, 5)}
+    return {_squeeze(form) for form in forms}
+
+
+def _parts(data: bytes, encode: Callable[[bytes], bytes], group: int, bits: int) -> Iterator[bytes]:
+    """Give what is always the same of an encoding's text, wherever in other bytes the data begins."""
+    for before in range(group):
+        encoded = encode(bytes(before) + data)
+        yield encoded[-(-before * 8 // bits) : (before + len(data)) * 8 // bits]

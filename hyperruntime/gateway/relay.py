@@ -6,41 +6,59 @@ import asyncio
 import time
 
 import aiohttp
+import attrs
 from aiohttp import web
 
-from hyperruntime.gateway import tape
+from hyperruntime.gateway.answer_headers import JSON_TYPE
 from hyperruntime.gateway.budget import Tokens
 from hyperruntime.gateway.exchange import Exchange, LineFile
+from hyperruntime.gateway.parse_pool import PoolShare
 from hyperruntime.gateway.redact import Redactor
 from hyperruntime.gateway.request import COUNT_PATH, Call, RefusedError, error_event
+from hyperruntime.gateway.screen import Event, screen, screen_event
 from hyperruntime.gateway.sse import EventSplitter, EventTooLongError
+from hyperruntime.gateway.stream_guard import StreamGuard
+from hyperruntime.gateway.tape import Recorded, tape_line
 from hyperruntime.gateway.tokens import TokenRecord
-from hyperruntime.gateway.upstream import Answer
-from hyperruntime.gateway.usage import StreamUsage, estimate, parse_usage
+from hyperruntime.gateway.upstream import Answer, describe, payload
+from hyperruntime.gateway.usage import StreamUsage, estimate
 
 _OK = 200
+_BYTES_PER_VALUE = 4  # of an answer, which is looked through for keys and parsed
+_TURN_S = 0.002
 _GRACE_S = 2.0  # for a client to take the event that says that its time is up
+
+
+@attrs.frozen(kw_only=True)
+class RelayTools:
+    """What relays of one seat use.
+
+    Attributes:
+        redactor: knows all keys.
+        share: where large answers are looked through.
+        limit_bytes: of one event of a stream.
+        record: of answers, or None.
+        tokens: whether generated tokens are wanted.
+    """
+
+    redactor: Redactor
+    share: PoolShare
+    limit_bytes: int
+    record: LineFile | None
+    tokens: bool
 
 
 class Relay:
     """One answer on its way."""
 
-    def __init__(
-        self,
-        call: Call,
-        exchange: Exchange,
-        *,
-        redactor: Redactor,
-        limit_bytes: int,
-        record: LineFile | None,
-        tokens: bool,
-    ) -> None:
+    def __init__(self, call: Call, exchange: Exchange, tools: RelayTools) -> None:
         """Relay the answer to a call."""
-        self._call, self._exchange, self._redactor, self._limit = call, exchange, redactor, limit_bytes
-        self._record = record
+        self._call, self._exchange, self._tools = call, exchange, tools
         self._recorded = bytearray()
+        self._came_bytes = 0  # of a stream; some may be held back yet
         self._usage = StreamUsage()
-        self._generated = TokenRecord() if tokens else None
+        self._guard = StreamGuard(tools.redactor)
+        self._generated = TokenRecord() if tools.tokens else None
         self._tokens: Tokens | None = None
         self._streaming = self._complete = False
 
@@ -50,30 +68,43 @@ class Relay:
         An answer that nobody waited for counts with what it was asked: else a client that leaves early asks for free.
         """
         exchange = self._exchange
-        if self._generated is not None:
+        if self._generated is not None and exchange.generated is None:
             exchange.generated = self._generated.to_json()
         if self._tokens is not None:
             return self._tokens
         if self._streaming:
             return self._usage.total(
-                complete=self._complete, request_bytes=exchange.request_bytes, answer_bytes=exchange.answer_bytes
+                complete=self._complete, request_bytes=exchange.request_bytes, answer_bytes=self._came_bytes
             )
         return estimate(exchange.request_bytes, 0) if exchange.pending else Tokens()
 
     async def whole(self, answer: Answer) -> web.Response:
-        """Return an answer that came in one piece; the sender has read it."""
-        exchange = self._exchange
-        data = self._redactor.clean(b"".join([piece async for piece in answer.body]))
+        """Return an answer that came in one piece; the sender has read it.
+
+        Raises:
+            RefusedError: it holds a key that cannot be cut out, or is not text.
+        """
+        exchange, tools = self._exchange, self._tools
+        data = b"".join([piece async for piece in answer.body])
+        if answer.status == _OK and self._call.path != COUNT_PATH:
+            self._tokens = estimate(exchange.request_bytes, len(data))
+        screened = await tools.share.run(
+            len(data) // _BYTES_PER_VALUE,
+            screen,
+            data,
+            tools.redactor,
+            is_json=answer.headers["Content-Type"] == JSON_TYPE,
+            tokens=tools.tokens,
+        )
+        data = data if screened.body is None else screened.body
         exchange.status, exchange.answer_bytes = answer.status, len(data)
         if answer.status == _OK:
-            asks_model = self._call.path != COUNT_PATH
-            self._tokens = parse_usage(data) or estimate(exchange.request_bytes, len(data)) if asks_model else Tokens()
-            if self._generated is not None:
-                self._generated.see_body(data)
+            self._tokens = Tokens() if self._call.path == COUNT_PATH else screened.used or self._tokens
+            exchange.generated = screened.generated
         else:
             exchange.error = f"upstream_error: {data[:300].decode(errors='replace')}"
-        self._keep(answer, data)
-        return web.Response(status=answer.status, body=data, headers=answer.headers)
+        await self._keep(answer, data)
+        return web.Response(status=answer.status, body=payload(data), headers=answer.headers)
 
     async def stream(self, request: web.BaseRequest, answer: Answer, deadline: asyncio.Timeout) -> web.StreamResponse:
         """Relay a stream, event by event, as they come; at the deadline it ends with an error event."""
@@ -88,46 +119,70 @@ class Relay:
             async with asyncio.timeout_at(end):
                 await self._events(response, answer)
             self._complete = True
-            self._keep(answer, bytes(self._recorded))
+            await self._keep(answer, bytes(self._recorded))
+        except RefusedError as error:
+            await self._broken(response, error)
         except EventTooLongError as error:
             await self._broken(response, RefusedError(502, "answer_too_large", str(error)))
         except aiohttp.ClientConnectionResetError:
             self._exchange.error = "client_gone: the client did not read its stream to the end"
             raise
         except (aiohttp.ClientError, TimeoutError) as error:
-            await self._broken(response, RefusedError(502, "upstream_lost", f"the stream broke off: {error!r}"))
+            why = f"the stream broke off: {describe(error)}"
+            await self._broken(response, RefusedError(502, "upstream_lost", why))
         return response  # its end is sent by the server, once it is counted
 
     async def _events(self, response: web.StreamResponse, answer: Answer) -> None:
-        splitter = EventSplitter(self._limit)
+        splitter = EventSplitter(self._tools.limit_bytes)
         async for piece in answer.body:
             exchange = self._exchange
             exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
             await self._send(response, splitter.feed(piece))
         if rest := splitter.rest():
             await self._send(response, [rest])
-
-    def _hides(self, event: bytes) -> bool:
-        """Take in an event's usage and tokens; tell whether the client did not ask for this event."""
-        if self._generated is not None:
-            self._generated.see_event(event)
-        return self._usage.see(event) and self._call.adds_usage
+        await self._write(response, self._guard.rest())
 
     async def _send(self, response: web.StreamResponse, events: list[bytes]) -> None:
-        if self._record is not None:
-            self._recorded += self._redactor.clean(b"".join(events))
-        data = self._redactor.clean(b"".join([event for event in events if not self._hides(event)]))
-        if not data:
-            return
-        self._exchange.answer_bytes += len(data)
-        await response.write(data)
+        """Look through events and send what may go; other seats have their turn now and then."""
+        ready: list[bytes] = []
+        turn_ends = time.monotonic() + _TURN_S
+        for event in events:
+            seen = await self._seen(event)
+            if not (seen.usage_alone and self._call.adds_usage):  # which the client did not ask for
+                ready += self._guard.feed(seen)
+            if time.monotonic() > turn_ends:
+                await self._write(response, ready)
+                ready = []
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + _TURN_S
+        await self._write(response, ready)
+
+    async def _seen(self, event: bytes) -> Event:
+        """Return an event looked through, and take in its usage and tokens."""
+        tools = self._tools
+        cost = len(event) // _BYTES_PER_VALUE
+        seen = await tools.share.run(cost, screen_event, event, tools.redactor, tokens=tools.tokens)
+        self._usage.see(seen.used)
+        self._came_bytes += len(seen.cleaned)
+        if self._generated is not None:
+            self._generated.see(seen.message)
+        if tools.record is not None:
+            self._recorded += seen.cleaned
+        return seen
+
+    async def _write(self, response: web.StreamResponse, events: list[bytes]) -> None:
+        if data := b"".join(events):
+            self._exchange.answer_bytes += len(data)
+            await response.write(data)
 
     async def _broken(self, response: web.StreamResponse, error: RefusedError) -> None:
         """Tell the client in its own format that the stream ends here; its status is sent already."""
         self._exchange.error = f"{error.kind}: {error.message}"
-        await response.write(self._redactor.clean(error_event(self._call.wire, error)))
+        await response.write(self._tools.redactor.clean(error_event(self._call.wire, error)))
 
-    def _keep(self, answer: Answer, data: bytes) -> None:
-        if self._record is not None:
-            kind = answer.headers.get("Content-Type", "application/json")
-            tape.record(self._record, self._call, tape.Recorded(status=answer.status, content_type=kind, body=data))
+    async def _keep(self, answer: Answer, data: bytes) -> None:
+        record = self._tools.record
+        if record is not None:
+            kept = Recorded(status=answer.status, content_type=answer.headers["Content-Type"], body=data)
+            cost = (len(data) + self._exchange.request_bytes) // _BYTES_PER_VALUE
+            record.add(await self._tools.share.run(cost, tape_line, self._call, kept, self._tools.redactor))

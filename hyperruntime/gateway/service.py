@@ -9,16 +9,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast
 
-import aiohttp
 import attrs
 from aiohttp import web
 
+from hyperruntime.errors import GatewayError
+from hyperruntime.gateway.body import SLOW_KIND, BodyReader
 from hyperruntime.gateway.budget import Meter
 from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream, Wire
 from hyperruntime.gateway.connection import BoundedConnection
 from hyperruntime.gateway.exchange import Exchange, LineFile
+from hyperruntime.gateway.pace import Pace
+from hyperruntime.gateway.parse_pool import ParsePool, PoolShare
 from hyperruntime.gateway.redact import Redactor
-from hyperruntime.gateway.relay import Relay
+from hyperruntime.gateway.relay import Relay, RelayTools
 from hyperruntime.gateway.request import (
     MODELS_PATH,
     PATHS,
@@ -28,10 +31,10 @@ from hyperruntime.gateway.request import (
     error_body,
     parse_call,
 )
-from hyperruntime.gateway.room import Room
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
 
 BUDGET_KIND = "budget_exceeded"
+_SERVER_FAULT = 500
 
 
 @attrs.define(kw_only=True)
@@ -44,6 +47,7 @@ class Shared:
         meter: of the whole run.
         redactor: knows all keys.
         slots: for requests at the upstreams.
+        pool: parses what is large.
         log: of exchanges, or None.
         record: of answers, or None.
     """
@@ -53,6 +57,7 @@ class Shared:
     meter: Meter
     redactor: Redactor
     slots: asyncio.Semaphore
+    pool: ParsePool
     log: LineFile | None
     record: LineFile | None
 
@@ -79,7 +84,12 @@ class Service:
         self._name, self._token, self._meter, self._shared = name, token, meter, shared
         self._on_refused, self._on_sent = on_refused, on_sent
         self._slots = asyncio.Semaphore(shared.config.limits.concurrency)
-        self._room = Room(shared.config.limits)
+        limits = shared.config.limits
+        self._bodies = BodyReader(limits)
+        self._refusals = Pace(limits.refusals_per_s, 2 * limits.refusals_per_s)
+        self._share = PoolShare(shared.pool)
+        replays = any(upstream.replay for upstream in shared.config.upstreams)
+        self._keyed = replays or shared.record is not None
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, whatever it is."""
@@ -91,9 +101,13 @@ class Service:
         except asyncio.CancelledError:
             exchange.error = exchange.error or "client_gone: the client did not wait for the end"
             raise
-        except Exception as error:
-            exchange.error = exchange.error or f"internal: {error!r}"
+        except ConnectionResetError:
+            exchange.error = exchange.error or "client_gone: the client closed its connection"
             raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, its text goes on without keys
+            why = self._shared.redactor.clean_text(repr(error))  # which may quote an answer
+            exchange.error = exchange.error or f"internal: {why}"
+            raise GatewayError(f"a request failed in the gateway: {why}") from None
         finally:
             exchange.duration_s = time.monotonic() - exchange.started
             if self._shared.log is not None:
@@ -115,10 +129,15 @@ class Service:
                 cast(BoundedConnection, request.protocol).drop()
                 raise ConnectionResetError from None
             refusal = RefusedError(504, "deadline_exceeded", "the request was not answered within its deadline")
-        exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {refusal.message}"
+        said = self._shared.redactor.clean_text(refusal.message)
+        exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {said}"
+        if refusal.status < _SERVER_FAULT:
+            await self._refusals.take()
+            if refusal.kind != SLOW_KIND:
+                await self._bodies.drain(request)
         response = web.Response(
             status=refusal.status,
-            body=self._shared.redactor.clean(error_body(wire, refusal)),
+            body=error_body(wire, RefusedError(refusal.status, refusal.kind, said)),
             content_type="application/json",
         )
         if not request.content.at_eof():
@@ -135,10 +154,11 @@ class Service:
         if request.path == MODELS_PATH:
             exchange.status = 200
             return web.json_response(self._models())
-        async with self._slots, self._room.share() as take:
-            body = await self._read_body(request, take)
-            exchange.request_bytes = len(body)
-            call = parse_call(request.path, body, _forwarded(request))
+        async with self._slots, self._bodies.read(request) as body:
+            exchange.request_bytes = len(body.data)
+            call = await self._share.run(
+                body.cost, parse_call, request.path, body.data, _forwarded(request), keyed=self._keyed
+            )
             exchange.model, exchange.stream = call.model, call.stream
             rule, upstream = self._rule(call)
             exchange.upstream, exchange.sent_as = upstream.name, rule.send_as or call.model
@@ -160,25 +180,6 @@ class Service:
             raise RefusedError(405, "wrong_method", f"use {expected} for {request.path}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise RefusedError(415, "compressed_body", "send the body without Content-Encoding")
-
-    async def _read_body(self, request: web.BaseRequest, take: Callable[[int], None]) -> bytes:
-        limits = self._shared.config.limits
-        too_large = RefusedError(413, "body_too_large", f"a body may have {limits.body_bytes} bytes")
-        if (request.content_length or 0) > limits.body_bytes:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(limits.client_s):
-                async for piece in request.content.iter_any():
-                    take(len(piece))
-                    body += piece
-                    if len(body) > limits.body_bytes:
-                        raise too_large
-        except TimeoutError:
-            raise RefusedError(408, "slow_client", f"the body did not come within {limits.client_s:g} s") from None
-        except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
-            raise RefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
-        return bytes(body)
 
     def _rule(self, call: Call) -> tuple[ModelRule, Upstream]:
         found = self._shared.config.rule_for(call.model, call.wire)
@@ -204,10 +205,13 @@ class Service:
         return Relay(
             call,
             exchange,
-            redactor=self._shared.redactor,
-            limit_bytes=config.limits.answer_bytes,
-            record=self._shared.record,
-            tokens=config.tokens and call.wire == "openai",
+            RelayTools(
+                redactor=self._shared.redactor,
+                share=self._share,
+                limit_bytes=config.limits.answer_bytes,
+                record=self._shared.record,
+                tokens=config.tokens and call.wire == "openai",
+            ),
         )
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:

@@ -48,10 +48,14 @@ class EventSplitter:
         return bytes(self._held)
 
 
+def data_lines(event: bytes) -> bytes:
+    """Return an event's data."""
+    return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
+
+
 def event_data(event: bytes) -> Any | None:  # noqa: ANN401 - JSON
     """Return the JSON of an event's data lines, or None where it is none."""
-    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     try:
-        return json.loads(b"\n".join(lines))
+        return json.loads(data_lines(event))
     except (ValueError, RecursionError):
         return None

@@ -7,17 +7,16 @@ same request made again gets the next recorded answer.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections import defaultdict, deque
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.exchange import LineFile
+from hyperruntime.gateway.exchange import clean_line
+from hyperruntime.gateway.redact import Redactor
 from hyperruntime.gateway.request import Call, RefusedError
 
 
@@ -36,17 +35,13 @@ class Recorded:
     body: bytes
 
 
-def call_key(call: Call) -> str:
-    """Return what is equal for equal requests, whatever the order of their fields."""
-    text = json.dumps([call.path, call.body], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def record(file: LineFile, call: Call, answer: Recorded) -> None:
-    """Add an answer to a tape."""
-    line: dict[str, Any] = {"key": call_key(call), "path": call.path, "request": dict(call.body)}
-    line |= {"status": answer.status, "type": answer.content_type, "body": answer.body.decode(errors="replace")}
-    file.write(line)
+def tape_line(call: Call, answer: Recorded, redactor: Redactor) -> bytes:
+    """Return an answer as a line of a tape, without keys and without its end."""
+    asked = json.dumps({"key": call.key, "path": call.path})
+    answered = {"status": answer.status, "type": answer.content_type, "body": answer.body.decode(errors="replace")}
+    said = json.dumps(answered, ensure_ascii=False)
+    line = asked[:-1].encode() + b', "request": ' + call.as_asked() + b", " + said[1:].encode(errors="replace")
+    return clean_line(line, redactor)
 
 
 class Tape:
@@ -83,7 +78,7 @@ class Tape:
             RefusedError: there is none, or no more.
         """
         with self._lock:
-            answers = self._answers.get(call_key(call))
+            answers = self._answers.get(call.key)
             if answers:
                 return answers.popleft()
         why = "no such request was recorded" if answers is None else "it was recorded fewer times than it is made"

@@ -1,16 +1,14 @@
-"""Collect the tokens that a model generated, with their log probabilities, out of OpenAI's answers. Imports sse.
+"""Collect the tokens that a model generated, with their log probabilities, out of OpenAI's answers. Imports request.
 
 Token ids are no part of OpenAI's format; vLLM sends them when asked with ``return_token_ids``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from hyperruntime.gateway.request import Call
-from hyperruntime.gateway.sse import event_data
 
 _ASK: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": {"logprobs": True},
@@ -23,7 +21,7 @@ def asks_for_tokens(call: Call, *, ids: bool) -> dict[str, Any]:
     asked = dict(_ASK.get(call.path, {}))
     if asked and ids:
         asked["return_token_ids"] = True
-    return {name: value for name, value in asked.items() if call.body.get(name) in (None, False)}
+    return {name: value for name, value in asked.items() if name in call.unset}
 
 
 class TokenRecord:
@@ -34,23 +32,13 @@ class TokenRecord:
         self._choices: dict[int, dict[str, list[Any]]] = {}
         self._prompt_ids: list[Any] | None = None
 
-    def see_body(self, body: bytes) -> None:
-        """Take in a whole answer."""
-        try:
-            self._see(json.loads(body))
-        except (ValueError, RecursionError):
-            return
-
-    def see_event(self, event: bytes) -> None:
-        """Take in an event of a stream."""
-        self._see(event_data(event))
-
     def to_json(self) -> dict[str, Any]:
         """Return them: ``choices`` with ``tokens``, ``logprobs`` and ``token_ids`` in step, as far as they came."""
         choices = [{"index": index, **parts} for index, parts in sorted(self._choices.items())]
         return {"prompt_token_ids": self._prompt_ids, "choices": choices}
 
-    def _see(self, message: Any) -> None:  # noqa: ANN401 - JSON from a server
+    def see(self, message: Any) -> None:  # noqa: ANN401 - JSON from a server
+        """Take in a whole answer, or an event's data."""
         if not isinstance(message, dict):
             return
         self._see_prompt(message)

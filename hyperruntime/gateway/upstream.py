@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import time
 from collections.abc import AsyncIterator
-from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 import attrs
 
+from hyperruntime.gateway.answer_headers import STREAM_TYPE, answer_headers, retry_after
 from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.exchange import Exchange
 from hyperruntime.gateway.redact import Redactor
 from hyperruntime.gateway.request import Call, RefusedError
 from hyperruntime.gateway.tape import Recorded, Tape
 from hyperruntime.gateway.tokens import asks_for_tokens
+from hyperruntime.units import KIB
 
 _CONNECT_S = 15.0
+_LARGE_BYTES = 256 * KIB
 _RETRIED = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
-_ANSWER_HEADERS = ("Content-Type", "Retry-After", "x-request-id", "request-id", "openai-processing-ms")
+_DECODED = ("", "identity", "gzip", "deflate")  # Content-Encodings that aiohttp undoes wherever it runs
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
@@ -30,7 +34,8 @@ class Answer:
 
     Attributes:
         status: of HTTP.
-        headers: the few that go on to the client.
+        headers: the few that go on to the client, in their strict form.
+        retry_s: seconds that it asks to wait before the next attempt.
         body: its pieces as they come.
         response: what to close.
     """
@@ -38,12 +43,13 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: AsyncIterator[bytes]
+    retry_s: float = 0.0
     response: aiohttp.ClientResponse | None = None
 
     @property
     def streams(self) -> bool:
         """Whether it is a stream of events."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip() == "text/event-stream"
+        return self.headers["Content-Type"] == STREAM_TYPE
 
     def close(self) -> None:
         """Give the connection back if the answer was read to its end, else drop it."""
@@ -61,10 +67,13 @@ class Sender:
             GatewayError: one of them cannot be loaded.
         """
         self._config = config
+        self._redactor = redactor
         self._keys = {upstream.name: upstream.load_key() for upstream in config.upstreams}
         self._tapes = {upstream.name: Tape(upstream.replay) for upstream in config.upstreams if upstream.replay}
         for key in self._keys.values():
             redactor.add(key)
+        for upstream in config.upstreams:
+            redactor.add(urlsplit(upstream.proxy or "").password or "")
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -75,7 +84,7 @@ class Sender:
             connector=connector,
             timeout=timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": "hyperruntime"},
+            headers={"User-Agent": "hyperruntime", "Accept-Encoding": "identity"},
         )
 
     async def close(self) -> None:
@@ -90,7 +99,7 @@ class Sender:
             RefusedError: no attempt got an answer.
         """
         if upstream.replay:
-            return _played(self._tapes[upstream.name].play(call))
+            return self._played(self._tapes[upstream.name].play(call))
         extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
         body = call.encode(rule.send_as, extra)
         deadline = exchange.started + self._config.deadline_s
@@ -109,7 +118,7 @@ class Sender:
                 if last or time.monotonic() + wait_s > deadline:
                     raise _unreachable(upstream, error) from None
             else:
-                wait_s = max(wait_s, retry_after(answer.headers.get("Retry-After", "")))
+                wait_s = max(wait_s, answer.retry_s)
                 if answer.status not in _RETRIED or last or time.monotonic() + wait_s > deadline:
                     return answer
                 answer.close()
@@ -119,13 +128,30 @@ class Sender:
         assert self._session is not None, "opened"
         headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
         response = await self._session.post(
-            endpoint(upstream, call.path), data=body, headers=headers, proxy=upstream.proxy, allow_redirects=False
+            endpoint(upstream, call.path),
+            data=payload(body),
+            headers=headers,
+            proxy=upstream.proxy,
+            allow_redirects=False,
         )
         if 300 <= response.status < 400:
             response.close()
             raise RefusedError(502, "upstream_redirect", f"upstream {upstream.name!r} redirects; correct its URL")
-        kept = {name: response.headers[name] for name in _ANSWER_HEADERS if name in response.headers}
-        return Answer(status=response.status, headers=kept, body=response.content.iter_any(), response=response)
+        encodings = ",".join(response.headers.getall("Content-Encoding", [])).strip().lower()
+        if encodings not in _DECODED or not 200 <= response.status < 600:
+            response.close()
+            raise RefusedError(502, "upstream_malformed", f"upstream {upstream.name!r} answers in an unknown encoding")
+        return Answer(
+            status=response.status,
+            headers=answer_headers(response.headers, self._redactor),
+            body=response.content.iter_any(),
+            retry_s=retry_after(response.headers.get("Retry-After", "")),
+            response=response,
+        )
+
+    def _played(self, recorded: Recorded) -> Answer:
+        headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
+        return Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
 
     async def _read(self, answer: Answer, exchange: Exchange) -> Answer:
         """Return an answer that is read to its end, so that one that breaks off can be asked for again.
@@ -134,16 +160,18 @@ class Sender:
             RefusedError: it is too large.
             ClientError, TimeoutError: it broke off.
         """
-        limit, data = self._config.limits.answer_bytes, bytearray()
+        limit, size = self._config.limits.answer_bytes, 0
+        pieces: list[bytes] = []
         try:
             async for piece in answer.body:
                 exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
-                data += piece
-                if len(data) > limit:
+                pieces.append(piece)
+                size += len(piece)
+                if size > limit:
                     raise RefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
         finally:
             answer.close()
-        return Answer(status=answer.status, headers=answer.headers, body=_once(bytes(data)))
+        return attrs.evolve(answer, body=_once(b"".join(pieces)), response=None)
 
     def _auth(self, upstream: Upstream) -> dict[str, str]:
         key = self._keys[upstream.name]
@@ -172,25 +200,20 @@ def forwarded_headers(call_path_wire: str, headers: dict[str, str]) -> dict[str,
     return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
 
 
-def retry_after(text: str) -> float:
-    """Return the seconds that a ``Retry-After`` header asks for; 0 where it is none. Source: RFC 9110, 10.2.3."""
-    text = text.strip()
-    try:
-        if text.replace(".", "", 1).isdecimal():
-            return float(text)
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0
-
-
 def _unreachable(upstream: Upstream, error: Exception) -> RefusedError:
     if isinstance(error, TimeoutError):
         return RefusedError(504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time")
-    return RefusedError(502, "upstream_unreachable", f"upstream {upstream.name!r} is not reached: {error}")
+    return RefusedError(502, "upstream_unreachable", f"upstream {upstream.name!r} is not reached: {describe(error)}")
 
 
-def _played(recorded: Recorded) -> Answer:
-    return Answer(status=recorded.status, headers={"Content-Type": recorded.content_type}, body=_once(recorded.body))
+def payload(data: bytes) -> bytes | io.BytesIO:
+    """Return a body as aiohttp sends it without copying it whole into its buffers."""
+    return data if len(data) <= _LARGE_BYTES else io.BytesIO(data)
+
+
+def describe(error: Exception) -> str:
+    """Return what went wrong on the way, without anything that the other side sent."""
+    return str(error) if isinstance(error, OSError) else type(error).__name__
 
 
 async def _once(data: bytes) -> AsyncIterator[bytes]:

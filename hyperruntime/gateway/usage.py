@@ -1,13 +1,11 @@
-"""Read what an exchange used out of answers of both wire formats. Imports budget and sse."""
+"""Read what an exchange used out of answers of both wire formats. Imports budget."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from hyperruntime.gateway.budget import Tokens
-from hyperruntime.gateway.sse import event_data
 
 _BYTES_PER_TOKEN = 4
 _MOST_TOKENS = 10**9
@@ -31,14 +29,6 @@ def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a serve
     return Tokens(input=_count(usage, _INPUT), output=_count(usage, _OUTPUT))
 
 
-def parse_usage(body: bytes) -> Tokens | None:
-    """Return what a whole answer says it used."""
-    try:
-        return usage_of(json.loads(body))
-    except (ValueError, RecursionError):
-        return None
-
-
 def estimate(request_bytes: int, answer_bytes: int) -> Tokens:
     """Guess from the bytes, for an upstream that does not say or a stream that was cut."""
     return Tokens(input=request_bytes // _BYTES_PER_TOKEN, output=answer_bytes // _BYTES_PER_TOKEN, estimated=True)
@@ -52,17 +42,11 @@ class StreamUsage:
         self._input = self._output = 0
         self._known = False
 
-    def see(self, event: bytes) -> bool:
-        """Take in an event; tell whether it holds nothing but an OpenAI stream's usage."""
-        if b'"usage"' not in event:
-            return False
-        message = event_data(event)
-        tokens = usage_of(message)
-        if tokens is None:
-            return False
-        self._known = True
-        self._input, self._output = max(self._input, tokens.input), max(self._output, tokens.output)
-        return isinstance(message, dict) and message.get("choices") == []
+    def see(self, tokens: Tokens | None) -> None:
+        """Take in what an event says; None where it says nothing."""
+        if tokens is not None:
+            self._known = True
+            self._input, self._output = max(self._input, tokens.input), max(self._output, tokens.output)
 
     def total(self, *, complete: bool, request_bytes: int, answer_bytes: int) -> Tokens:
         """Return what was used; of a stream that was cut, the larger of what it said and what its bytes say."""

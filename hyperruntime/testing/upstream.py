@@ -126,7 +126,7 @@ class ScriptedUpstream:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Keep the request, and do what the script says."""
-        body = json.loads(await request.read() or b"{}")
+        body = json.loads(await request.content.read() or b"{}")  # of any size
         headers = {name.lower(): value for name, value in request.headers.items()}
         received = Received(path=request.path, headers=headers, body=body)
         self.received.append(received)

@@ -68,7 +68,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]
-        parts += [gateway.gateway_rows] if "gateway" in wanted and name == "podman" else []
+        parts += [gateway.gateway_rows, gateway.share_rows] if "gateway" in wanted and name == "podman" else []
         parts += slot_parts(_share(runtime, cycles)) if "slots" in wanted else []
         if "rollouts" in wanted:
             parts += [functools.partial(rollouts.trajectory_rows, trajectories=trajectories)]

@@ -1,4 +1,4 @@
-"""Measure the LLM gateway: what it adds to a request, and how many small ones a second pass through it.
+"""Measure the LLM gateway: what it adds to a request, how many pass in a second, what hostile containers cost others.
 
 The model server and the clients are processes of their own: a server that answers at once with fixed bytes, and one
 Python in the container with a connection a thread, through the forwarder; beside it the same client on the host,
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import hyperruntime as hr
 from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
@@ -74,6 +77,58 @@ print(json.dumps([statistics.median(times), len(times) / (time.perf_counter() - 
 """
 
 
+_STEADY = r"""
+import json, os, socket, statistics, sys, time
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
+request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n"
+           f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+client = socket.create_connection((url.hostname, url.port))
+client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+times, ends = [], time.perf_counter() + float(sys.argv[1])
+while time.perf_counter() < ends:
+    began = time.perf_counter()
+    client.sendall(request + body)
+    data = b""
+    while b"hello" not in data or not data.endswith(b"}"):
+        piece = client.recv(65536)
+        if not piece or b" 200 " not in (data + piece)[:20]:
+            os._exit(1)
+        data += piece
+    times.append(time.perf_counter() - began)
+print(json.dumps(times))
+"""
+
+# Four connections, one shape of body each, sent again as soon as the last is refused.
+_HOSTILE = r"""
+import os, socket, sys, threading, time
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+size = 16 * 2**20 - 100
+shapes = [b"1," * (size // 2), b"[]," * (size // 3), b'"",' * (size // 3), b"x" * size]
+ends = time.monotonic() + float(sys.argv[1])
+def send(shape):
+    text = b'"' if shape[:1] == b"x" else b""
+    body = b'{"model": "m", "a": ' + (text + shape + text if text else b"[" + shape + b"1]") + b"}"
+    head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n"
+            f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+    while time.monotonic() < ends:
+        try:
+            with socket.create_connection((url.hostname, url.port), timeout=20) as client:
+                client.sendall(head + body)
+                client.recv(65536)
+        except OSError:
+            pass
+threads = [threading.Thread(target=send, args=(shape,), daemon=True) for shape in shapes]
+[thread.start() for thread in threads]
+print("begun", flush=True)
+time.sleep(max(0, ends - time.monotonic()))
+os._exit(0)
+"""
+_SENDERS, _ROUNDS, _ROUND_S = 8, 3, 5.0
+
+
 @contextmanager
 def fixed_server() -> Iterator[str]:
     """Run the server; yield its base URL."""
@@ -132,3 +187,63 @@ def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
             holds=rate >= 500,
         ),
     ]
+
+
+def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
+    """Return what a small request costs beside eight hostile containers, and beside eight idle ones, in turn."""
+    idle: list[float] = []
+    beside: list[float] = []
+    with ExitStack() as stack:
+        url = stack.enter_context(fixed_server())
+        config = GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),))
+        gateway = stack.enter_context(Gateway(config))
+        seats = [_seat(stack, runtime, image, gateway, f"seat-{number}") for number in range(_SENDERS + 1)]
+        (container, access), senders = seats[0], seats[1:]
+        pool = stack.enter_context(ThreadPoolExecutor(_SENDERS))
+
+        def steady() -> list[float]:
+            args = ["python3", "-c", _STEADY, str(_ROUND_S)]
+            return list(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
+
+        steady()
+        for _ in range(_ROUNDS):
+            idle += steady()
+            begun = [threading.Event() for _ in senders]
+            running = [pool.submit(_attack, *sender, event) for sender, event in zip(senders, begun, strict=True)]
+            for event in begun:
+                event.wait(60)
+            beside += steady()
+            for sender in running:
+                sender.result()
+    return [
+        _share_row("median", statistics.median(beside), statistics.median(idle), 2),
+        _share_row("99th percentile", _percentile(beside), _percentile(idle), 5),
+    ]
+
+
+def _seat(
+    stack: ExitStack, runtime: hr.Runtime, image: str, gateway: Gateway, name: str
+) -> tuple[hr.Container, Access]:
+    container = stack.enter_context(runtime.container(hr.ContainerSpec(image=image)))
+    return container, stack.enter_context(Access(gateway, container, name))
+
+
+def _attack(container: hr.Container, access: Access, begun: threading.Event) -> None:
+    args = ["python3", "-c", _HOSTILE, str(_ROUND_S + 3)]
+    container.exec(args, env=access.env, timeout_s=120, on_output=lambda *_: begun.set()).check()
+
+
+def _percentile(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100)[98]
+
+
+def _share_row(what: str, beside_s: float, idle_s: float, most: int) -> Row:
+    return Row(
+        what=f"gateway: small request beside {_SENDERS} hostile senders, {what}",
+        value=beside_s * 1000,
+        unit="ms",
+        compared_to=f"beside {_SENDERS} idle ones: {idle_s * 1000:.2f} ms",
+        ratio=beside_s / idle_s,
+        wanted=f"within {most}x",
+        holds=beside_s <= most * idle_s,
+    )

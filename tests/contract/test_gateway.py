@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import attrs
 import pytest
 from psutil import Process
 
 import hyperruntime as hr
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Access, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.redact import Redactor
 from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, chat_stream, scripted_upstream
 from hyperruntime.units import MIB
 
@@ -87,6 +90,35 @@ found["good"] = ask(good)
 print(json.dumps(found))
 """
 
+EVERYTHING = r"""
+import json, os, socket, sys
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+for stream in (False, True):
+    body = json.dumps({"model": "m", "stream": stream}).encode()
+    with socket.create_connection((url.hostname, url.port), timeout=30) as client:
+        client.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nConnection: close\r\n"
+                        f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\n"
+                        f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
+        while piece := client.recv(65536):
+            sys.stdout.buffer.write(piece)
+"""
+
+MILLIONS = r"""
+import json, os, socket
+from urllib.parse import urlsplit
+url = urlsplit(os.environ["OPENAI_BASE_URL"])
+found = []
+for part in (b"1,", b"[],", b'"",', b'{"a":1},'):
+    body = b'{"model": "m", "a": [' + part * (15_000_000 // len(part)) + b"1]}"
+    with socket.create_connection((url.hostname, url.port), timeout=60) as client:
+        client.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n"
+                        f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\n"
+                        f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
+        found.append(client.recv(65536).decode())
+print(json.dumps(found))
+"""
+
 KILL_FORWARDER = """
 for process in /proc/[0-9]*; do
     if tr '\\0' ' ' <$process/cmdline | grep -q '^python3 -I -S -'; then kill "${process#/proc/}"; fi
@@ -132,6 +164,51 @@ def test_a_container_without_a_network_reaches_the_model(
     assert access.seat.spent.requests == len(upstream.received) == 2
     assert b"sk-the-real-key" not in everything
     assert upstream.received[0].headers["authorization"] == "Bearer sk-the-real-key"
+
+
+def quoting(received: Received) -> Reply:
+    """Quote the key in headers, and in a body or in events, as it is and escaped and split."""
+    key = received.headers["authorization"].removeprefix("Bearer ")
+    escaped = "".join(f"\\u{ord(char):04x}" for char in key)
+    headers = {"x-request-id": key, "openai-processing-ms": key, "Retry-After": key, "X-Key": key}
+    if received.body.get("stream"):
+        return attrs.evolve(chat_stream("it is ", key[:12], key[12:], " ", key), headers=headers)
+    body = f'{{"plain": "{key}", "escaped": "{escaped}", "base64": "{b64encode(key.encode()).decode()}"}}'
+    kind = {"Content-Type": f"application/json; key={key}"}
+    return Reply(pieces=(body.encode(),), headers={**headers, **kind})
+
+
+def test_a_server_that_quotes_its_key_gives_none_of_it_to_the_container(
+    container: hr.Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
+    monkeypatch.setenv("TEST_KEY", key)
+    with scripted_upstream(quoting) as running:
+        config = GatewayConfig(
+            upstreams=(Upstream(name="u", url=running.url, key_env="TEST_KEY"),),
+            models=(ModelRule(name="m", upstream="u"),),
+        )
+        with Gateway(config) as gateway, Access(gateway, container, "gen-1") as access:
+            got = container.exec(["python3", "-c", EVERYTHING], env=access.env, timeout_s=60).check().stdout
+    assert got.count(b"HTTP/1.1 200 OK") == len(running.received) == 2
+    assert got.count(b"[redacted]") == 3
+    assert b"key_in_answer" in got
+    assert not Redactor([key]).holds(got)
+    assert key[:12].encode() not in got
+    assert key[12:].encode() not in got
+
+
+def test_millions_of_values_are_refused_with_a_sentence_that_arrives(
+    container: hr.Container, gateway: Gateway, upstream: ScriptedUpstream
+) -> None:
+    with Access(gateway, container, "gen-1") as access:
+        found = json.loads(container.exec(["python3", "-c", MILLIONS], env=access.env, timeout_s=120).check().stdout)
+        container.exec(["python3", "-c", ASK], env=access.env, timeout_s=30).check()
+    assert len(found) == 4
+    for said in found:
+        assert " 413 " in said.splitlines()[0]
+        assert "500000 JSON values" in said
+    assert len(upstream.received) == 1
 
 
 def test_a_large_request_and_many_at_once_arrive_whole(

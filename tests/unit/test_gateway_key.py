@@ -1,0 +1,293 @@
+"""Through a gateway before a server that quotes its key everywhere: no header, body, event, log or tape has it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import GatewayError
+from hyperruntime.gateway import Gateway, GatewayConfig, ModelRule, Seat, Upstream
+from hyperruntime.gateway.redact import Redactor
+from tests.unit.test_gateway_redact import KEY, SPELLINGS
+
+CHAT = "/v1/chat/completions"
+TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii() and not set(data) & set(b'"\n\r\0')}
+
+
+def serve(answer: bytes, listener: socket.socket) -> None:
+    """Give the same bytes to each request, whatever it is."""
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        with client:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                data += client.recv(65536)
+            client.sendall(answer)
+
+
+class Rig:
+    """A gateway with a log and a tape, before servers that answer with fixed bytes."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory, self._stack = directory, stack
+        self.log, self.tape = directory / "log.jsonl", directory / "tape.jsonl"
+
+    def ask(self, answer: bytes, *, stream: bool = False) -> bytes:
+        """Return every byte that a client gets where the server answers so."""
+        listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=serve, args=(answer, listener), daemon=True).start()
+        config = GatewayConfig(
+            upstreams=(Upstream(name="u", url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1", key_env="TEST_KEY"),),
+            models=(ModelRule(name="m", upstream="u"),),
+            log=str(self.log),
+            record=str(self.tape),
+            tokens=True,
+            retries=0,
+            deadline_s=30.0,
+        )
+        with Gateway(config) as gateway, gateway.seat("gen-1", str(self._directory)) as seat:
+            got = raw_answer(seat, stream=stream)
+            try:
+                seat.check()
+            except GatewayError as error:
+                assert_no_key(str(error).encode())
+            return got
+
+    def assert_nothing_written(self) -> None:
+        """Check that no file of the gateway has the key."""
+        for file in (self.log, self.tape):
+            written = file.read_bytes()
+            assert_no_key(written)
+            for line in written.splitlines():
+                json.loads(line)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    """A gateway whose server has a key."""
+    monkeypatch.setenv("TEST_KEY", KEY)
+    with ExitStack() as stack:
+        yield Rig(tmp_path, stack)
+
+
+def raw_answer(seat: Seat, *, stream: bool) -> bytes:
+    """Return an answer's bytes."""
+    body = json.dumps({"model": "m", "stream": stream}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer {seat.token}\r\n"
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(seat.socket_path)
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        data = b""
+        while piece := client.recv(65536):
+            data += piece
+    return data
+
+
+def assert_no_key(data: bytes) -> None:
+    """Check for the key in every spelling, by what this test knows and not by the gateway's own eyes."""
+    for name, spelled in SPELLINGS.items():
+        assert spelled not in data, name
+    joined = b"".join(data.split())
+    assert KEY.encode() not in joined
+    for undone in (texts(data), texts(data).encode().decode("unicode_escape", "replace")):
+        assert KEY not in undone
+
+
+def texts(data: bytes) -> str:
+    """Return all texts of the JSON in an answer, joined."""
+    found = []
+
+    def walk(value: object) -> None:
+        if isinstance(value, str):
+            found.append(value)
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            walk(inner)
+
+    for line in data.replace(b"\r\n\r\n", b"\n").splitlines():
+        try:
+            walk(json.loads(line.removeprefix(b"data:")))
+        except ValueError:
+            continue
+    return "".join(found)
+
+
+def http(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
+    """Return an answer."""
+    lines = [b"HTTP/1.1 " + status, b"Content-Type: " + kind, b"Content-Length: %d" % len(body), *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def events(*data: bytes) -> bytes:
+    """Return a stream of events."""
+    body = b"".join(b"data: " + one + b"\n\n" for one in data) + b"data: [DONE]\n\n"
+    return http(body, kind=b"text/event-stream")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-request-id",
+        "request-id",
+        "openai-processing-ms",
+        "Retry-After",
+        "Content-Type",
+        "Set-Cookie",
+        "Location",
+        "WWW-Authenticate",
+        "Server",
+        "Date",
+        "X-Debug",
+        "Content-Language",
+        "ETag",
+    ],
+)
+def test_no_header_has_the_key(rig: Rig, name: str) -> None:
+    for spelled in TEXT_SPELLINGS.values():
+        answer = http(b"{}", name.encode() + b": " + spelled, status=b"400 Bad Request")
+        if name == "Content-Type":
+            answer = http(b"{}", kind=b"application/json; charset=" + spelled)
+        assert_no_key(rig.ask(answer))
+    rig.assert_nothing_written()
+
+
+@pytest.mark.parametrize("key", ["0123456789abcdef0123456789abcdef", "req_A1b2C3d4E5f6G7h8"])
+def test_a_key_that_looks_like_an_identifier_is_in_no_header(
+    rig: Rig, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_KEY", key)
+    got = rig.ask(http(b"{}", b"x-request-id: " + key.encode(), b"request-id: " + key.upper().encode()))
+    assert key.encode().lower() not in got.lower()
+
+
+def test_headers_that_clients_use_go_on_in_a_strict_form(rig: Rig) -> None:
+    got = rig.ask(
+        http(
+            b"{}",
+            b"x-request-id: req_011CSHoEeqs5C35K2UUqR7Fy",
+            b"openai-processing-ms: 512",
+            b"Retry-After: 1.5",
+            b"X-Other: 1",
+            kind=b"Application/JSON; charset=utf-8",
+        )
+    )
+    head = got.partition(b"\r\n\r\n")[0].splitlines()
+    assert head[0] == b"HTTP/1.1 200 OK"
+    wanted = {
+        b"x-request-id: req_011CSHoEeqs5C35K2UUqR7Fy",
+        b"openai-processing-ms: 512",
+        b"Retry-After: 2",
+        b"Content-Type: application/json",
+    }
+    assert wanted <= set(head)
+    assert not [line for line in head if line.startswith(b"X-Other")]
+
+
+def test_the_reason_and_trailers_do_not_go_on(rig: Rig) -> None:
+    key = KEY.encode()
+    assert_no_key(rig.ask(http(b"{}", status=b"418 " + key)))
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-key\r\n\r\n2\r\n{}\r\n0\r\nx-key: " + key
+    got = rig.ask(chunked + b"\r\n\r\n")
+    assert got.endswith(b"{}")
+    assert_no_key(got)
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"401 Unauthorized"])
+@pytest.mark.parametrize("kind", [b"application/json", b"text/html", b"application/octet-stream"])
+def test_no_body_has_the_key(rig: Rig, status: bytes, kind: bytes) -> None:
+    for spelled in SPELLINGS.values():
+        body = b'{"error": {"message": "got \xc3\xbc ' + spelled + b'"}}'
+        assert_no_key(rig.ask(http(body, status=status, kind=kind)))
+    rig.assert_nothing_written()
+
+
+def test_no_large_body_has_the_key(rig: Rig) -> None:
+    for spelled in (KEY.encode(), SPELLINGS["JSON"], SPELLINGS["base64 after 1 bytes"]):
+        for where in (b'{"a": "%b%b"}', b'{"a": "%b", "usage": {"prompt_tokens": "%b"}}'):
+            assert_no_key(rig.ask(http(where % (b"x, " * 500_000, spelled))))
+    rig.assert_nothing_written()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"content": [{"type": "text", "text": KEY[:15]}, {"type": "text", "text": KEY[15:]}]},
+        {"choices": [{"logprobs": {"content": [{"token": part, "logprob": -1} for part in KEY]}}]},
+        {"choices": [{"logprobs": {"content": [{"token": "?", "bytes": [byte]} for byte in KEY.encode()]}}]},
+        {"choices": [{"index": at, "text": KEY[at * 10 : at * 10 + 10]} for at in range(3)]},
+        {"data": [{"b64": b64encode(KEY.encode())[:20].decode()}, {"b64": b64encode(KEY.encode())[20:].decode()}]},
+    ],
+    ids=["blocks", "tokens", "bytes", "choices", "base64"],
+)
+def test_no_body_has_the_key_in_pieces_that_clients_join(rig: Rig, body: object) -> None:
+    got = rig.ask(http(json.dumps(body).encode()))
+    assert b"502" in got.splitlines()[0]
+    assert b"key_in_answer" in got
+    rig.log.read_bytes().index(b"key_in_answer")
+
+
+@pytest.mark.parametrize("code", ["gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None])
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress, lambda data: data])
+def test_no_compressed_body_has_the_key(rig: Rig, code: str | None, compress: Callable[[bytes], bytes]) -> None:
+    body = compress(b'{"a": "' + KEY.encode() + b'"}')
+    headers = [] if code is None else [b"Content-Encoding: " + code.encode()]
+    got = rig.ask(http(body, *headers))
+    assert body not in got
+    assert_no_key(got)
+    assert b"[redacted]" in got or b"502" in got.splitlines()[0] or b"504" in got.splitlines()[0]
+
+
+def test_no_event_has_the_key(rig: Rig) -> None:
+    for name, spelled in SPELLINGS.items():
+        lines = spelled if "data lines" in name else spelled.replace(b"\n", b"").replace(b"\r", b"")
+        assert_no_key(rig.ask(events(b'{"choices": [{"delta": {"content": "' + lines + b'"}}]}'), stream=True))
+        assert_no_key(rig.ask(events(lines), stream=True))
+    rig.assert_nothing_written()
+
+
+@pytest.mark.parametrize("field", [b"event: %b", b"id: %b", b"retry: %b", b": %b", b"%b: x", b"%b"])
+def test_no_field_of_an_event_has_the_key(rig: Rig, field: bytes) -> None:
+    for spelled in TEXT_SPELLINGS.values():
+        body = (field % spelled) + b'\ndata: {"choices": []}\n\n'
+        assert_no_key(rig.ask(http(body, kind=b"text/event-stream"), stream=True))
+    rig.assert_nothing_written()
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 15, 29])
+def test_no_events_joined_have_the_key(rig: Rig, size: int) -> None:
+    pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
+    deltas = [json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode() for piece in pieces]
+    got = rig.ask(events(b'{"choices": [{"delta": {"content": "It is "}}]}', *deltas), stream=True)
+    assert_no_key(got)
+    assert KEY[:9] not in texts(got)
+    assert b"key_in_answer" in got
+    assert not Redactor([KEY]).holds(got)
+
+
+def test_no_error_of_the_connection_has_the_key(rig: Rig) -> None:
+    key = KEY.encode()
+    for answer in (
+        key + b"\r\n\r\n",
+        b"HTTP/1.1 200 " + key,
+        b"HTTP/1.1 200 OK\r\n" + key + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + key + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + key + b"\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://" + key + b"/\r\nContent-Length: 0\r\n\r\n",
+        http(b"x" * 50 + key, kind=b"text/event-stream")[:-3],
+    ):
+        got = rig.ask(answer)
+        assert_no_key(got)
+        assert key[:20] not in got
+    assert_no_key(rig.log.read_bytes())

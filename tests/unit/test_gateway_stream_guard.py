@@ -1,0 +1,216 @@
+"""Streams: keys that are split over events, and how long events are held back for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.request import RefusedError
+from hyperruntime.gateway.screen import screen_event
+from hyperruntime.gateway.sse import event_data
+from hyperruntime.gateway.stream_guard import StreamGuard
+from hyperruntime.testing.upstream import event
+
+KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
+AHEAD = 8
+
+
+def delta(text: str, index: int = 0) -> bytes:
+    """Return an event of a chat's stream."""
+    kind = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "model": "some-model-7b"}
+    choice = {"index": index, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    return event({**kind, "choices": [choice]})
+
+
+def block(text: str) -> bytes:
+    """Return an event of a message's stream."""
+    data = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+    return event(data, "content_block_delta")
+
+
+def tool(text: str) -> bytes:
+    """Return an event of a tool call's arguments."""
+    return event({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]})
+
+
+def logprob(text: str) -> bytes:
+    """Return an event with a token's bytes alone."""
+    content = [{"token": "?", "logprob": -1.5, "bytes": list(text.encode())}]
+    return event({"choices": [{"index": 0, "delta": {}, "logprobs": {"content": content}}]})
+
+
+class Guard:
+    """A guard with what looks through its events."""
+
+    def __init__(self, key: str = KEY) -> None:
+        self._redactor = Redactor([key])
+        self._guard = StreamGuard(self._redactor)
+        self.rest = self._guard.rest
+
+    def feed(self, one: bytes) -> list[bytes]:
+        return self._guard.feed(screen_event(one, self._redactor))
+
+
+KINDS: dict[str, Callable[[str], bytes]] = {
+    "chat": delta,
+    "message": block,
+    "tool": tool,
+    "logprobs": logprob,
+    "text": event,
+}
+
+
+def passed(events: Iterable[bytes], key: str = KEY) -> tuple[list[bytes], bool]:
+    """Return what a guard lets through, and whether it ended the stream."""
+    guard, out = Guard(key), []
+    try:
+        for one in events:
+            out += guard.feed(one)
+    except RefusedError as error:
+        return out, error.kind == "key_in_answer"
+    return out + guard.rest(), False
+
+
+def said(events: Iterable[bytes]) -> str:
+    """Return every text of some events, joined, as a client that joins all would."""
+    return "".join(text for one in events for text in leaves(event_data(one)))
+
+
+def leaves(data: Any) -> list[str]:
+    """Return the texts in JSON."""
+    if isinstance(data, str):
+        return [data]
+    if isinstance(data, list) and data and all(isinstance(item, int) for item in data):
+        return [bytes(data).decode()]
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else []
+    return [text for value in inner for text in leaves(value)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 20, 39])
+def test_a_key_that_is_split_over_events_ends_the_stream(kind: str, size: int) -> None:
+    pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
+    out, ended = passed(map(KINDS[kind], ["Here it is: ", *pieces, " and more"]))
+    assert ended
+    assert KEY[: AHEAD + 1] not in said(out).replace("?", ""), "no more of it than its first characters"
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    ["".join(f"%{ord(c):02x}" for c in KEY), KEY.encode().hex(), "".join(f"\\u{ord(c):04x}" for c in KEY)],
+    ids=["URL", "hexadecimal", "JSON in a text"],
+)
+def test_a_spelled_key_that_is_split_ends_the_stream(spelled: str) -> None:
+    out, ended = passed(map(delta, ["It is ", *[spelled[at : at + 5] for at in range(0, len(spelled), 5)]]))
+    assert ended
+    assert spelled[: AHEAD + 1] not in said(out)
+
+
+def test_two_answers_in_one_stream_are_joined_each_by_itself() -> None:
+    halves = [KEY[:20], KEY[20:]]
+    mixed = [
+        delta(text, index) for pair in zip(halves, ["all is", " well"], strict=True) for index, text in enumerate(pair)
+    ]
+    assert passed(mixed)[1]
+
+
+def test_a_key_in_several_texts_of_one_event_ends_the_stream() -> None:
+    content = [{"token": part, "logprob": -0.5} for part in (KEY[:9], KEY[9:])]
+    assert passed([event({"choices": [{"index": 0, "logprobs": {"content": content}}]})]) == ([], True)
+
+
+def test_a_key_in_fields_that_clients_do_not_join_is_found_too() -> None:
+    parts = [event({"id": KEY[:20], "choices": []}), event({"id": KEY[20:], "choices": []})]
+    assert passed(parts)[1]
+
+
+def test_other_fields_of_events_lose_their_text() -> None:
+    guard = Guard()
+    raw = f": {KEY[:20]}\nid: {KEY[20:]}\nretry: 5\nwhat\nevent: ping\ndata: {{}}\n\n".encode()
+    assert guard.feed(raw) == [b":\nevent: ping\ndata: {}\n\n"]
+    assert guard.feed(f"event: {KEY} and more\ndata: 1\n\n".encode()) == [b"data: 1\n\n"]
+
+
+def test_a_key_in_one_event_is_cut_out_and_the_stream_goes_on() -> None:
+    out, ended = passed([delta(f"it is {KEY}, yes"), delta(" done")])
+    assert not ended
+    assert "it is [redacted], yes" in said(out)
+    assert "done" in said(out)
+
+
+def test_words_go_out_at_once_and_a_long_word_at_its_end() -> None:
+    guard = Guard()
+    for word in ("The", " quick", " brown", " fox ", "über", "\n"):
+        assert guard.feed(delta(word)) == [delta(word)]
+    assert guard.feed(delta(" https://exa")) == []
+    assert guard.feed(delta("mple.org")) == []
+    assert guard.feed(delta(" ends")) == [delta(" https://exa"), delta("mple.org"), delta(" ends")]
+
+
+@pytest.mark.parametrize("word", ["x" * 7, "日本語" * 50], ids=["short", "no blanks"])
+def test_words_that_no_key_can_begin_in_are_not_held(word: str) -> None:
+    guard = Guard()
+    assert guard.feed(delta(f" {word}")) == [delta(f" {word}")]
+
+
+def test_what_is_held_does_not_depend_on_the_key() -> None:
+    """Delays that did would tell a client which guess of the key's next character is right."""
+    for length in range(1, len(KEY)):
+        right, wrong = KEY[:length], KEY[: length - 1] + "?"
+        sent = [len(Guard().feed(delta(text))) for text in (right, wrong, "=" * length)]
+        assert len(set(sent)) == 1
+
+
+def test_a_word_without_an_end_is_held_within_bounds() -> None:
+    guard, out, most = Guard(), 0, 0
+    for number in range(2000):
+        out += len(guard.feed(delta("abcdef=+/9")))
+        most = max(most, number + 1 - out)
+    assert 0 < most <= 64
+
+
+def test_a_field_that_stays_open_holds_the_others_within_bounds() -> None:
+    guard = Guard()
+    assert guard.feed(delta("a-long-word-that-has-no-end")) == []
+    sent = [len(guard.feed(tool(" x"))) for _ in range(100)]
+    assert sum(sent) >= 100 - 64
+
+
+@given(st.lists(st.text(max_size=30), max_size=20), st.sampled_from(sorted(KINDS)))
+def test_a_stream_without_a_key_comes_out_as_it_went_in(texts: list[str], kind: str) -> None:
+    events = [KINDS[kind](text.replace("\n", " ").replace("\r", " ")) for text in texts]
+    assert passed(events) == (events, False)
+
+
+@given(st.lists(st.integers(1, 60), max_size=12), st.text(max_size=10), st.sampled_from(["chat", "message", "tool"]))
+def test_however_a_key_is_split_no_client_can_join_it(cuts: list[int], before: str, kind: str) -> None:
+    text = before + KEY + " end"
+    places = sorted({0, *[min(cut, len(text)) for cut in cuts], len(text)})
+    out, _ = passed(KINDS[kind](text[a:b]) for a, b in pairwise(places))
+    assert KEY not in said(out)
+    assert not Redactor([KEY]).holds(b"".join(out))
+
+
+def test_what_is_not_text_is_refused() -> None:
+    with pytest.raises(RefusedError, match="UTF-8"):
+        Guard().feed(b"data: \xff\n\n")
+
+
+def test_json_that_is_nested_deep_is_refused_or_passed_but_never_a_fault() -> None:
+    for depth in (10, 500, 900, 980, 5000):
+        with suppress(RefusedError):
+            Guard().feed(b"data: " + b"[" * depth + b"]" * depth + b"\n\n")
+
+
+def test_the_text_of_an_event_is_not_changed() -> None:
+    raw = b'event: x\r\ndata:{ "a":\t1 }\r\n\r\n'
+    assert Guard().feed(raw) == [raw]
+    assert json.loads(raw.splitlines()[1][5:]) == {"a": 1}
