@@ -47,7 +47,11 @@ class BareRepository:
         return git(args, env=env or self.env, input=input)
 
     def make(self, root: str | None) -> None:
-        """Make the repository, or keep the one there is; ``root`` is a commit that comes without its parents."""
+        """Make the repository, or keep the one there is; only this user may enter it.
+
+        ``root`` is a commit that comes without its parents.
+        """
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
         git(["init", "-q", "--bare", "--template=", object_format(root), "--", self.path])
         for name in ("info", "tmp"):
             os.makedirs(os.path.join(self.path, name), exist_ok=True)

@@ -37,6 +37,9 @@ class EngineInfo:
             ``field`` that the error names: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit
             that ``limits`` does not tell of (``limits.tmpfs_bytes``), or what images cannot do (``images.build``,
             ``images.load``, ``images.load_rootfs``, ``images.remove``).
+        reclaim_args: argv that comes before a program of the host so that it may change every file that containers
+            write in their mounts, such as what enters the containers' user namespace; empty where this user may
+            anyway. The program sees the paths of the host, and the owner of this user's files as their owner.
     """
 
     engine: str
@@ -49,6 +52,7 @@ class EngineInfo:
     gpus: bool = False
     users: bool = True
     refuses: frozenset[str] = frozenset()
+    reclaim_args: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

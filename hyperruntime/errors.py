@@ -368,6 +368,10 @@ class SandboxLostError(PoolError):
     """The container of a leased slot ended."""
 
 
+class ReclaimError(HyperRuntimeError):
+    """What a container wrote on the host cannot be made its user's own."""
+
+
 class ModelError(HyperRuntimeError):
     """A model's server is gone, refuses, or answers with what no turn can be made of."""
 

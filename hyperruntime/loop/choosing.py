@@ -23,7 +23,7 @@ from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.selection import GenId, select_parent
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.standings import Standings, add_figures
-from hyperruntime.loop.storage import make_directory, storage_errors, write_file
+from hyperruntime.loop.storage import make_directory, open_private, storage_errors, write_file
 from hyperruntime.spec import Mount
 
 log = get_logger(__name__)
@@ -125,12 +125,12 @@ class EvolvedChoice:
                 raise RunInterruptedError("the run is being ended") from error
             raise _UnusableChoiceError(str(error)) from error
         finally:
-            place.end()
+            place.close()
             discard(setting, folder)
 
     def _answer(self, place: Place, record: GenerationRecord, number: int) -> GenId:
         timeout_s = self._setting.options.timeout_select_s
-        with storage_errors(self._setting.layout.root), open(self._setting.layout.root / LOG, "ab") as file:
+        with storage_errors(self._setting.layout.root), open_private(self._setting.layout.root / LOG) as file:
             file.write(f"== generation {number}: generation {record.genid} is asked\n".encode())
             take = _Capped(file)
             args = ["/bin/sh", "-c", _SEEDED, "seeded", *self._args(number)]

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 
 import attrs
 
-from hyperruntime.errors import ImageNotFoundError, SpecError, StorageError, UnsupportedOptionError
+from hyperruntime.errors import ImageNotFoundError, ReclaimError, SpecError, StorageError, UnsupportedOptionError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.collect import copy_files
 from hyperruntime.loop.evaluation import selection_score
 from hyperruntime.loop.failures import (
+    GenerationFailedError,
     InfrastructureFailedError,
     RunInterruptedError,
     one_line,
@@ -31,7 +32,7 @@ from hyperruntime.loop.record import GenerationRecord
 from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.sides import open_side
 from hyperruntime.loop.steps import StepLog
-from hyperruntime.loop.storage import check_writable, make_directory, sync_tree
+from hyperruntime.loop.storage import check_writable, make_directory, make_private_directory, sync_tree
 from hyperruntime.removal import remove_tree
 
 log = get_logger(__name__)
@@ -79,6 +80,7 @@ class _Generation:
         if self._phases.record is None:
             remove_tree(self._folder)
         discard(setting, self._private)
+        make_private_directory(self._private)
         make_directory(self._folder)
         setting.models.begin(plan.genid)
         self._steps = StepLog(plan.genid, setting.events, self._folder)
@@ -143,8 +145,8 @@ class _Generation:
     def _settle_agent(self) -> None:
         """End whatever could still write, while the next container starts."""
         self._trial.start_early()
-        self._agent.settle()
         self._agent.close()
+        self._agent.settle()
 
     def _take_diff(self) -> None:
         snapshot = keep_state(self._setting, self._plan, self._agent, self._folder)
@@ -185,17 +187,23 @@ class _Generation:
         try:
             self._steps.run("remove", self._end_containers)
             if self._plan.parent is not None:
+                self._settle_once()
                 copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
-        except StorageError as error:
+        except (StorageError, ReclaimError, GenerationFailedError) as error:
             self._steps.note(f"the agent's files were not kept: {error}")
         finally:
             self._steps.run("reset", lambda: discard(self._setting, self._private))
 
+    def _settle_once(self) -> None:
+        """Settle what the agent wrote, unless that was tried already."""
+        if "settle" not in self._steps.durations:
+            self._agent.settle()
+
     def _end_containers(self) -> None:
         try:
-            self._agent.end()
+            self._agent.close()
         finally:
-            self._trial.end()
+            self._trial.close()
 
     def _settle_record(self) -> None:
         results = self._side.results

@@ -11,7 +11,11 @@
         repository.git/     every state as a commit
         view/               what meta agents see of earlier generations
         work/               of generations that run now; removed when a run starts
+        evaluations/        evaluations on their own; below .<name>.work one that runs now
         gen_<id>/           a finished generation
+
+Only the run's user may enter ``work``, ``evaluations/.*.work`` and ``repository.git``, or read ``exchanges.jsonl``; the
+rest is made as the user's umask says. Why: docs/decisions/0031-private-directories.md.
 """
 
 from __future__ import annotations
@@ -71,6 +75,7 @@ class Layout:
         self.repository = root / "repository.git"
         self.view = root / "view"
         self.work = root / "work"
+        self.evaluations = root / "evaluations"
 
     def generation(self, genid: GenId) -> Path:
         """Return the directory of a finished generation."""

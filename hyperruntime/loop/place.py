@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.logs import get_logger
+from hyperruntime.loop.failures import GenerationFailedError
 from hyperruntime.loop.models import Way
 from hyperruntime.loop.running import LoopContainer
 from hyperruntime.loop.setting import Plan, Setting
-from hyperruntime.loop.storage import make_directory
-from hyperruntime.removal import remove_tree
+from hyperruntime.loop.storage import make_directory, make_private_directory
+from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
-
-log = get_logger(__name__)
 
 KEPT_BYTES = 64 * 1024
 _LABEL = "io.hyperruntime"
-_SETTLE_S = 120.0
-_SETTLE = 'chown -R -h 0:0 "$@"; chmod -R u+rwX "$@"'
-_DISCARD = 'find "$1" -xdev -mindepth 1 -delete'
-_DISCARD_TARGET = "/workspace/discard"
+_SETTLE_S = 10.0  # even where the last command has used up all its time
 
 
 class Place:
@@ -47,7 +42,7 @@ class Place:
         env: Mapping[str, str] | None = None,
         models: bool = True,
     ) -> None:
-        """Make the directories; the container starts later.
+        """Make the directories, ``folder`` out of everyone's reach; the container starts later.
 
         Args:
             setting: of the run. plan: whose container it is. folder: where the directories go.
@@ -58,7 +53,9 @@ class Place:
         Raises:
             StorageError: the directories cannot be made.
         """
+        make_private_directory(folder)
         self.repo, self.out = make_directory(folder / "repo"), make_directory(folder / "out")
+        self._until = 0.0
         self._setting, self._plan, self._mounts = setting, plan, mounts
         self._repo, self._out = setting.contract.repo, out or setting.contract.out
         self._workdir = workdir or self._repo
@@ -112,6 +109,7 @@ class Place:
             if self._container is None:
                 self.start()
         assert self._container is not None
+        self._until = time.monotonic() + timeout_s
         try:
             return self._container.exec(
                 args,
@@ -126,14 +124,21 @@ class Place:
             self._way.check()
 
     def settle(self) -> None:
-        """Let the host's user read and remove what other users wrote in the container.
+        """Make what the container wrote this user's own and free of special bits: all of it once the container is gone.
+
+        While it is there only the folder for outputs is looked at. The time counts as the last command's.
 
         Raises:
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: it takes more time than that command has left.
+            ReclaimError: it cannot be done.
         """
-        if self._container is not None:
-            args = ["/bin/sh", "-c", _SETTLE, "settle", self._repo, self._out]
-            self._container.exec(args, workdir="/", timeout_s=_SETTLE_S)
+        left_s = max(self._until - time.monotonic(), _SETTLE_S)
+        paths = (self.repo, self.out) if self._container is None else (self.out,)
+        try:
+            reclaim_trees(paths, self._setting.containers.reclaim_args, left_s)
+        except TimeoutError as error:
+            detail = f"what the agent wrote could not be taken back in {left_s:.0f} s: {error}"
+            raise GenerationFailedError("timeout", detail) from error
 
     def close(self) -> None:
         """End all that runs in the container and remove it; may be called again."""
@@ -144,14 +149,6 @@ class Place:
         if self._container is not None:
             self._setting.containers.close(self._container)
             self._container = None
-
-    def end(self) -> None:
-        """Settle as far as the container still can, and remove it."""
-        try:
-            self.settle()
-        except HyperRuntimeError as error:
-            log.debug("not settled", generation=self._plan.genid, reason=str(error))
-        self.close()
 
     def _open(self) -> LoopContainer:
         options = self._setting.options
@@ -181,20 +178,5 @@ class Place:
 
 
 def discard(setting: Setting, folder: Path) -> None:
-    """Remove a directory that containers wrote in.
-
-    What the host's user may not remove, because another user of a container owns it, a fresh container removes.
-    """
-    remove_tree(folder)
-    if not folder.exists() or setting.containers.stopping:
-        return
-    mounts = (Mount(source=str(folder), target=_DISCARD_TARGET, read_only=False),)
-    try:
-        container = setting.containers.open(ContainerSpec(image=setting.image, mounts=mounts), {})
-        try:
-            container.exec(["/bin/sh", "-c", _DISCARD, "discard", _DISCARD_TARGET], workdir="/", timeout_s=_SETTLE_S)
-        finally:
-            setting.containers.close(container)
-    except HyperRuntimeError as error:
-        log.warning("directory not removed", path=str(folder), reason=str(error))
-    remove_tree(folder)
+    """Remove a directory that containers wrote in, whoever owns what is in it."""
+    remove_reclaimed(folder, setting.containers.reclaim_args)

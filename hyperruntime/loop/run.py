@@ -144,7 +144,7 @@ def resume_run(
     reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
-        opened = reopen_run(layout, options)
+        opened = reopen_run(layout, options, runtime.info.reclaim_args)
         with Models(gateway, options) as models:
             return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
 

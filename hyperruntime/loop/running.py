@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, Protocol
 
+from hyperruntime.driver import EngineInfo
 from hyperruntime.loop.failures import RunInterruptedError
 from hyperruntime.spec import ContainerSpec, ExecResult
 
@@ -48,17 +49,27 @@ class LoopRuntime(Protocol):
         """The engine's images."""
         ...
 
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine can do on this machine."""
+        ...
+
     def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> LoopContainer:
         """Start a container."""
         ...
 
 
 class RunningContainers:
-    """Opens containers until it is told to stop; then ends those that are open."""
+    """Opens containers until it is told to stop; then ends those that are open.
+
+    Attributes:
+        reclaim_args: of the engine, to take back what containers wrote; see :class:`~hyperruntime.driver.EngineInfo`.
+    """
 
     def __init__(self, runtime: LoopRuntime) -> None:
         """Open containers on a runtime."""
         self._runtime = runtime
+        self.reclaim_args = runtime.info.reclaim_args
         self._lock = threading.Lock()
         self._open: list[LoopContainer] = []
         self._stopping = threading.Event()

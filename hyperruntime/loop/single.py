@@ -40,10 +40,16 @@ from hyperruntime.loop.setting import Plan, Setting
 from hyperruntime.loop.sides import open_side
 from hyperruntime.loop.start import choose_image, load_domains
 from hyperruntime.loop.steps import Events, StepLog
-from hyperruntime.loop.storage import finish_directory, json_document, make_directory, write_file
+from hyperruntime.loop.storage import (
+    finish_directory,
+    json_document,
+    make_directory,
+    make_private_directory,
+    write_file,
+)
 from hyperruntime.workspace import RepositoryStore
 
-FOLDER, RESULT, EXCHANGES = "evaluations", "evaluation.json", "exchanges.jsonl"
+RESULT, EXCHANGES = "evaluation.json", "exchanges.jsonl"
 _PHASES = ".phases.jsonl"
 _POLL_S = 0.5
 
@@ -105,7 +111,7 @@ def evaluate_generation(
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout.root / FOLDER) as models:
+    with evaluation_models(options, stored, layout.evaluations) as models:
         asking = attrs.evolve(setting, models=models)
         return _interruptible(
             containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
@@ -155,17 +161,17 @@ def _interruptible(containers: RunningContainers, work: Callable[[], tuple[Evalu
 
 def _one(setting: Setting, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
     """Return one evaluation, made unless it is there; two processes never make the same one."""
-    home = make_directory(setting.layout.root / FOLDER)
-    final = home / name
+    home = make_directory(setting.layout.evaluations)
+    final, work = home / name, home / f".{name}.work"
     with FileLock(home / f".{name}.lock"):
         if known := _read(final, record.genid, split, number):
             return known
-        partial = home / f".{name}.partial"
+        partial = make_private_directory(work) / name
         try:
             _make(setting, record, split, number, partial)
             finish_directory(partial, final)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            discard(setting, work)
     made = _read(final, record.genid, split, number)
     assert made is not None
     return attrs.evolve(made, known=False)
@@ -254,7 +260,7 @@ def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Pa
             ) from error
         finally:
             try:
-                steps.run("remove", side.trial.end)
+                steps.run("remove", side.trial.close)
             finally:
                 steps.run("reset", lambda: discard(setting, private))
     return side.results

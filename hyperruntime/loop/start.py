@@ -34,9 +34,9 @@ from hyperruntime.loop.record import SCHEMA
 from hyperruntime.loop.runlog import log_args
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.setting import protected_paths
-from hyperruntime.loop.storage import json_document, make_directory, write_atomic
+from hyperruntime.loop.storage import json_document, make_directory, make_private_directory, write_atomic
 from hyperruntime.recipes import BASE
-from hyperruntime.removal import remove_tree
+from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.workspace import RepositoryStore, inspect_repository
 
 log = get_logger(__name__)
@@ -208,8 +208,8 @@ def create_run(
 
 
 def _fill(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout, *, gateway: bool) -> OpenedRun:
-    for folder in (layout.view, layout.work):
-        make_directory(folder)
+    make_directory(layout.view)
+    make_private_directory(layout.work)
     store, agent = RepositoryStore(layout.repository), check_agent(options, domains)
     if options.contract == "hyperagents":
         originals = [original_of(domain) for domain in domains]
@@ -270,8 +270,12 @@ def check_options_of(contract: Contract, options: GenerateOptions) -> None:
         raise AgentError("ensembles need an agent of the hyperagents contract")
 
 
-def reopen_run(layout: Layout, options: GenerateOptions) -> OpenedRun:
+def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[str]) -> OpenedRun:
     """Open a run again whose directory is ours, with options that may have changed; make up for what a kill left.
+
+    Args:
+        layout: of the run. options: what is asked for now.
+        reclaim_args: of :class:`~hyperruntime.driver.EngineInfo`, to remove what containers wrote.
 
     Raises:
         ArchiveError: the directory is no run.
@@ -281,9 +285,9 @@ def reopen_run(layout: Layout, options: GenerateOptions) -> OpenedRun:
     stored_options, _, stored = read_run(layout)
     domains = load_domains(options.domains, options.contract)
     archive = Archive.load(layout)
-    _clear_work(layout, archive)
-    for folder in (layout.view, layout.work):
-        make_directory(folder)
+    make_directory(layout.view)
+    tighten(layout)
+    _clear_work(layout, archive, reclaim_args)
     if options != stored_options:
         write_atomic(layout.run, json_document({**stored, "options": options_to_json(options)}))
     store = RepositoryStore(layout.repository)
@@ -304,13 +308,24 @@ def reopen_run(layout: Layout, options: GenerateOptions) -> OpenedRun:
     )
 
 
-def _clear_work(layout: Layout, archive: Archive) -> None:
+def tighten(layout: Layout) -> None:
+    """Close the private directories of a run to other accounts: those of earlier versions were open to all.
+
+    Raises:
+        StorageError: one is another user's.
+    """
+    left = layout.evaluations.glob(".*.partial*") if layout.evaluations.is_dir() else ()
+    for folder in (layout.work, layout.repository, *left):
+        make_private_directory(folder)
+
+
+def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str]) -> None:
     """Remove what is left of generations that are finished or must be made from their beginning."""
     kept = {name for name, genid in unfinished(layout).items() if genid not in archive}
-    for name in os.listdir(layout.work) if layout.work.is_dir() else ():
+    for name in os.listdir(layout.work):
         path = layout.work / name
         if name not in kept:
-            remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            remove_reclaimed(path, reclaim_args) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def commit_of(run: OpenedRun, genid: GenId) -> str:

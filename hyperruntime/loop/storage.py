@@ -9,13 +9,14 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hyperruntime.errors import StorageError
 
 _PROBE_BYTES = 256 * 1024
+_PRIVATE = 0o700
 _NEXT_STEP = {
     errno.ENOSPC: "no space is left there: free some, or use another disk",
     errno.EDQUOT: "the quota is used up: free some space, or use another disk",
@@ -57,6 +58,37 @@ def make_directory(path: Path, *, fresh: bool = False) -> Path:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(path)) from error
         path.mkdir(exist_ok=not fresh)
     return path
+
+
+def make_private_directory(path: Path) -> Path:
+    """Make a directory that only this user may enter, from its first moment; one that is there becomes so.
+
+    What containers write lies below such a directory: a container owns the directory that it mounts, and can open that
+    to everyone, but not the one that holds it.
+
+    Raises:
+        StorageError: it cannot be made, or is another user's.
+    """
+    make_directory(path.parent)
+    with storage_errors(path):
+        with suppress(FileExistsError):
+            os.mkdir(path, _PRIVATE)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchmod(descriptor, _PRIVATE)  # the umask may have taken more
+        finally:
+            os.close(descriptor)
+    return path
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Open a file to append to that only this user may read, and make it where there is none.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with storage_errors(path):
+        return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -117,9 +117,9 @@ class TaskSide:
             self._setting.store.export(self._commit, place.repo)
             place.start()
             yield place
-            place.settle()
         finally:
             place.close()
+        place.settle()
         with self._copying:
             copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
 

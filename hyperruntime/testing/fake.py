@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, BinaryIO
 
+from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ContainerLostError, ImageNotFoundError
 from hyperruntime.git import git
 from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn
@@ -160,6 +161,7 @@ class FakeRuntime:
 
     Attributes:
         images: what is here.
+        info: what it can do: nothing in particular.
         started: how many containers were started.
         open: those that are open now.
     """
@@ -172,6 +174,7 @@ class FakeRuntime:
     ) -> None:
         """Make it; ``before_start`` may raise what an engine would."""
         self.images = FakeImages(images)
+        self.info = EngineInfo(engine="fake", version="1", rootless=os.geteuid() != 0)
         self.started = 0
         self.open: list[FakeContainer] = []
         self._before_start = before_start

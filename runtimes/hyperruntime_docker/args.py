@@ -226,6 +226,13 @@ def device_requests(names: Sequence[str], settings: Settings) -> list[dict[str, 
     return [{"Driver": "nvidia", "Capabilities": [["gpu"]], **chosen}]
 
 
+def program_config(image: str, mounts: Sequence[Mount], script: str) -> dict[str, Any]:
+    """Return the body of a container of the host's own userland that may change the files of every user."""
+    config = probe_config(image, mounts, script, "none")
+    config["HostConfig"] |= {"UsernsMode": "host", "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
+    return config
+
+
 def probe_config(
     image: str, mounts: Sequence[Mount], script: str, network: str, *, limited: bool = False
 ) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ from hyperruntime_docker.args import NAME, Settings
 from hyperruntime_docker.client import Engine, endpoint_or_default, translated
 from hyperruntime_docker.gpus import gives_gpus
 from hyperruntime_docker.trial import Trial
+
+RECLAIM_ARGS = (sys.executable, "-I", "-m", "hyperruntime_docker.reclaim")
 
 log = get_logger(__name__)
 
@@ -60,6 +63,7 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
             gpus=gives_gpus(self.settings),
             users=True,
+            reclaim_args=() if os.geteuid() == 0 else RECLAIM_ARGS,
         )
 
 

@@ -151,17 +151,23 @@ def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SD
     return connection, early
 
 
-def read_text(connection: socket.socket, early: bytes, timeout_s: float) -> str:
-    """Return all that both streams say until they end, or until nothing has come for so long."""
+def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: str = "") -> str:
+    """Return all that both streams say until they end, or until nothing has come for so long.
+
+    Args:
+        connection: attached to a container. early: what was read from it already.
+        timeout_s: how long it may be silent.
+        last: a text after which nothing more is waited for, or "".
+    """
     connection.settimeout(timeout_s)
     splitter = FrameSplitter()
-    parts = splitter.feed(early)
+    said = b"".join(data for _, data in splitter.feed(early))
     try:
-        while chunk := connection.recv(_CHUNK_BYTES):
-            parts += splitter.feed(chunk)
+        while not (last and last.encode() in said) and (chunk := connection.recv(_CHUNK_BYTES)):
+            said += b"".join(data for _, data in splitter.feed(chunk))
     except OSError:
         pass
-    return b"".join(data for _, data in parts).decode(errors="replace")
+    return said.decode(errors="replace")
 
 
 def _buffered(raw: Any) -> bytes:  # noqa: ANN401

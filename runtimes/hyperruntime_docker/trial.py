@@ -8,7 +8,7 @@ import select
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.spec import Mount
-from hyperruntime_docker.args import NAME, UID_LABEL, probe_config
+from hyperruntime_docker.args import NAME, UID_LABEL, probe_config, program_config
 from hyperruntime_docker.client import REMOTE_HINT, Engine, translated
 from hyperruntime_docker.container import STREAMS, remove
 from hyperruntime_docker.shell import read_text, take_over
@@ -29,6 +29,7 @@ log = get_logger(__name__)
 _EXCHANGE = "/run/hyperruntime"
 _REPOSITORY = "localhost/hyperruntime-probe"
 _RUN_TIMEOUT_S = 10.0
+_PROGRAM_TIMEOUT_S = 24 * 3600.0  # whoever waits for it has a shorter one
 # Opened for both, or it would wait for ever for a reader that was killed.
 _SCRIPT = rf"""
 show() {{ for f in "$@"; do [ -r "$f" ] && {{ read -r v <"$f"; echo "$n $v"; return; }}; done; echo "$n none"; }}
@@ -64,7 +65,7 @@ class Trial:
         os.mkdir(self._exchange)
         os.chmod(self._exchange, 0o755)
         os.mkfifo(self._fifo)
-        os.chmod(self._fifo, 0o622)
+        os.chmod(self._fifo, 0o666)  # root inside may be nobody in particular here
         rootfs, userland = skeleton()
         self._userland = [Mount(source=path, target=path) for path in userland]
         changes = [f"LABEL {name}={value}" for name, value in self._labels.items()]
@@ -107,6 +108,20 @@ class Trial:
             os.close(descriptor)
         return limits_shown(printed)
 
+    def run_script(self, script: str, mounts: Sequence[Mount], last: str) -> str:
+        """Return what a script of ``sh`` prints as the daemon's own root, in whatever time it takes.
+
+        Args:
+            script: what to run. mounts: what it sees of this machine beside the userland.
+            last: what it prints when all is done. It should wait for the end of its input then, because the daemon
+                may lose the last words of a container that has ended.
+
+        Raises:
+            EngineError: the daemon refuses.
+        """
+        config = program_config(self._image, [*self._userland, *mounts], script)
+        return self._run_config(config, _PROGRAM_TIMEOUT_S, last)
+
     def works_with(self, network: str) -> bool:
         """Tell whether a container runs with a network; what is found is remembered, so a failure is tried again."""
         return any(self._works_with(network) for _ in range(2))
@@ -136,8 +151,10 @@ class Trial:
 
     def _run(self, mounts: list[Mount], script: str, network: str, *, limited: bool = False) -> str:
         """Return what a container printed in its first seconds."""
+        return self._run_config(probe_config(self._image, mounts, script, network, limited=limited), _RUN_TIMEOUT_S)
+
+    def _run_config(self, config: dict[str, Any], timeout_s: float, last: str = "") -> str:
         api, name = self._engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
-        config = probe_config(self._image, mounts, script, network, limited=limited)
         config["Labels"] = {**self._labels, UID_LABEL: str(os.getuid())}
         try:
             with translated("a trial container does not start"):
@@ -145,7 +162,7 @@ class Trial:
                 connection, early = take_over(api.attach_socket(name, params=STREAMS))
                 with connection:
                     api.start(name)
-                    return read_text(connection, early, _RUN_TIMEOUT_S)
+                    return read_text(connection, early, timeout_s, last)
         finally:
             remove(self._engine, name)
 

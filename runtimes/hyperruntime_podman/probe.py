@@ -71,6 +71,7 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
             gpus=True,
             users=True,
+            reclaim_args=("podman", "unshare") if self.settings.rootless else (),
         )
 
 

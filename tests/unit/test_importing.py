@@ -151,6 +151,16 @@ def test_links_that_agents_left_show_nothing_of_the_host(old: OriginalRun, tmp_p
     assert (old.path / "left_over/gen_1/agent_output/one").is_symlink()
 
 
+def test_programs_that_agents_left_run_as_nobody_else(old: OriginalRun) -> None:
+    path = old.path / "gen_1/agent_output/deep/shell"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    path.chmod(0o6755)
+    path.parent.chmod(0o2777)
+    imported(old)
+    assert (path.stat().st_mode & 0o7777, path.parent.stat().st_mode & 0o7777) == (0o755, 0o777)
+
+
 def test_failures_are_told_apart_and_never_parents(tmp_path: Path) -> None:
     run = OriginalRun(tmp_path / "generate_old")
     failed = {"run_eval": False, "valid_parent": False}

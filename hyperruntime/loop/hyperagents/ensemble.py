@@ -169,7 +169,7 @@ class Ensemble:
                     if split != TEST or self._setting.options.eval_test:
                         self._run_split(place, judge_place, domain, split)
         finally:
-            place.end()
+            place.close()
 
     def _run_split(self, place: Place, judge_place: Place, domain: OriginalDomain, split: str) -> None:
         samples, options = samples_of(self._setting, domain), self._setting.options

@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.bare import BareRepository
-from hyperruntime.errors import ArchiveError, PatchError, RepositoryError
+from hyperruntime.errors import ArchiveError, PatchError, ReclaimError, RepositoryError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.archive import Archive
 from hyperruntime.loop.contract import repository_contract
@@ -44,7 +44,15 @@ from hyperruntime.loop.record import SCHEMA, GenerationRecord
 from hyperruntime.loop.selection import GenId
 from hyperruntime.loop.setting import protected_paths
 from hyperruntime.loop.start import load_domains
-from hyperruntime.loop.storage import json_document, make_directory, storage_errors, write_atomic, write_file
+from hyperruntime.loop.storage import (
+    json_document,
+    make_directory,
+    make_private_directory,
+    storage_errors,
+    write_atomic,
+    write_file,
+)
+from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.workspace import RepositoryStore
 
 log = get_logger(__name__)
@@ -52,6 +60,7 @@ log = get_logger(__name__)
 LEFT_OVER = "left_over"
 _AUTHOR = b"you@example.com"
 _LARGEST = 1 << 40
+_STRIP_S = 600.0
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -92,6 +101,7 @@ class _Import:
         self._remove_earlier_attempt()
         _move_left_overs(self._layout, set(self._ids))
         _move_links(self._layout, self._ids)
+        _strip_special_bits(self._layout)
         root = self._make_root()
         start = self._apply_meta_patches(root)
         self._archive.expect(self._ids)
@@ -117,8 +127,8 @@ class _Import:
         self._layout.journal.unlink(missing_ok=True)
         for folder in (layout.repository, layout.work, layout.view, reference_folder(layout)):
             shutil.rmtree(folder, ignore_errors=True)
-        for folder in (layout.work, layout.view):
-            make_directory(folder)
+        make_directory(layout.view)
+        make_private_directory(layout.work)
 
     def _make_root(self) -> str:
         """Put the root state into the store, without labels and keys."""
@@ -208,6 +218,15 @@ def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
                 make_directory(target.parent)
                 os.replace(path, target)
                 log.warning("link left out", path=str(path))
+
+
+def _strip_special_bits(layout: Layout) -> None:
+    """Make the files that containers left harmless: they were unpacked with the modes that agents gave them."""
+    folders = [path for path in layout.root.iterdir() if path.is_dir() and not path.is_symlink()]
+    try:
+        reclaim_trees(folders, (), _STRIP_S)
+    except (ReclaimError, TimeoutError) as error:
+        log.warning("files may run as their owner", run=str(layout.root), reason=str(error))
 
 
 def _check_out_root(layout: Layout, target: Path) -> None:

@@ -153,7 +153,7 @@ def judging_place(setting: Setting, plan: Plan, folder: Path) -> Iterator[Place]
     try:
         yield place
     finally:
-        place.end()
+        place.close()
 
 
 def open_tmp(place: Place) -> Place:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from hyperruntime.container import Container
 from hyperruntime.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.reclaim.trees import reclaim_trees
+from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, fields_of, interfaces, marker, processes, shell
 
@@ -30,6 +32,12 @@ DANGEROUS = {
     "SYSLOG": 34,
     "BPF": 39,
 }
+# Of another user where the engine has one: a directory that only that user may enter.
+_WRITE_SPECIAL = """
+cd "$1" && mkdir shut other && cp /bin/sh shut/shell && cp /bin/sh other/shell || exit
+chown 12345:12345 other/shell other 2>/dev/null
+chmod 6755 shut/shell other/shell && chmod 0 shut && chmod 2700 other
+"""
 _LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" && echo "$line"; done'
 
 
@@ -137,6 +145,21 @@ def exchange(context: Context) -> None:
         listed = shell(container, script).stdout.split()
         expect(b"lane.sh" in listed and b"new" not in listed and b"moved" not in listed, f"it now holds {listed}")
         expect_equal(container.exec(["echo", "works"]).stdout, b"works\n", "the next command")
+
+
+@check("isolation.mounts-reclaimed")
+def mounts_reclaimed(context: Context) -> None:
+    """What a container wrote in a mount, as any user, is made its owner's on the host, with no special bits."""
+    tree = context.place()
+    with context.start(mounts=(Mount(source=str(tree), target="/mnt/tree", read_only=False),)) as container:
+        shell(container, _WRITE_SPECIAL, "/mnt/tree").check()
+    reclaim_trees([tree], context.info.reclaim_args, 60.0)
+    found = {str(path.relative_to(tree)): path.lstat() for path in tree.rglob("*")}
+    names = {"shut", "shut/shell", "other", "other/shell"}
+    expect_equal(set(found), names, "what can be read of the mount")
+    expect_equal({status.st_uid for status in found.values()}, {os.geteuid()}, "the owners of what is in it")
+    special = [name for name, status in found.items() if status.st_mode & 0o6000]
+    expect_equal(special, [], "what still has special bits")
 
 
 @check("network.none")

@@ -1,0 +1,180 @@
+"""Make a tree that a container wrote its user's own, and harmless. Imports nothing of the project.
+
+It is a program too, because a user namespace is entered by starting one: ``python -I -S walk.py SECONDS PATH...``.
+
+Nothing in the tree is believed. Each name is looked up in an open directory and no link is followed, so a container
+that still runs cannot lead the walk out of the tree. One directory is open at a time, however deep the tree is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_CAPABILITIES = "security.capability"
+_NAMES_PER_LOOK = 1000
+
+Inode = tuple[int, int]
+
+
+class _MovedError(Exception):
+    """A directory is not where, or as, it was a moment ago."""
+
+
+def reclaim_tree(path: str, until: float) -> None:
+    """Give a tree to the owner of the directory that holds it.
+
+    The owner may then read, write and remove all of it. Set-user-ID, set-group-ID and file capabilities are gone, and
+    the sticky bit of files. A directory keeps its sticky bit: that only takes rights away.
+
+    Args:
+        path: the tree.
+        until: when to give up, on the clock of ``time.monotonic``.
+
+    Raises:
+        PermissionError: it holds something that this process may not change.
+        TimeoutError: it took too long.
+        OSError: it cannot be read for another reason.
+    """
+    holder = os.open(os.path.dirname(os.path.abspath(path)), _DIRECTORY)
+    try:
+        while True:
+            try:
+                return _Walk(os.fstat(holder).st_uid, until).run(holder, os.path.basename(path))
+            except _MovedError:
+                continue
+    finally:
+        os.close(holder)
+
+
+class _Walk:
+    """One walk through one tree."""
+
+    def __init__(self, owner: int, until: float) -> None:
+        self._owner, self._until = owner, until
+
+    def run(self, holder: int, name: str) -> None:
+        """Walk; the directories above the one that is open are found again by ``..``."""
+        here = os.dup(holder)
+        levels: list[tuple[Inode, list[str]]] = [(_inode(here), [name])]
+        try:
+            while levels:
+                self._check_time()
+                names = levels[-1][1]
+                if names:
+                    below = self._take(here, names.pop())
+                    if below is not None:
+                        here = _replace(here, below)
+                        levels.append((_inode(here), self._names(here)))
+                else:
+                    levels.pop()
+                    if levels:
+                        here = _replace(here, _above(here, levels[-1][0]))
+        finally:
+            os.close(here)
+
+    def _names(self, directory: int) -> list[str]:
+        names = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) % _NAMES_PER_LOOK == 0:
+                    self._check_time()
+        return names
+
+    def _take(self, directory: int, name: str) -> int | None:
+        """Take one entry; return a descriptor of it if it is a directory."""
+        try:
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if found.st_uid != self._owner:
+                os.chown(name, self._owner, -1, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                return None
+            if stat.S_ISREG(found.st_mode):
+                self._drop_capabilities(directory, name)
+                if not found.st_mode & 0o7000 and found.st_mode & 0o600 == 0o600:
+                    return None
+            return self._open_up(directory, name)
+        except FileNotFoundError:
+            return None  # it went while we looked
+
+    def _open_up(self, directory: int, name: str) -> int | None:
+        """Set the mode of an entry that is no link; return a descriptor of it if it is a directory."""
+        handle = os.open(name, _HANDLE, dir_fd=directory)
+        try:
+            mode = os.fstat(handle).st_mode
+            if stat.S_ISLNK(mode):
+                raise _MovedError
+            is_directory = stat.S_ISDIR(mode)
+            kept, given = (0o1777, 0o700) if is_directory else (0o777, 0o600)
+            wanted = stat.S_IMODE(mode) & kept | given
+            if wanted != stat.S_IMODE(mode):
+                os.chmod(f"/proc/self/fd/{handle}", wanted)  # of what is open, whatever has its name by now
+            return _reopen(handle) if is_directory else None
+        finally:
+            os.close(handle)
+
+    def _drop_capabilities(self, directory: int, name: str) -> None:
+        path = f"/proc/self/fd/{directory}/{name}"
+        try:
+            os.getxattr(path, _CAPABILITIES, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOENT):
+                return
+            if error.errno != errno.EOVERFLOW:  # there are some, which mean nothing in this user namespace
+                raise
+        # A change of owner, even to the same one, takes them away; see chown(2) and capabilities(7).
+        os.chown(name, self._owner, -1, dir_fd=directory, follow_symlinks=False)
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise TimeoutError("there is more than could be looked at in time")
+
+
+def _inode(descriptor: int) -> Inode:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _replace(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _reopen(handle: int) -> int:
+    """Open a directory that its owner may enter, to list it."""
+    try:
+        return os.open(f"/proc/self/fd/{handle}", _DIRECTORY & ~os.O_NOFOLLOW)
+    except PermissionError:
+        raise _MovedError from None  # its mode was changed again at the same moment
+
+
+def _above(directory: int, expected: Inode) -> int:
+    """Open the directory above, which must be the one that was there before."""
+    try:
+        above = os.open("..", _DIRECTORY, dir_fd=directory)
+    except (FileNotFoundError, PermissionError):
+        raise _MovedError from None
+    if _inode(above) != expected:
+        os.close(above)
+        raise _MovedError
+    return above
+
+
+def main() -> None:
+    """Reclaim the trees that are named on the command line; the last line on stderr says what went wrong."""
+    until = time.monotonic() + float(sys.argv[1])
+    try:
+        for path in sys.argv[2:]:
+            reclaim_tree(path, until)
+    except OSError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

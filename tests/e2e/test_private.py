@@ -1,0 +1,248 @@
+"""What containers write on the host: out of every other account's reach, before, during and after a kill.
+
+As root the other account is ``nobody``, which really looks; an ordinary user's files are judged by their modes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime import Runtime
+from hyperruntime.loop.archive import load_run
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from tests.e2e.test_hostile import said_by_meta, said_by_tasks, write_agent, write_table
+
+pytestmark = pytest.mark.engine
+
+WAITS: dict[str, Any] = {"meta": "special", "wait": True}
+NOBODY = ("setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "--")
+WITHIN = ("-readable", "-o", "-writable", "-o", "-executable")
+PATIENCE_S = 180.0
+
+
+class World:
+    """A directory that every account of this machine may enter, an agent, and the run that it is in.
+
+    Attributes:
+        folder: the directory.
+        mark: a text that only an attacking generation writes.
+        run_id: of the run.
+        run_dir: its directory.
+        options: of the run.
+    """
+
+    def __init__(self, folder: Path, image: str) -> None:
+        self.folder, self.mark = folder, f"hostile-{secrets.token_hex(6)}"
+        self.run_id = f"private-{secrets.token_hex(4)}"
+        self.run_dir = folder / "outputs" / f"generate_{self.run_id}"
+        self.options: dict[str, Any] = {
+            "domains": (f"table:{write_table(folder / 'table')}",),
+            "image": image,
+            "parent_selection": "best",
+            "seed": 5,
+            "run_id": self.run_id,
+            "output_dir_parent": str(folder / "outputs"),
+        }
+
+    def use_agent(self, *steps: dict[str, Any]) -> None:
+        """Make an agent whose generations attack, but for an honest one at the end."""
+        agent = write_agent(self.folder / "agent", dict(enumerate(steps, 1)), {"mark": self.mark}, "")
+        self.options |= {"agent": str(agent), "max_generation": len(steps) + 1}
+
+    def command(self, runtime_name: str) -> list[str]:
+        """Return the command line that starts the run in a process of its own."""
+        options = [word for name, value in self.options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        options[1] = self.options["domains"][0]
+        return [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "generate", *options]
+
+    def wait_for_agent(self) -> Path:
+        """Wait until the agent has planted all it has; return the folder for its outputs."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (ready := list(self.run_dir.glob("work/*/agent/out/ready"))):
+            assert time.monotonic() < deadline, "the agent never said that it is ready"
+            time.sleep(0.02)
+        return ready[0].parent
+
+    def check_out_of_reach(self, *, finished: bool = False) -> None:
+        """Check that another account reaches nothing of what runs, and can change or misuse nothing at all."""
+        for name in ("work", "repository.git"):
+            assert within_reach(self.run_dir / name) == []
+        reached = within_reach(self.run_dir)
+        assert str(self.run_dir / "run.json") in reached, "else nothing is seen at all"
+        for path in filter(os.path.isfile, reached):
+            assert finished or self.mark.encode() not in Path(path).read_bytes(), path
+            assert not os.stat(path).st_mode & 0o6002, path
+        assert own_temporary_files_within_reach() == []
+
+
+def within_reach(top: Path) -> list[str]:
+    """Return all below a directory, itself included, that another account may read, write, execute or enter."""
+    if os.geteuid() == 0:
+        found = subprocess.run(
+            [*NOBODY, "find", str(top), "!", "-type", "l", "(", *WITHIN, ")", "-print0"], cwd="/", capture_output=True
+        )
+        return [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
+    return [str(path) for path in [top, *_below(top)] if _is_open(path)]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield what lies below a directory as far as another account gets."""
+    if not folder.is_dir() or folder.is_symlink() or not folder.stat().st_mode & 0o001:
+        return
+    for path in folder.iterdir():
+        yield path
+        yield from _below(path)
+
+
+def _is_open(path: Path) -> bool:
+    return not path.is_symlink() and bool(path.lstat().st_mode & 0o007)
+
+
+def own_temporary_files_within_reach() -> list[str]:
+    """Return what another account reaches below this user's own directories for temporary files."""
+    tops = [Path(root) for root in {tempfile.gettempdir(), os.environ.get("APPTAINER_TMPDIR", "/tmp"), "/tmp"}]
+    mine = [path for top in tops for path in top.glob("hyperruntime-*") if path.lstat().st_uid == os.geteuid()]
+    return [found for path in mine for found in within_reach(path)]
+
+
+def special_files(top: Path) -> list[str]:
+    """Return the files below a directory that run as somebody, and the directories that hand their group down."""
+    found = subprocess.run(["find", str(top), "-perm", "/6000", "-print0"], capture_output=True, check=True)
+    return [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
+
+
+@pytest.fixture
+def world(base_image: str) -> Iterator[World]:
+    """A place that the modes of pytest's own directories do not hide."""
+    folder = Path(tempfile.mkdtemp(prefix="private-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    umask = os.umask(0o002)  # the one that hides least
+    try:
+        yield World(folder, base_image)
+    finally:
+        os.umask(umask)
+        shutil.rmtree(folder, ignore_errors=True)
+        assert not folder.exists(), "something could not be removed by the user whose run it was"
+
+
+Finished = Callable[[], RunSummary]
+
+
+@pytest.fixture
+def run_beside(world: World, runtime: Runtime) -> Callable[[], Finished]:
+    """Return a function that starts the run in a thread; what it returns waits for its end."""
+
+    def start() -> Finished:
+        result: list[RunSummary] = []
+        options = GenerateOptions(**world.options)
+        thread = threading.Thread(target=lambda: result.append(start_run(runtime, options)))
+        thread.start()
+
+        def finished() -> RunSummary:
+            thread.join()
+            return result[0]
+
+        return finished
+
+    return start
+
+
+def test_nothing_of_a_generation_is_in_reach_while_it_runs_nor_later(
+    world: World, run_beside: Callable[[], Finished]
+) -> None:
+    world.use_agent(WAITS, {"task": "special"})
+    finished = run_beside()
+    out = world.wait_for_agent()
+    try:
+        if os.geteuid() == 0:
+            assert special_files(out / "planted"), "else there is nothing to reach"
+        world.check_out_of_reach()
+    finally:
+        (out / "go").touch()
+        summary = finished()
+    attacked, judged, honest = summary.generations[1:]
+    assert (attacked.failure, attacked.attempts, judged.attempts) == (None, 1, 1), attacked.detail
+    assert (judged.failure, judged.score, honest.failure, honest.score) == (None, 0.0, None, 0.5)
+    assert said_by_meta(summary, 1).keys() == {"owners", "tools"}
+    assert said_by_tasks(summary, 2)["t0"].keys() == {"owners", "tools"}
+    assert list((world.run_dir / "work").iterdir()) == []
+    assert special_files(world.folder) == []
+    world.check_out_of_reach(finished=True)
+
+
+def test_a_killed_run_leaves_nothing_in_reach_and_a_resume_removes_it(
+    world: World, runtime: Runtime, runtime_name: str
+) -> None:
+    world.use_agent(WAITS)
+    with subprocess.Popen(world.command(runtime_name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as owner:
+        out = world.wait_for_agent()
+        owner.send_signal(signal.SIGKILL)
+    world.check_out_of_reach()
+    _wait_until(lambda: not _containers(runtime, world.run_id))
+    world.check_out_of_reach()
+    for path in (world.run_dir / "work", out.parents[1], out.parent):  # as runs of before were
+        path.chmod(0o755)
+    assert within_reach(out.parent), "else the next check shows nothing"
+    tightened = threading.Event()
+    ready = threading.Thread(target=lambda: _let_go(world, tightened))
+    ready.start()
+    summary = resume_run(runtime, world.run_dir)
+    ready.join()
+    assert tightened.is_set()
+    assert [record.failure for record in summary.generations] == [None] * 3
+    assert special_files(world.folder) == []
+    assert list((world.run_dir / "work").iterdir()) == []
+    world.check_out_of_reach(finished=True)
+
+
+def _let_go(world: World, tightened: threading.Event) -> None:
+    """Let the agent of the resumed run go on, once nothing of it is in reach either."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        out = world.wait_for_agent()
+        if within_reach(world.run_dir / "work") == []:
+            tightened.set()
+            (out / "go").touch()
+            return
+        time.sleep(0.05)
+
+
+def test_a_state_and_a_log_of_a_run_can_be_read_by_its_user_alone(world: World, runtime: Runtime) -> None:
+    world.use_agent()
+    start_run(runtime, GenerateOptions(**world.options))
+    modes = {name: stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git", "gen_1")}
+    assert modes == {"work": 0o700, "repository.git": 0o700, "gen_1": 0o775}
+    for path in (world.run_dir / "work", world.run_dir / "repository.git"):
+        path.chmod(0o755)
+    resume_run(runtime, world.run_dir, max_generation=load_run(world.run_dir).options.max_generation)
+    assert {stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git")} == {0o700}
+
+
+def _containers(runtime: Runtime, run_id: str) -> list[str]:
+    return [
+        owned.record.id
+        for owned in runtime.containers()
+        if owned.record.labels.get("io.hyperruntime.run") == run_id and owned.owner.pid != os.getpid()
+    ]
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

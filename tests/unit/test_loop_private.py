@@ -1,0 +1,138 @@
+"""What becomes of a generation whose files cannot be taken back, and which directories are its user's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperruntime.errors import ReclaimError, StorageError
+from hyperruntime.loop import place
+from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.loop.single import evaluate_generation
+from hyperruntime.loop.storage import make_private_directory, open_private
+from hyperruntime.reclaim.trees import reclaim_trees
+from hyperruntime.spec import ContainerSpec
+from hyperruntime.testing import FakeRuntime, make_agent_repository
+
+
+def run_one(folder: Path) -> RunSummary:
+    agent = make_agent_repository(folder / "agent")
+    options = GenerateOptions(
+        domains=("circle_packing",),
+        agent=str(agent),
+        max_generation=1,
+        seed=3,
+        run_id="r",
+        output_dir_parent=str(folder),
+        eval_samples=(1,),
+    )
+    return start_run(FakeRuntime(), options)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "attempts", "words"),
+    [
+        (TimeoutError("too many"), "timeout", 1, "could not be taken back in"),
+        (ReclaimError("no rights"), "infrastructure", 3, "no rights"),
+    ],
+)
+def test_a_generation_whose_files_are_not_taken_back_is_not_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, attempts: int, words: str
+) -> None:
+    def refuse(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
+        if "gen_1" in str(paths[0]) and "agent" in paths[0].parts[-2]:
+            raise error
+        reclaim_trees(paths, args, timeout_s)
+
+    monkeypatch.setattr(place, "reclaim_trees", refuse)
+    summary = run_one(tmp_path)
+    record = summary.generations[-1]
+    assert (record.failure, record.attempts, record.score, record.scores) == (failure, attempts, None, {})
+    assert words in record.detail
+    assert list((Path(summary.run_dir) / "work").iterdir()) == []
+
+
+def test_the_time_of_taking_back_is_the_last_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    def note(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
+        given.append(timeout_s)
+
+    monkeypatch.setattr(place, "reclaim_trees", note)
+    options = run_one(tmp_path)
+    assert options.generations[-1].failure is None
+    defaults: Any = GenerateOptions(domains=("circle_packing",))
+    longest = max(defaults.timeout_meta_s, defaults.timeout_eval_s)
+    assert given
+    assert all(0 < timeout_s <= longest for timeout_s in given)
+
+
+def test_an_evaluation_on_its_own_is_its_users_alone_while_it_runs(tmp_path: Path) -> None:
+    run_dir = Path(run_one(tmp_path).run_dir)
+    modes: list[int] = []
+
+    def look(spec: ContainerSpec) -> None:
+        modes.extend(mode_of(path) for path in (run_dir / "evaluations").glob(".*.work"))
+
+    evaluate_generation(FakeRuntime(before_start=look), run_dir, 1, split="train")
+    assert modes
+    assert set(modes) == {0o700}
+    assert list((run_dir / "evaluations").glob(".*.work")) == []
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A umask of the process."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_private_directory_is_that_under_any_umask(tmp_path: Path) -> None:
+    assert mode_of(make_private_directory(tmp_path / "one")) == 0o700
+    (tmp_path / "one").chmod(0o2755)
+    assert mode_of(make_private_directory(tmp_path / "one")) == 0o700
+
+
+def test_a_private_directory_is_never_open_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    change = os.fchmod
+
+    def look(descriptor: int, mode: int) -> None:
+        made.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        change(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", look)
+    before = os.umask(0)
+    try:
+        make_private_directory(tmp_path / "one")
+    finally:
+        os.umask(before)
+    assert made == [0o700]
+
+
+def test_a_link_is_no_private_directory(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with pytest.raises(StorageError):
+        make_private_directory(tmp_path / "link")
+    assert mode_of(tmp_path / "there") == 0o755
+
+
+def test_a_private_file_is_its_users_alone(tmp_path: Path) -> None:
+    for text in (b"one", b"two"):
+        with open_private(tmp_path / "log") as file:
+            file.write(text)
+    assert (mode_of(tmp_path / "log"), (tmp_path / "log").read_bytes()) == (0o600, b"onetwo")
