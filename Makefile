@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-slots setup clean
+.PHONY: help demo test test-weather bench bench-slots setup clean
 
 # Options for what is run: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -17,6 +17,10 @@ demo: ## watch agents improve, in fresh containers, offline
 test: ## lint, types and all tests; as root also the engine's tests as an ordinary user
 	@scripts/setup test
 	@scripts/test $(ARGS)
+
+test-weather: ## selfcheck on the rootless engines under what a cluster's job may bring; ARGS="rss-2gib podman" for one
+	@scripts/setup test
+	@scripts/weather $(ARGS)
 
 bench: ## measure against the engine's own commands, side by side, and write docs/benchmarks.md
 	@scripts/setup test

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from hyperruntime.errors import ImageBuildError
+from hyperruntime.inherited import program_environment
 from hyperruntime.logs import get_logger
 from hyperruntime.process import ProcessResult, run_process, stream_process
 
@@ -227,7 +228,8 @@ def _environment(work: Path) -> Mapping[str, str]:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     defaults = {"SOURCE_DATE_EPOCH": str(int(midnight.timestamp()))}
     # Packages compile their Python files as they are installed; our own Python settings must not matter.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    known = program_environment(os.environ)
+    inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}
     fixed = {"TMPDIR": str(work), "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     return {**defaults, **inherited, **fixed}
 

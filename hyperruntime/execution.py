@@ -235,7 +235,10 @@ class Execution:
 
     def _read_status(self) -> None:
         """Take what the lane reports; what is malformed a hostile command has written, and means nothing."""
-        data = os.read(self._lane.status, 4096)
+        try:
+            data = os.read(self._lane.status, 4096)
+        except BlockingIOError:  # the end was seen, and the session opens the other end for a moment to show it again
+            return
         if not data:
             never_up = self._lane.user is not None and not self._lane.is_up
             self._end = self._end or (End.NOT_STARTED if never_up else self._unless_never_made(End.GONE))

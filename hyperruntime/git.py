@@ -1,4 +1,4 @@
-"""Run git deaf to everything around it; imports changes, errors and process.
+"""Run git deaf to everything around it; imports changes, errors, inherited and process.
 
 No configuration of the user or the machine is read, no hook, filter, pager or helper of a repository is
 run, and identity and dates are fixed, so that the same content always gives the same commit.
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from hyperruntime.changes import GONE, Change
 from hyperruntime.errors import RepositoryError
+from hyperruntime.inherited import shell_environment
 from hyperruntime.process import ProcessResult, run_process
 
 _NAME, _EMAIL, _DATE = "hyperruntime", "hyperruntime@localhost", "946684800 +0000"
@@ -49,7 +50,8 @@ def git_environment(config: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
 
     Source: git(1), "Environment Variables"; git-config(1), ``GIT_CONFIG_COUNT``.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    kept = shell_environment(os.environ)
+    environment = {name: value for name, value in kept.items() if not name.startswith("GIT_")}
     settings = (*_CONFIG, *config)
     environment |= _VARIABLES | {"GIT_CONFIG_COUNT": str(len(settings))}
     for at, (key, value) in enumerate(settings):

@@ -101,7 +101,10 @@ class Lane:
         poll.register(self.status, select.POLLIN)
         while (remaining := deadline - time.monotonic()) > 0:
             if poll.poll(int(remaining * 1000) + 1):
-                said = os.read(self.status, 4096)
+                try:
+                    said = os.read(self.status, 4096)
+                except BlockingIOError:  # somebody has opened the other end since
+                    continue
                 for line in said.decode(errors="replace").splitlines():
                     if line.startswith(f"0 {word} "):
                         return line.split(" ", 2)[2]

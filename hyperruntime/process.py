@@ -1,4 +1,4 @@
-"""Run programs on the host; the one home of ``subprocess``. Imports only errors.
+"""Run programs on the host; the one home of ``subprocess``. Imports only inherited.
 
 Every process gets its own session, so that a signal to our process group never reaches it half-way and a
 ``kill 0`` inside it never reaches us.
@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO
 
 import attrs
+
+from hyperruntime.inherited import default_signals_args, ignored_signals, shell_environment
 
 _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
@@ -141,6 +143,8 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own with unbuffered pipes; the caller owns it.
 
+    Without ``env`` it gets this process's environment, less what would change what a shell script does.
+
     Raises:
         FileNotFoundError: no such program (or ``cwd``).
     """
@@ -150,10 +154,26 @@ def spawn(
         stdout=stdout,
         stderr=stderr,
         cwd=cwd,
-        env=None if env is None else dict(env),
+        env=shell_environment(os.environ) if env is None else dict(env),
         start_new_session=True,
         bufsize=0,
     )
+
+
+def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program in ``/`` with pipes for its streams, and with every signal at its default.
+
+    For drivers whose engine hands the signals that we ignore on to what runs in a container.
+
+    Args:
+        args: argv. env: its whole environment.
+
+    Raises:
+        FileNotFoundError: no such program.
+    """
+    if not ignored_signals():
+        return spawn(args, cwd="/", env=env)
+    return spawn(default_signals_args(args, env), cwd="/", env=os.environ)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

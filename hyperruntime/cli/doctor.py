@@ -16,6 +16,7 @@ import click
 from hyperruntime.cache import cache_directory
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.engines import diagnose_engine, engine_names, view_engine
+from hyperruntime.cli.job_findings import job_findings, look_around
 from hyperruntime.cli.params import GPUS
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.devices import load_devices
@@ -52,7 +53,8 @@ def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[
         state.runtime = name or state.runtime
         return _examine_gpus(state, image, gpus, as_json=as_json)
     names = engine_names(name or state.runtime)
-    parts = {"machine": list(machine_findings()), **{engine: diagnose_engine(engine) for engine in names}}
+    job = list(job_findings(look_around()))
+    parts = {"machine": [*machine_findings(), *job], **{engine: diagnose_engine(engine) for engine in names}}
     usable = [engine for engine in names if view_engine(engine).usable]
     if as_json:
         findings = {part: [attrs.asdict(found) for found in items] for part, items in parts.items()}

@@ -18,7 +18,8 @@ import attrs
 
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
-from hyperruntime.process import PIPE, ProcessShell, find_program, kill_group, run_process, spawn
+from hyperruntime.inherited import process_ceiling, stricter
+from hyperruntime.process import ProcessShell, find_program, kill_group, run_process, spawn_attached
 from hyperruntime.spec import ContainerSpec, Mount
 
 NAME = "fake"
@@ -47,7 +48,7 @@ def unshare_args(launch: Launch, created: float) -> list[str]:
     script = resources.files("hyperruntime.testing").joinpath("container.sh").read_text()
     tmp = "" if spec.limits.tmpfs_bytes is None else f",size={spec.limits.tmpfs_bytes}"
     frozen = "frozen" if spec.read_only_rootfs else ""
-    processes = "" if spec.limits.pids is None else str(spec.limits.pids)
+    processes = "" if spec.limits.pids is None else str(stricter(spec.limits.pids, process_ceiling()))
     identity = [launch.name, spec.image, repr(created), json.dumps(dict(launch.labels))]
     settings = [f"{launch.private_dir}/root", spec.workdir or "/", tmp, frozen, processes]
     mounts = [word for mount in (launch.exchange, *spec.mounts) for word in _mount_words(mount)]
@@ -71,7 +72,7 @@ class FakeLiveContainer:
         self.exec_env: Mapping[str, str] = {}
         self._launch = launch
         Path(launch.private_dir, "root").mkdir(parents=True, exist_ok=True)
-        self._process = spawn(unshare_args(launch, time.time()), stdin=PIPE, cwd="/", env={"PATH": PATH})
+        self._process = spawn_attached(unshare_args(launch, time.time()), {"PATH": PATH})
         self.shell = ProcessShell(self._process)
 
     def observe(self) -> None:

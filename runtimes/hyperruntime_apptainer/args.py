@@ -17,6 +17,7 @@ import attrs
 from hyperruntime.cdi import DeviceNode
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.inherited import stricter
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPARE
 
@@ -222,7 +223,7 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
     """Return what lowers the limit on processes; in a user namespace the kernel counts it for that namespace alone."""
     if limits.pids is None or settings.limits.get("pids") != "rlimit":
         return []
-    count = min(limits.pids, settings.nproc) if settings.nproc else limits.pids
+    count = stricter(limits.pids, settings.nproc)
     return ["prlimit", f"--nproc={count}:{count}"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from hyperruntime import registry
 from hyperruntime.driver import Driver, Images
 from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
+from hyperruntime.inherited import program_environment
 from hyperruntime.process import run_process, stream_process
 from hyperruntime_apptainer.args import csv_line
 from hyperruntime_apptainer.sif import BUILD, tool_environment
@@ -111,7 +113,8 @@ def build_archive(
         )
     finally:
         driver.close()
-    result = run_process([driver.name, "save", "--output", str(archive), reference], cwd="/")
+    args = [driver.name, "save", "--output", str(archive), reference]
+    result = run_process(args, cwd="/", env=program_environment(os.environ))
     if result.exit_code != 0:
         raise ImageError(f"image {reference!r} was built by {driver.name} and cannot be saved: {result.error_text}")
 

@@ -8,8 +8,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
+
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.errors import SpecError
+from hyperruntime.inherited import process_ceiling
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Settings, refuse
 from hyperruntime_apptainer.container import ApptainerContainer
@@ -73,7 +76,8 @@ class ApptainerDriver:
         """Have nothing to end."""
 
     def _settings(self) -> Settings:
-        return self._found().settings
+        """Return how to call it; the limit on processes may have been lowered since it was tried."""
+        return attrs.evolve(self._found().settings, nproc=process_ceiling())
 
     def _found(self) -> Probe:
         """Return what is known, which another thread may drop at any moment, or find it out."""

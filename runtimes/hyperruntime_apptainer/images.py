@@ -19,6 +19,7 @@ from hyperruntime.process import run_process, stream_process
 from hyperruntime.pulling import explain_pull
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
+from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.build import NoBuilderError, build_archive, build_definition, definition_beside
 from hyperruntime_apptainer.pull import pull_args
 from hyperruntime_apptainer.sif import sif_from_archive, sif_from_directory, tool_environment
@@ -268,7 +269,7 @@ def _next_step(reference: str) -> str:
 
 def _pack(rootfs: Path, tar: Path) -> Path:
     args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
-    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/")
+    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/", env=environment(os.environ))
     if result.exit_code != 0:
         raise ImageError(f"{tar} cannot be written: {result.error_text}; free space there")
     return tar
@@ -279,7 +280,8 @@ def _extract(tar: Path, rootfs: Path) -> None:
     rootfs.mkdir()
     excluded = ["--exclude=./dev/*", "--exclude=dev/*"]
     args = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--anchored", *excluded]
-    result = run_process([*args, "--no-same-owner", "--same-permissions", "--delay-directory-restore"], cwd="/")
+    args += ["--no-same-owner", "--same-permissions", "--delay-directory-restore"]
+    result = run_process(args, cwd="/", env=environment(os.environ))
     if result.exit_code != 0:
         raise ImageError(f"{tar} cannot be unpacked as a root file system: {result.error_text}")
     run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import attrs
 from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.inherited import process_ceiling
 from hyperruntime.logs import get_logger
 from hyperruntime.owner import owned_directory
 from hyperruntime.process import ProcessResult, boot_id, find_program, run_process
@@ -116,7 +116,7 @@ def probe() -> Probe:
     with owned_directory(short=True) as directory:
         tester = _Tester(directory)
         for sysfs in (True, False):
-            settings = Settings(nproc=_nproc_ceiling(), sysfs=sysfs)
+            settings = Settings(nproc=process_ceiling(), sysfs=sysfs)
             result = tester.run(settings, Limits(pids=None), _NETWORK_SCRIPT)
             lines = result.stdout.decode(errors="replace").splitlines()
             if "works" in lines and [line for line in lines if line.startswith("link ")] == ["link lo"]:
@@ -227,11 +227,6 @@ def _userland(rootfs: Path) -> tuple[Mount, ...]:
     return tuple(mounts)
 
 
-def _nproc_ceiling() -> int:
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    return 0 if hard == resource.RLIM_INFINITY else hard
-
-
 def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
     try:
         return run_process(args, input=script, timeout_s=_TIMEOUT_S, cwd="/", env=environment(os.environ))
@@ -246,7 +241,7 @@ def _cache_path() -> Path:
     except OSError:
         key = "unknown"
     place = hashlib.sha256(os.path.realpath(scratch_directory()).encode()).hexdigest()[:12]
-    return cache_directory() / f"apptainer-{os.geteuid()}-{key}-{_nproc_ceiling():x}-{place}.json"
+    return cache_directory() / f"apptainer-{os.geteuid()}-{key}-{process_ceiling():x}-{place}.json"
 
 
 def _remember(found: Probe) -> None:

@@ -14,7 +14,7 @@ NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ce
 
 
 def scratch_directory() -> str:
-    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH`` and ``/tmp``."""
+    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH``, ``/tmp`` and ``/var/tmp``."""
     return next((path for _, path, why in candidates() if not why), "/tmp")  # noqa: S108
 
 
@@ -23,7 +23,8 @@ def candidates() -> Iterator[tuple[str, str, str]]:
     for name in VARIABLES:
         if path := os.environ.get(name):
             yield name, path, why_unusable(path)
-    yield "default", "/tmp", why_unusable("/tmp")  # noqa: S108 - a directory of our own is made in it
+    for path in ("/tmp", "/var/tmp"):  # noqa: S108 - a directory of our own is made in it
+        yield "default", path, why_unusable(path)
 
 
 def why_unusable(path: str) -> str:
@@ -37,7 +38,9 @@ def why_unusable(path: str) -> str:
     if not os.access(path, os.W_OK | os.X_OK):
         return "not writable"
     kind = file_system(path)
-    return f"on {kind}, where no overlay can be written" if kind in NETWORK_FILE_SYSTEMS else ""
+    if kind in NETWORK_FILE_SYSTEMS:
+        return f"on {kind}, where no overlay can be written"
+    return "mounted noexec: no program could be started from there" if os.statvfs(path).f_flag & os.ST_NOEXEC else ""
 
 
 def file_system(path: str) -> str:

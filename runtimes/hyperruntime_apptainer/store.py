@@ -22,6 +22,7 @@ from platformdirs import user_data_path
 
 from hyperruntime.errors import ImageError, StorageError
 from hyperruntime.process import run_process
+from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.records import remove_tree
 from hyperruntime_apptainer.scratch import NETWORK_FILE_SYSTEMS, claim, file_system, is_private, scratch_directory
 
@@ -237,7 +238,7 @@ def unpack(sif: Path, rootfs: Path) -> None:
         ImageError: it is no image, or there is no room.
     """
     args = ["unsquashfs", "-no-progress", "-no-xattrs", "-offset", str(squashfs_offset(sif)), "-dest", str(rootfs)]
-    result = run_process([*args, str(sif)], cwd="/")
+    result = run_process([*args, str(sif)], cwd="/", env=environment(os.environ))
     # 2: something could not be made as it was (a device, an owner), which an ordinary user's copy never can.
     if result.exit_code not in (0, 2) or not rootfs.is_dir():
         raise ImageError(f"{sif} cannot be unpacked: {result.error_text}")
@@ -254,7 +255,7 @@ def squashfs_offset(sif: Path) -> int:
     with open(sif, "rb") as file:
         if file.read(4) == b"hsqs":
             return 0
-    result = run_process(["apptainer", "sif", "list", str(sif)], cwd="/")
+    result = run_process(["apptainer", "sif", "list", str(sif)], cwd="/", env=environment(os.environ))
     for line in result.stdout.decode(errors="replace").splitlines():
         columns = [column.strip() for column in line.split("|")]
         if len(columns) >= 5 and columns[4].startswith("FS (Squashfs/*System"):

@@ -1,4 +1,4 @@
-"""Turn a spec into the argv of ``bwrap``; all it looks at is which directories there are. Source: bwrap(1) of 0.8."""
+"""Turn a spec into ``bwrap`` arguments; it looks at directories and the limit on processes. Source: bwrap(1) of 0.8."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.inherited import nproc_option
 from hyperruntime.spec import ContainerSpec
 
 NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
@@ -40,7 +41,7 @@ def run_args(launch: Launch) -> list[str]:
     for mount in (launch.exchange, *spec.mounts):
         args += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
     args += ["--share-net"] * (spec.network == "host") + ["--remount-ro", "/"] * spec.read_only_rootfs
-    args += [] if limits.pids is None else ["/usr/bin/prlimit", f"--nproc={limits.pids}:{limits.pids}"]
+    args += [] if limits.pids is None else ["/usr/bin/prlimit", nproc_option(limits.pids)]
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
     return ["/bin/sh", "-c", KEEPER, MARK, launch.name, record, *args, "/bin/sh"]
 

@@ -21,7 +21,7 @@ from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
 BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
 IMAGE_VERBS = tuple(f"images.{verb}" for verb in ("remove", "load_rootfs", "load", "save", "pull", "build"))
-REFUSED, NETS = frozenset((*IMAGE_VERBS, "user")), ("none", "host")
+REFUSED, NETS, ENV = frozenset((*IMAGE_VERBS, "user")), ("none", "host"), {"PATH": os.defpath}
 ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, users=False, refuses=REFUSED)
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
@@ -46,8 +46,7 @@ class HostImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return the one image."""
-        names = tuple(filter(self.exists, (IMAGE, BASE_NAMES[0])))
-        return (Image(id=IMAGE, references=names, size_bytes=0, created=0.0),)
+        return (Image(id=IMAGE, references=(*filter(self.exists, (IMAGE, BASE_NAMES[0])),), size_bytes=0, created=0),)
 
     remove, load_rootfs, load, save, pull, build = map(refusal, IMAGE_VERBS)
 
@@ -61,7 +60,7 @@ class BubblewrapContainer:
         """Start it; the shell answers a little later."""
         self.id, self._spec = launch.name, launch.spec
         try:
-            self.shell = process.ProcessShell(process.spawn(run_args(launch), cwd="/", env={"PATH": os.defpath}))
+            self.shell = process.ProcessShell(process.spawn_attached(run_args(launch), ENV))
         except OSError as error:
             raise SpecError("labels", "...", "less text: with mounts it is more than a command line holds") from error
 
@@ -169,12 +168,12 @@ def try_here() -> EngineInfo:
         raise EngineUnavailableError(NAME, "for root its containers would hold root's power", "run as an ordinary user")
     if not (process.find_program("bwrap") and process.find_program("prlimit")):
         raise EngineUnavailableError(NAME, "there is no `bwrap` or no `prlimit` on PATH", "install bubblewrap")
-    free, limited = (process.run_process(trial(pids), input=SCRIPT, timeout_s=20, cwd="/") for pids in (None, 16))
+    free, limited = (process.run_process(trial(n), input=SCRIPT, timeout_s=20, cwd="/", env=ENV) for n in (None, 16))
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
         raise EngineUnavailableError(NAME, f"no container runs: {free.error_text}", step)
     pids: Enforcement = "no" if b"unlimited" in limited.stdout else "rlimit"
-    version = process.run_process(["bwrap", "--version"]).stdout.decode().split()[-1]
+    version = process.run_process(["bwrap", "--version"], env=ENV).stdout.decode().split()[-1]
     limits: dict[str, Enforcement] = {"memory_bytes": "no", "cpus": "no", "pids": pids, "tmpfs_bytes": "cgroup"}
     return attrs.evolve(ABLE, version=version, limits=limits)
 

@@ -44,6 +44,8 @@ class Settings:
         rootless: whether Podman runs as an ordinary user.
         limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
         bridge: whether a private network with a way out works.
+        uids: how many users a container's own user namespace has, or 0 where containers share Podman's.
+        gids: the same of groups.
     """
 
     oci_runtime: str = attrs.field(default="", validator=_TEXT)
@@ -54,6 +56,8 @@ class Settings:
         factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
     )
     bridge: bool = attrs.field(default=False, validator=_FLAG)
+    uids: int = attrs.field(default=0, validator=_COUNT)
+    gids: int = attrs.field(default=0, validator=_COUNT)
 
 
 def base_args(settings: Settings) -> list[str]:
@@ -89,6 +93,7 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
     args += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", "--cap-drop", "all"]
     for capability in CAPABILITIES:
         args += ["--cap-add", capability]
+    args += namespace_args(settings)
     args += network_args(spec, settings)
     args += limit_args(spec.limits, settings)
     args += device_args
@@ -113,6 +118,17 @@ def pidfile(launch: Launch) -> str:
 def exec_args(name: str, user: str, settings: Settings) -> list[str]:
     """Return the argv that attaches another shell as another user."""
     return [*base_args(settings), "exec", "--interactive", "--user", user, name, "/bin/sh"]
+
+
+def namespace_args(settings: Settings) -> list[str]:
+    """Return what gives a container a user namespace of its own inside Podman's, with the same users.
+
+    Since Linux 5.14 the kernel counts processes against RLIMIT_NPROC in each user namespace separately, so the limit
+    holds for one container and not for all containers of a user together.
+    """
+    if not settings.uids:
+        return []
+    return ["--uidmap", f"0:0:{settings.uids}", "--gidmap", f"0:0:{settings.gids}"]
 
 
 def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
@@ -186,7 +202,7 @@ def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:
 def probe_args(settings: Settings, rootfs: str, userland: Sequence[str], script: str, *, limited: bool) -> list[str]:
     """Return the argv of a container made of the host's own userland, to try an OCI runtime without any image."""
     args = [*base_args(settings), "run", "--rm", "--network", "none", "--log-driver", "none"]
-    args += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
+    args += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", *namespace_args(settings)]
     if limited:
         args += ["--memory=67108864", "--memory-swap=67108864", "--pids-limit=100", "--cpus=0.5"]
     if settings.nofile:

@@ -89,6 +89,8 @@ class PodmanContainer:
             return SpecError("user", user or spec.user, "a user and a group that the image knows, or numbers")
         if re.search(r"workdir.*(does not exist|not exist)", error_text):
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
+        if "failed to spawn pid1" in error_text or "resource temporarily unavailable" in error_text.lower():
+            return EngineUnavailableError(NAME, self._no_process(text), "end other containers, or raise limits.pids")
         if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh|failed to exec pid1", error_text, re.I):
             return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
         if "CDI" in error_text:
@@ -105,6 +107,12 @@ class PodmanContainer:
             text = "the shell in it never answered" if code is None else f"podman ended with exit code {code}"
         self._on_unknown_failure()
         return EngineUnavailableError(NAME, text, "try again, which tries this machine anew, or see `hyperrun doctor`")
+
+    def _no_process(self, text: str) -> str:
+        if self._settings.limits.get("pids") == "rlimit" and not self._settings.uids:
+            asked = self._launch.spec.limits.pids
+            return f"all containers of this user together have limits.pids={asked} processes or more: {text}"
+        return f"this user has as many processes as it may (`ulimit -u`): {text}"
 
     def remove(self) -> None:
         """End and remove it at once."""

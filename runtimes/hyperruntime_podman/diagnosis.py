@@ -12,7 +12,7 @@ from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
 from hyperruntime.process import find_program
 from hyperruntime.units import GIB, format_size
-from hyperruntime_podman.edge import INSTALL_HINT, run_podman
+from hyperruntime_podman.edge import INSTALL_HINT, run_files, run_podman
 from hyperruntime_podman.probe import Probe, forget, probe
 
 _NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3"}
@@ -54,7 +54,8 @@ def _tried(found: Probe) -> Iterator[Finding]:
             step = "use root, or cgroup v2 with delegation; a container that asks for it is refused"
             yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
         else:
-            note = " (counted over all of this user's containers)" if how == "rlimit" else ""
+            shared = how == "rlimit" and not settings.uids
+            note = " (counted over all of this user's containers)" if shared else ""
             yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
     yield from _store()
     if settings.bridge:
@@ -102,8 +103,8 @@ def _rootless() -> Iterator[Finding]:
             detail="usable" if ok else f"not usable: {use} will not work",
             next_step="" if ok else f"ask root for `chmod 666 {device}`",
         )
-    if not os.environ.get("XDG_RUNTIME_DIR"):
-        yield Finding(subject="XDG_RUNTIME_DIR", ok=None, detail="not set: Podman keeps its run files in /tmp")
+    if place := run_files().get("XDG_RUNTIME_DIR", ""):
+        yield Finding(subject="run files", ok=True, detail=place)
     if (kind := _home_file_system()) in _NETWORK_FS:
         step = "set graphroot in ~/.config/containers/storage.conf to a local disk"
         yield Finding(subject="storage", ok=False, detail=f"home is on {kind}", next_step=step)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError
+from hyperruntime.inherited import is_own_directory, own_runtime_directory, program_environment
 from hyperruntime.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
 from hyperruntime_podman.args import NAME
 
+_RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at
 INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
 
 
@@ -37,10 +40,33 @@ def attach_podman(args: Sequence[str]) -> HostProcess:
 
 
 def environment() -> dict[str, str]:
-    """Return Podman's environment: ours, with a locale in which conmon takes names that are not ASCII."""
+    """Return Podman's environment: ours as a program of the system may have it, with what we must choose for it.
+
+    That is a locale in which conmon takes names that are not ASCII, and for an ordinary user a directory for run files.
+    """
     locale = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     is_utf8 = locale.lower().replace("-", "").endswith("utf8")
-    return {**os.environ, **({} if is_utf8 else {"LC_ALL": "C.UTF-8"})}
+    chosen = {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
+    return {**program_environment(os.environ), **chosen, **run_files()}
+
+
+def run_files() -> dict[str, str]:
+    """Return the variable that names a directory of this user's for Podman's run files; nothing for root.
+
+    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node it was submitted from. Podman then takes a directory in
+    ``TMPDIR``, or ``rundir`` in the home, which it does not make. Its store remembers the path for later jobs, whose
+    ``TMPDIR`` may be another one. So we choose what Podman chooses where ``TMPDIR`` is not set.
+    """
+    if os.geteuid() == 0:
+        return {}
+    own = own_runtime_directory(os.environ)
+    if not own:
+        own = f"{_RUN_FILES}-{os.geteuid()}"
+        with suppress(OSError):  # where it cannot be made Podman says so
+            os.mkdir(own, 0o700)
+        if not is_own_directory(own):
+            return {}
+    return {"XDG_RUNTIME_DIR": own}
 
 
 def require_program() -> None:
@@ -51,6 +77,17 @@ def require_program() -> None:
     """
     if find_program(NAME) is None:
         raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
+
+
+def store_step(error_text: str) -> str:
+    """Return what to do where Podman cannot open its store."""
+    if found := re.search(r"mkdir (/run/user/\d+)[^:]*: (permission denied|no such file)", error_text):
+        return (
+            f"Podman's store was first used in a login session and remembers its {found[1]}, which is not here; ask "
+            "the administrator for `loginctl enable-linger`, or set XDG_DATA_HOME in jobs to another directory, where "
+            "images are made anew"
+        )
+    return "`hyperrun doctor` says more"
 
 
 @contextmanager

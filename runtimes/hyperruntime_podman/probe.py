@@ -24,7 +24,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.owner import owned_directory
 from hyperruntime.process import ProcessResult, boot_id, find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
-from hyperruntime_podman.edge import require_program, run_podman
+from hyperruntime_podman.edge import require_program, run_podman, store_step
 
 log = get_logger(__name__)
 
@@ -39,6 +39,11 @@ c=/sys/fs/cgroup
 n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
 n=pids show $c/pids.max $c/pids/pids.max
 n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
+for map in uid gid; do
+    sizes=
+    while read -r inside outside size; do sizes="$sizes $size"; done </proc/self/${map}_map
+    echo "ids$sizes"
+done
 echo works
 """
 
@@ -93,8 +98,9 @@ def _recall(data: dict[str, Any]) -> Probe:
     Raises:
         ValueError, TypeError, KeyError: it is not what this version remembers.
     """
-    if set(data["settings"]["limits"]) != set(_LIMITS):
-        raise ValueError("limits")
+    known = {field.name for field in attrs.fields(Settings)}
+    if set(data["settings"]) != known or set(data["settings"]["limits"]) != set(_LIMITS):
+        raise ValueError("settings")
     tried = tuple((str(what), str(why)) for what, why in data["tried"])
     settings = Settings(**data["settings"])
     return Probe(version=data["version"], storage=data["storage"], settings=settings, tried=tried)
@@ -115,11 +121,11 @@ def probe() -> Probe:
             if b"works" not in result.stdout:
                 tried.append((_describe(candidate, limited=limited), result.error_text))
                 continue
-            settings = attrs.evolve(
-                candidate,
-                limits=_limits(result.stdout.decode(errors="replace"), candidate),
-                bridge=_bridge_works(candidate, rootfs, userland),
-            )
+            printed = result.stdout.decode(errors="replace")
+            settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
+            if settings.limits["pids"] == "rlimit":
+                settings = _apart(settings, printed, rootfs, userland)
+            settings = attrs.evolve(settings, bridge=_bridge_works(settings, rootfs, userland))
             found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
             _remember(found)
             return found
@@ -142,7 +148,7 @@ def _versions() -> tuple[str, str]:
     require_program()
     result = _try(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
     if result.exit_code != 0:
-        raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", "`hyperrun doctor` says more")
+        raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", store_step(result.error_text))
     version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
     return version, storage
 
@@ -193,6 +199,15 @@ def _limits(printed: str, settings: Settings) -> dict[str, Enforcement]:
     if limits["pids"] == "no" and settings.rootless and settings.nproc:
         limits["pids"] = "rlimit"
     return limits
+
+
+def _apart(settings: Settings, printed: str, rootfs: str, userland: list[str]) -> Settings:
+    """Return the settings with user namespaces of containers' own, where they work; else all share one limit."""
+    maps = [line.split()[1:] for line in printed.splitlines() if line.startswith("ids ")]
+    uids, gids = (sum(int(word) for word in words) for words in maps)
+    apart = attrs.evolve(settings, uids=uids, gids=gids)
+    works = b"works" in _try(probe_args(apart, rootfs, userland, _SCRIPT, limited=False)).stdout
+    return apart if works else settings
 
 
 def _bridge_works(settings: Settings, rootfs: str, userland: list[str]) -> bool:

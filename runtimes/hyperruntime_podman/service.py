@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime_podman.args import NAME
-from hyperruntime_podman.edge import environment, program_needed, translated
+from hyperruntime_podman.edge import environment, program_needed, store_step, translated
 
 _IDLE_S = 5
 _START_TIMEOUT_S = 30.0
@@ -144,7 +144,7 @@ class PodmanService:
                 text = Path(self._path("log")).read_text(errors="replace").strip().splitlines()
                 self._stop()
                 why = f"its API service does not start: {text[-1] if text else 'no message'}"
-                raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
+                raise EngineUnavailableError(NAME, why, store_step(why))
             time.sleep(0.01)
             begun = time.monotonic()
         self._idle_since = begun  # Podman's idle time begins after its socket is there

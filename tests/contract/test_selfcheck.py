@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,11 @@ def test_on_a_terminal_it_is_in_colour(environment: dict[str, str]) -> None:
     os.close(ours)
     assert b"\x1b[32mpass" in shown
     assert b"network.none" in shown
+
+
+def test_runs_of_one_user_at_once_do_not_prune_what_the_others_left_behind(selfcheck: Selfcheck) -> None:
+    """Each launches a container of a dead owner to see it pruned; an engine lists those of all runs."""
+    with ThreadPoolExecutor(4) as threads:
+        runs = [threads.submit(selfcheck, "fake", "--only", "owner.prune") for _ in range(12)]
+    said = [done.result().stdout for done in runs if done.result().returncode != 0]
+    assert said == []

@@ -20,6 +20,7 @@ from hyperruntime_apptainer.archive import read_archive, write_archive, write_si
 from hyperruntime_apptainer.build import bases, local_bases
 from hyperruntime_apptainer.images import ApptainerImages, is_path
 from hyperruntime_apptainer.pull import pull_args
+from hyperruntime_apptainer.scratch import scratch_directory, why_unusable
 from hyperruntime_apptainer.store import Store
 
 DIGEST, OTHER = "a" * 64, "b" * 64
@@ -256,3 +257,21 @@ def test_a_definition_that_names_an_image_of_the_store_gets_its_file() -> None:
 )
 def test_plain_http_is_for_this_machine_only(reference: str, *, plain: bool) -> None:
     assert ("--no-https" in pull_args(reference, "/x.sif")) is plain
+
+
+def test_scratch_is_where_programs_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Builds and loads failed, in the engine's words, where TMPDIR was on a file system that is mounted noexec."""
+    look = os.statvfs
+
+    def statvfs(path: str) -> os.statvfs_result:
+        status = look(path)
+        flags = status.f_flag | os.ST_NOEXEC if path == str(tmp_path) else status.f_flag & ~os.ST_NOEXEC
+        return os.statvfs_result((*status[:8], flags, status.f_namemax))
+
+    for name in ("APPTAINER_TMPDIR", "SCRATCH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert scratch_directory() == str(tmp_path)
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    assert "noexec" in why_unusable(str(tmp_path))
+    assert scratch_directory() == "/tmp"

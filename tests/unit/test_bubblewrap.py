@@ -67,6 +67,14 @@ def test_everything_is_unshared_and_nothing_handed_on() -> None:
     assert args[-3:] == ["/usr/bin/prlimit", "--nproc=512:512", "/bin/sh"]
 
 
+@pytest.mark.parametrize(("ceiling", "count"), [(0, 512), (400, 400), (9000, 512)])
+def test_of_two_limits_on_processes_the_stricter_one_counts(
+    monkeypatch: pytest.MonkeyPatch, ceiling: int, count: int
+) -> None:
+    monkeypatch.setattr("hyperruntime.inherited.process_ceiling", lambda: ceiling)
+    assert args_of()[-3:] == ["/usr/bin/prlimit", f"--nproc={count}:{count}", "/bin/sh"]
+
+
 def test_the_keeper_tells_which_container_it_keeps() -> None:
     assert args_of()[:6] == [
         *("/bin/sh", "-c", KEEPER, MARK, "hyperruntime-1"),

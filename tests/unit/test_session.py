@@ -13,10 +13,11 @@ from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.execoptions import ExecOptions
 from hyperruntime.execution import Execution
+from hyperruntime.lane import Lane
 from hyperruntime.process import PIPE, ProcessShell, spawn
 from hyperruntime.script import make_request
 from hyperruntime.session import Session
-from hyperruntime.tags import TagNumbers
+from hyperruntime.tags import Mark, MarkLimit, TagNumbers
 
 
 class SilentShell:
@@ -82,3 +83,25 @@ def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
         assert session.error_text() == "no such image"
         session.close(1)
         session.abandon()
+
+
+def test_a_lane_whose_end_the_session_shows_again_is_read_later(session: Session, tmp_path: Path) -> None:
+    """A lane ends; before its caller reads that, the session opens the other end of the pipe (Lane.hang_up)."""
+    command = Execution(session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
+    lane = command._lane = Lane(str(tmp_path), mark())
+    command._end = None
+    try:
+        again = os.open(tmp_path / lane.name / "s", os.O_WRONLY)
+        command._read_status()
+        threading.Timer(0.2, os.close, [again]).start()
+        assert lane.wait_for("up", 20) is None
+        command._read_status()
+        assert command._has_ended()
+    finally:
+        lane.close()
+
+
+def mark() -> Mark:
+    limit = MarkLimit.parse("w", "unlimited")
+    assert limit is not None
+    return limit.mark(1)

@@ -1,0 +1,98 @@
+# shellcheck shell=bash
+# Slurm with four nodes on this machine, for the weather tests: Debian's own packages, and daemons that we start and end.
+# Needs common.sh. For root on Debian.
+#
+# All of its files lie in $SLURM_PLACE, and it has ports of its own: what a cluster that this machine belongs to has in
+# /etc is neither read nor written, and the packages start no service.
+
+readonly SLURM_PLACE=/run/hyperruntime-slurm
+readonly SLURM_NODES=(n1 n2 n3 n4)
+readonly SLURM_PORT=17000 # of the control daemon; the nodes have the next four
+
+# prepare_slurm: install what is missing; quick where all is there.
+prepare_slurm() {
+    if find_program slurmctld && find_program slurmd && find_program srun && find_program munged; then return; fi
+    is_root && has_apt || die "only root on Debian can install Slurm (slurmctld, slurmd, slurm-client, munge) for the tests."
+    without_services install_packages slurmctld slurmd slurm-client munge
+}
+
+# without_services COMMAND...: run it while packages that are installed start no service. Source: policy-rc.d(8).
+without_services() {
+    local policy=/usr/sbin/policy-rc.d made=
+    if [ ! -e "$policy" ]; then
+        made=yes
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    "$@"
+    if [ -n "$made" ]; then rm -f "$policy"; fi
+}
+
+# start_slurm: start the daemons and wait until all nodes are idle; daemons that a killed run left are ended first.
+start_slurm() {
+    local node
+    stop_slurm
+    say "starting Slurm with ${#SLURM_NODES[@]} nodes; its files are in $SLURM_PLACE"
+    write_slurm_files
+    setpriv --reuid munge --regid munge --clear-groups munged --key-file="$SLURM_PLACE/munge/key" \
+        --socket="$SLURM_PLACE/munge/socket" --pid-file="$SLURM_PLACE/munge/munged.pid" \
+        --log-file="$SLURM_PLACE/munge/log" --seed-file="$SLURM_PLACE/munge/seed" \
+        || die "munged does not start; $SLURM_PLACE/munge/log says why."
+    slurmctld -f "$SLURM_PLACE/slurm.conf" || die "slurmctld does not start; $SLURM_PLACE/control/slurmctld.log says why."
+    for node in "${SLURM_NODES[@]}"; do
+        slurmd -N "$node" -f "$SLURM_PLACE/slurm.conf" || die "slurmd does not start; $SLURM_PLACE/slurmd-$node.log says why."
+    done
+    for _ in $(seq 120); do
+        if [ "$(SLURM_CONF=$SLURM_PLACE/slurm.conf sinfo --noheader --Node --states=idle 2>/dev/null | wc -l)" \
+            = "${#SLURM_NODES[@]}" ]; then return; fi
+        sleep 0.5
+    done
+    die "Slurm's nodes do not come up; the logs are in $SLURM_PLACE."
+}
+
+# write_slurm_files: the configuration, and the directories as the daemons want them.
+write_slurm_files() {
+    local host
+    host=$(hostname -s)
+    install -d -m 0755 "$SLURM_PLACE"
+    install -d -m 0755 -o munge -g munge "$SLURM_PLACE/munge"
+    install -d -m 0755 -o slurm -g slurm "$SLURM_PLACE/state" "$SLURM_PLACE/control"
+    install -d -m 0755 "$SLURM_PLACE/spool"
+    head -c 1024 /dev/urandom | install -m 0400 -o munge -g munge /dev/stdin "$SLURM_PLACE/munge/key"
+    cat >"$SLURM_PLACE/slurm.conf" <<CONF
+ClusterName=hyperruntime
+SlurmctldHost=$host(127.0.0.1)
+SlurmUser=slurm
+AuthType=auth/munge
+AuthInfo=socket=$SLURM_PLACE/munge/socket
+SlurmctldPort=$SLURM_PORT
+SlurmctldPidFile=$SLURM_PLACE/control/slurmctld.pid
+SlurmctldLogFile=$SLURM_PLACE/control/slurmctld.log
+StateSaveLocation=$SLURM_PLACE/state
+SlurmdPidFile=$SLURM_PLACE/slurmd-%n.pid
+SlurmdLogFile=$SLURM_PLACE/slurmd-%n.log
+SlurmdSpoolDir=$SLURM_PLACE/spool/%n
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+ReturnToService=2
+PropagateResourceLimits=NONE
+MpiDefault=none
+NodeName=n[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((SLURM_PORT + 1))-$((SLURM_PORT + 4))] CPUs=2 RealMemory=4000 State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+CONF
+}
+
+# stop_slurm: end our daemons by their pid files, and remove their files; does nothing where there are none.
+stop_slurm() {
+    local file pid
+    for file in "$SLURM_PLACE"/slurmd-*.pid "$SLURM_PLACE"/control/slurmctld.pid "$SLURM_PLACE"/munge/munged.pid; do
+        pid=$(cat "$file" 2>/dev/null) || continue
+        case $(cat "/proc/$pid/comm" 2>/dev/null) in slurmd | slurmctld | munged) ;; *) continue ;; esac
+        kill "$pid"
+        timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
+    done
+    rm -rf "$SLURM_PLACE"
+}

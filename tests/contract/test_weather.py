@@ -1,0 +1,99 @@
+"""Limits, signals and variables that the caller's own process inherited are no trouble, and reach no command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.process import run_process
+
+pytestmark = pytest.mark.engine
+# What a command sees, in a container of a process of its own.
+LOOK = textwrap.dedent(
+    """
+    import json, sys
+    import hyperruntime as hr
+
+    KILL = 'kill -"$1" $$; sleep 1; echo survived'
+    with hr.open_runtime(sys.argv[1]) as runtime, runtime.container(hr.ContainerSpec(image=sys.argv[2])) as container:
+        limits = container.exec(["cat", "/proc/self/limits"]).check().stdout.decode().splitlines()
+        codes = {name: container.exec(["sh", "-c", KILL, "kill", name]).exit_code for name in ("HUP", "INT", "QUIT")}
+        print(json.dumps({
+            "processes": next(line.split()[3] for line in limits if line.startswith("Max processes")),
+            "codes": codes,
+            "env": container.exec(["env"]).check().stdout.decode(),
+        }))
+    """
+)
+DEFAULT = {"HUP": 129, "INT": 130, "QUIT": 131}
+
+
+def seen_under(prefix: list[str], runtime_name: str, image: str, **env: str) -> Any:
+    args = [*prefix, sys.executable, "-c", LOOK, runtime_name, image]
+    done = run_process(args, env={**os.environ, **env}, timeout_s=120)
+    assert done.exit_code == 0, done.stderr.decode()[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_of_two_limits_on_processes_the_stricter_one_counts(runtime_name: str, base_image: str) -> None:
+    """Apptainer and bubblewrap could not start a container where this user may have fewer than limits.pids."""
+    seen = seen_under(["prlimit", "--nproc=450:450"], runtime_name, base_image)
+    if runtime_name == "docker" or (os.geteuid() == 0 and seen["processes"] == "unlimited"):
+        return  # a daemon started it, under its own limits; the pids limit is a cgroup's
+    assert int(seen["processes"]) <= 450
+
+
+def test_ignored_signals_are_not_inherited(runtime_name: str, base_image: str) -> None:
+    """Under nohup, or in the background of a script, some signals are ignored; a command would ignore them for ever."""
+    prefix = ["/bin/sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh"]
+    assert seen_under(prefix, runtime_name, base_image)["codes"] == DEFAULT
+
+
+def test_what_environment_modules_set_breaks_no_engine_and_reaches_no_command(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
+    """Libraries that do not fit, functions named like programs, and a file that every bash reads."""
+    libraries = tmp_path / "lib"
+    libraries.mkdir()
+    for name in ("libseccomp.so.2", "libcap.so.2", "libgpgme.so.11", "libsmartcols.so.1"):
+        shutil.copy(libc_of_this_machine(), libraries / name)
+    read = tmp_path / "read"
+    start = tmp_path / "start"
+    start.write_text(f"echo read >>'{read}'\n")
+    env = {"BASH_ENV": str(start), "ENV": str(start), "BASH_FUNC_rm%%": "() { echo no; }", "PYTHONPATH": str(tmp_path)}
+    seen = seen_under([], runtime_name, base_image, LD_LIBRARY_PATH=str(libraries), **env)
+    assert seen["codes"] == DEFAULT
+    assert not [line for line in seen["env"].splitlines() if line.partition("=")[0] in (*env, "LD_LIBRARY_PATH")]
+    assert not read.exists()
+
+
+def libc_of_this_machine() -> str:
+    """Return the path of a library that no program expects under another name."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in maps if "/libm" in line and ".so" in line)
+
+
+def test_the_limit_on_processes_is_one_containers_own(runtime: hr.Runtime, base_image: str) -> None:
+    """Three containers each take most of their own limit at the same time; rootless Podman counted them as one."""
+    if runtime.info.limits.get("pids", "no") == "no":
+        with pytest.raises(hr.UnsupportedOptionError):
+            runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(pids=60)))
+        return
+    spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(pids=60))
+    containers = [runtime.container(spec) for _ in range(3)]
+    try:
+        for container in containers:
+            script = 'i=0; while [ "$i" -lt 30 ]; do sleep 600 >/dev/null 2>&1 & i=$((i + 1)); done; echo "made $i"'
+            result = container.exec(["sh", "-c", script])
+            assert (result.stdout, result.stderr) == (b"made 30\n", b"")
+    finally:
+        for container in containers:
+            container.close()

@@ -1,0 +1,97 @@
+"""What this process inherited does not reach the programs that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperruntime import inherited
+from hyperruntime.process import run_process, spawn_attached
+
+MODULES = {
+    "BASH_ENV": "/x",
+    "ENV": "/x",
+    "BASH_FUNC_module%%": "() { :; }",
+    "LD_LIBRARY_PATH": "/lib",
+    "LD_PRELOAD": "/x.so",
+    "HOME": "/home/a",
+    "PYTHONPATH": "/p",
+}
+
+
+def test_a_shell_gets_no_functions_and_no_file_to_read() -> None:
+    kept = {"LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "PYTHONPATH"}
+    assert set(inherited.shell_environment(MODULES)) == kept
+
+
+def test_a_program_of_the_system_gets_the_libraries_of_the_system() -> None:
+    assert set(inherited.program_environment(MODULES)) == {"HOME", "PYTHONPATH"}
+
+
+def test_what_is_started_without_an_environment_gets_ours_less_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in MODULES.items():
+        if not name.startswith("LD_"):
+            monkeypatch.setenv(name, value)
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    got = json.loads(run_process([sys.executable, "-c", script]).stdout)
+    assert got["HOME"] == "/home/a"
+    assert not {"BASH_ENV", "ENV", "BASH_FUNC_module%%"} & set(got)
+
+
+@pytest.mark.parametrize(("wanted", "ceiling", "counts"), [(512, 0, 512), (512, 400, 400), (60, 400, 60)])
+def test_the_stricter_limit_counts(wanted: int, ceiling: int, counts: int) -> None:
+    assert inherited.stricter(wanted, ceiling) == counts
+
+
+def test_the_ceiling_of_processes_is_the_hard_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hard, ceiling in ((resource.RLIM_INFINITY, 0), (77, 77)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (5, hard))
+        assert inherited.process_ceiling() == ceiling
+
+
+SHOW = "import signal; print([n.name for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if " + (
+    "signal.getsignal(n) is signal.SIG_IGN])"
+)
+# A process that ignores signals and starts another one as drivers do; the other one tells what it ignores.
+ATTACH = """
+import json, sys
+from hyperruntime.inherited import ignored_signals
+from hyperruntime.process import spawn_attached
+process = spawn_attached([sys.executable, "-c", sys.argv[1]], {"ONLY": "this =\\n one"})
+out, err = process.communicate()
+print(json.dumps({"ignored": sorted(n.name for n in ignored_signals()), "child": out.decode(), "errors": err.decode()}))
+"""
+
+
+@pytest.mark.parametrize("ignored", [(), ("HUP",), ("HUP", "INT", "QUIT")], ids=str)
+def test_attached_programs_have_every_signal_at_its_default(ignored: tuple[str, ...]) -> None:
+    show = f"{SHOW}; import os; print({{n: v for n, v in os.environ.items() if n != 'LC_CTYPE'}}, os.getcwd())"
+    traps = "".join(f'trap "" {name}; ' for name in ignored)
+    done = run_process(["/bin/sh", "-c", f'{traps}exec "$@"', "sh", sys.executable, "-c", ATTACH, show])
+    said = json.loads(done.stdout)
+    assert said["ignored"] == [f"SIG{name}" for name in ignored]
+    assert (said["child"], said["errors"]) == ("[]\n{'ONLY': 'this =\\n one'} /\n", "")
+
+
+def test_an_attached_program_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        spawn_attached(["/no/such/program"], {})
+
+
+def test_run_files_lie_where_this_user_alone_can_write(tmp_path: Path) -> None:
+    own, open_to_all, link = tmp_path / "own", tmp_path / "open", tmp_path / "link"
+    own.mkdir(0o700)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    link.symlink_to(own)
+    assert inherited.is_own_directory(str(own))
+    for path in (open_to_all, link, tmp_path / "missing"):
+        assert not inherited.is_own_directory(str(path))
+    assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(own)}) == str(own)
+    assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(link)}) == os.path.realpath(own)
+    assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(open_to_all)}) in ("", f"/run/user/{os.geteuid()}")

@@ -1,0 +1,90 @@
+"""The doctor names what a job brought along when it sees it, and is silent in usual surroundings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from hyperruntime.cli.job_findings import CHECKS, Surroundings, job_findings, look_around
+
+USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000})
+LONG = "/scratch/" + "x" * 90
+
+
+def test_usual_surroundings_are_not_spoken_of() -> None:
+    assert list(job_findings(USUAL)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "subject", "words", "ok"),
+    [
+        ({"environ": {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3000"}}, "Slurm", ("job 7", "3000 MB"), None),
+        ({"limits": {"rss": 2**31, "locks": 1000}}, "limits rss and locks", ("1000", "2147483648"), False),
+        ({"limits": {"nproc": 400}}, "limit nproc", ("400 processes", "limits.pids"), None),
+        ({"limits": {"nofile": 256}}, "limit nofile", ("256 open files",), None),
+        ({"limits": {"fsize": 2**30}}, "limit fsize", ("1.0 GiB",), None),
+        ({"temporary": "/t", "noexec": True}, "TMPDIR", ("/t is mounted noexec",), None),
+        ({"temporary": LONG}, "TMPDIR", ("too long for a socket",), None),
+        ({"temporary": "/a b"}, "TMPDIR", ("with blanks",), None),
+        ({"runtime_directory": ""}, "XDG_RUNTIME_DIR", ("not set", "/tmp"), None),
+        (
+            {"runtime_directory": "", "environ": {"XDG_RUNTIME_DIR": "/run/user/9"}},
+            "XDG_RUNTIME_DIR",
+            ("/run/user/9 is no directory of this user's",),
+            None,
+        ),
+        ({"umask": 0o777}, "umask", ("0777",), False),
+        ({"environ": {"BASH_ENV": "/x", "BASH_FUNC_ml%%": "() {"}}, "BASH_ENV, 1 exported functions", (), None),
+        ({"environ": {"LD_LIBRARY_PATH": "/x"}}, "LD_LIBRARY_PATH", ("engines and containers do not get",), None),
+        ({"environ": {"PYTHONPATH": "/x"}}, "PYTHONPATH", ("before its own",), None),
+        ({"environ": {"LC_ALL": "C"}}, "locale", ("UTF-8",), None),
+        ({"ignored": ("SIGHUP", "SIGINT")}, "signals", ("SIGHUP, SIGINT",), None),
+    ],
+    ids=str,
+)
+def test_each_is_named(change: dict[str, Any], subject: str, words: tuple[str, ...], ok: bool | None) -> None:
+    (found,) = job_findings(attrs.evolve(USUAL, **change))
+    assert (found.subject, found.ok) == (subject, ok)
+    for word in words:
+        assert word in found.detail
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"limits": {"rss": 2**31}},
+        {"limits": {"locks": 1000}},
+        {"limits": {"rss": 2**31, "locks": 2**62}},
+        {"limits": {"nproc": 400}, "is_root": True},
+        {"runtime_directory": "", "is_root": True},
+        {"umask": 0o077},
+        {"environ": {"LC_ALL": "de_DE.UTF-8", "LANG": "C"}},
+    ],
+    ids=str,
+)
+def test_what_does_no_harm_is_not_named(change: dict[str, Any]) -> None:
+    assert list(job_findings(attrs.evolve(USUAL, **change))) == []
+
+
+def test_this_process_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    found = look_around()
+    assert (found.temporary, found.is_root) == (str(tmp_path), os.geteuid() == 0)
+    assert set(found.limits) == {"nproc", "nofile", "fsize", "rss", "locks"}
+
+
+def test_no_place_for_temporary_files_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.gettempdir", fail)
+    assert look_around().temporary == ""
+
+
+def test_no_check_is_there_twice() -> None:
+    assert len(set(CHECKS)) == len(CHECKS)

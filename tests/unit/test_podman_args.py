@@ -1,0 +1,110 @@
+"""How Podman is called: arguments, environment, and what to do about its words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import hyperruntime as hr
+from hyperruntime.driver import Launch
+from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.spec import Mount
+from hyperruntime_podman import PodmanDriver, edge
+from hyperruntime_podman.args import Settings, probe_args, run_args
+from hyperruntime_podman.container import PodmanContainer
+
+SHARED = Settings(rootless=True, nofile=20000, nproc=400, limits={"pids": "rlimit"})
+APART = attrs.evolve(SHARED, uids=65537, gids=65536)
+LAUNCH = Launch(
+    spec=hr.ContainerSpec(image="base", limits=hr.Limits(pids=60)),
+    name="hyperruntime-1",
+    labels={},
+    exchange=Mount(source="/x", target="/run/hyperruntime"),
+    private_dir="/private",
+)
+
+
+def test_a_container_counts_its_processes_in_a_user_namespace_of_its_own() -> None:
+    for args in (run_args(LAUNCH, APART), probe_args(APART, "/rootfs", [], "true", limited=False)):
+        assert args[args.index("--uidmap") + 1] == "0:0:65537"
+        assert args[args.index("--gidmap") + 1] == "0:0:65536"
+    assert "--uidmap" not in run_args(LAUNCH, SHARED)
+
+
+@pytest.mark.parametrize(("pids", "count"), [(60, 60), (512, 400)])
+def test_of_two_limits_on_processes_the_stricter_one_counts(pids: int, count: int) -> None:
+    spec = hr.ContainerSpec(image="base", limits=hr.Limits(pids=pids))
+    assert f"nproc={count}:{count}" in run_args(attrs.evolve(LAUNCH, spec=spec), SHARED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [(SHARED, "all containers of this user together .* limits.pids=60"), (APART, "ulimit -u")]
+)
+def test_no_process_left_to_make_is_said_as_that(settings: Settings, words: str) -> None:
+    container = PodmanContainer.__new__(PodmanContainer)
+    container._launch, container._settings = LAUNCH, settings
+    said = "ERROR (catatonit:1): failed to spawn pid1: Resource temporarily unavailable"
+    error = container.explain_start_failure(said)
+    assert isinstance(error, EngineUnavailableError)
+    with pytest.raises(EngineUnavailableError, match=words):
+        raise error
+    assert "limits.pids" in error.next_step
+
+
+@pytest.fixture
+def ordinary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An ordinary user without a login."""
+    owner = os.geteuid()
+    monkeypatch.setattr(edge, "_RUN_FILES", str(tmp_path / "podman-run"))
+    monkeypatch.setattr(edge, "own_runtime_directory", lambda _: "")
+    monkeypatch.setattr(os, "geteuid", lambda: owner or 1)
+    monkeypatch.setattr("os.lstat", as_owner(os.lstat, owner or 1))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/of-another-node")
+    return tmp_path / f"podman-run-{owner or 1}"
+
+
+def as_owner(look: Any, owner: int) -> Any:
+    """Return ``lstat`` that says of every file that a user owns it."""
+
+    def lstat(*args: Any, **options: Any) -> os.stat_result:
+        status = look(*args, **options)
+        return os.stat_result((*status[:4], owner, *status[5:10]))
+
+    return lstat
+
+
+def test_without_a_login_run_files_have_a_directory_that_no_tmpdir_moves(
+    ordinary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("/one", "/two"):
+        monkeypatch.setenv("TMPDIR", place)
+        assert edge.environment()["XDG_RUNTIME_DIR"] == str(ordinary)
+    assert ordinary.stat().st_mode & 0o777 == 0o700
+    assert f"XDG_RUNTIME_DIR={ordinary}" in PodmanDriver().cleanup_args("a=b")
+
+
+def test_a_directory_that_others_can_write_is_not_taken(ordinary: Path) -> None:
+    ordinary.mkdir()
+    ordinary.chmod(0o777)
+    assert edge.run_files() == {}
+    assert edge.environment()["XDG_RUNTIME_DIR"] == "/run/user/of-another-node"
+
+
+def test_libraries_of_modules_are_not_podmans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/modules/lib")
+    monkeypatch.setenv("CONTAINERS_CONF", "/kept")
+    assert "LD_LIBRARY_PATH" not in edge.environment()
+    assert edge.environment()["CONTAINERS_CONF"] == "/kept"
+    args = PodmanDriver().cleanup_args("a=b")
+    assert args[args.index("LD_LIBRARY_PATH") - 1] == "-u"
+
+
+def test_a_store_of_a_login_session_has_a_next_step() -> None:
+    step = edge.store_step("Error: creating events dirs: mkdir /run/user/1007/libpod: permission denied")
+    for word in ("/run/user/1007", "enable-linger", "XDG_DATA_HOME"):
+        assert word in step
+    assert edge.store_step("Error: something else") == "`hyperrun doctor` says more"
