@@ -1,4 +1,4 @@
-"""Blocking work in a thread that an event loop waits for and may cancel."""
+"""Cancelling: blocking work in a thread that an event loop waits for, and errors that hide a cancellation."""
 
 from __future__ import annotations
 
@@ -50,6 +50,20 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
                 continue
         raise
     return begun.result()
+
+
+def check_cancelled() -> None:
+    """Raise CancelledError where the running task was cancelled: what fails in it then is no result of its work.
+
+    For whoever makes a value of any error: what a cancelled task lets go of may fail, and that error hides the
+    cancellation.
+
+    Raises:
+        asyncio.CancelledError: somebody cancelled this task.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _until_done(begun: Future[T]) -> None:

@@ -203,8 +203,17 @@ class Owner:
         return () if stdin is None or stdin.closed else (stdin.fileno(),)
 
     def close(self) -> None:
-        """Dismiss the guard and remove the private directory; may be called again. Does nothing in a forked child."""
+        """Remove the private directory and dismiss the guard; may be called again. Does nothing in a forked child.
+
+        The guard goes last: what an interrupt keeps this from, or a thread that still starts a container, it does when
+        the process ends.
+        """
         if not self.is_here:
+            return
+        for directory in _also(self.private_dir):
+            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(self.private_dir, ignore_errors=True)
+        if os.path.exists(self.private_dir):
             return
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             try:
@@ -213,9 +222,6 @@ class Owner:
             except OSError:
                 pass
             reap(self._guard, 5)
-        for directory in _also(self.private_dir):
-            shutil.rmtree(directory, ignore_errors=True)
-        shutil.rmtree(self.private_dir, ignore_errors=True)
 
 
 def make_short_directory(private_dir: str | None) -> str:

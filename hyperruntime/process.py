@@ -25,6 +25,7 @@ _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 HostProcess = subprocess.Popen[bytes]
+_streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # what stream_process runs, with its before_kill
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +98,7 @@ def stream_process(
         TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
     """
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+    _streaming[process] = before_kill
     expired = threading.Event()
 
     def expire() -> None:
@@ -117,11 +119,18 @@ def stream_process(
         raise
     finally:
         timer.cancel()
+        del _streaming[process]
         _close(process)
     if expired.is_set():
         raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended")
     kept = b"".join(tail)[-_TAIL_BYTES:]
     return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
+
+
+def end_streams() -> None:
+    """End every program that :func:`stream_process` runs now, in whatever thread: builds and pulls, which take long."""
+    for process, before_kill in tuple(_streaming.items()):
+        _kill_after(process, before_kill)
 
 
 def _kill_after(process: subprocess.Popen[bytes], before_kill: Callable[[int], None] | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     default = os.environ.get("HYPERRUNTIME_TEST_RUNTIME", "podman")
     parser.addoption("--runtime", metavar="NAME", default=default, help="driver that the engine tests use")
     parser.addoption("--one-shell", action="store_true", help="leave out the images of other shells than dash")
+
+
+def pytest_configure() -> None:
+    """Give SIGINT its meaning back, which a shell takes from what it starts in the background: tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -92,7 +92,7 @@ def run_registry(directory: Path, *, locked: bool = False, host: str = "127.0.0.
     (directory / "config.yml").write_text(json.dumps(config))
     process = spawn([program, "serve", str(directory / "config.yml")], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
-        assert wait_until(lambda: _answers(address), 20)
+        assert wait_until(lambda: _answers(address), 60)
         yield Registry(address)
     finally:
         kill_group(process)

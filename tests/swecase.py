@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hyperruntime.rollout.environment import Item, Outcome, Verdict
 
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 Agent = Callable[[Lease, str], Awaitable[None]]
+Captured = Callable[[Lease], Awaitable[None]]
 
 
 def make_repository(where: Path, files: Mapping[str, str]) -> str:
@@ -83,14 +84,22 @@ class Bench:
     agents: SlotPool
     judges: SlotPool
 
-    async def trajectory(self, item: Item, agent: Agent, *, tool_calls: int = 1) -> Verdict:
-        """Set up, let the agent work, judge."""
+    async def trajectory(
+        self, item: Item, agent: Agent, *, tool_calls: int = 1, captured: Captured | None = None
+    ) -> Verdict:
+        """Set up, let the agent work, judge; ``captured`` is awaited when its work has been read out."""
         async with self.agents.lease(item.id) as lease:
             meta = await self.environment.setup(item, lease)
             await agent(lease, str(meta["repo_dir"]))
-            return await self.environment.verify(
-                item, outcome(tool_calls), lease, lambda spec=None: self.judges.lease(), meta
-            )
+
+            @asynccontextmanager
+            async def fresh(spec: hr.ContainerSpec | None = None) -> AsyncIterator[Lease]:
+                if captured is not None:
+                    await captured(lease)
+                async with self.judges.lease() as judge:
+                    yield judge
+
+            return await self.environment.verify(item, outcome(tool_calls), lease, fresh, meta)
 
 
 async def open_bench(

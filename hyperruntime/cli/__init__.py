@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 import click
 
 from hyperruntime.cli.app import PROGRAM, app
 from hyperruntime.cli.command import State
+from hyperruntime.cli.signals import EXIT_BY_SIGNAL, interrupting
 from hyperruntime.errors import HyperRuntimeError
 
 __all__ = ["main"]
 
-EXIT_FAILED, EXIT_USAGE, EXIT_BY_SIGNAL = 1, 2, 128
+EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -29,21 +27,35 @@ def main(args: Sequence[str] | None = None) -> int:
 
     0 done; 1 the work failed; 2 wrong usage; 3 no usable runtime; 130 interrupted, 143 by SIGTERM. ``hyperrun exec``
     returns the command's own.
+
+    Args:
+        args: the words of the command line; None are the process's own. Such a process ends after this, and stays
+            watched till then: whatever happens, it ends within a time after a signal.
     """
     state = State()
-    with _signals_interrupt(state):
-        try:
-            return _exit_code(app.main(args, prog_name=PROGRAM, standalone_mode=False, obj=state))
-        except SystemExit as ended:
-            return _exit_code(ended.code)
-        except (KeyboardInterrupt, click.Abort):
-            _say("interrupted")
-            return EXIT_BY_SIGNAL + state.signal
-        except BrokenPipeError:
-            return EXIT_BY_SIGNAL + signal.SIGPIPE
-        except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
-            code = _report(error, state)
-            return EXIT_BY_SIGNAL + state.signal if state.ending else code
+    try:
+        with interrupting(state):
+            return _run(args, state)
+    except KeyboardInterrupt:  # outside of the command
+        return EXIT_BY_SIGNAL + state.signal
+    finally:
+        if state.watch is not None and args is not None:
+            state.watch.close()
+
+
+def _run(args: Sequence[str] | None, state: State) -> int:
+    try:
+        return _exit_code(app.main(args, prog_name=PROGRAM, standalone_mode=False, obj=state))
+    except SystemExit as ended:
+        return _exit_code(ended.code)
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        return EXIT_BY_SIGNAL + state.signal
+    except BrokenPipeError:
+        return EXIT_BY_SIGNAL + signal.SIGPIPE
+    except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
+        code = _report(error, state)
+        return EXIT_BY_SIGNAL + state.signal if state.ending else code
 
 
 def _exit_code(value: object) -> int:
@@ -77,23 +89,3 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 def _say(sentence: str) -> None:
     click.echo(f"{PROGRAM}: error: {sentence}", err=True)
-
-
-@contextmanager
-def _signals_interrupt(state: State) -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end a command as an interrupt does: whatever is open is closed first."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        state.signal, state.ending = number, True
-        raise KeyboardInterrupt
-
-    taken = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                taken[number] = signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)

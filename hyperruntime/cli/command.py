@@ -12,6 +12,7 @@ import click
 from hyperruntime.errors import unknown_name
 
 if TYPE_CHECKING:
+    from hyperruntime.cli.signals import SignalWatch
     from hyperruntime.runtime import Runtime
 
 AGENT_FILE = "hyperrun.toml"
@@ -27,6 +28,7 @@ class State:
         log_json: whether log lines are JSON.
         signal: number of the signal that interrupts are reported as.
         ending: whether such a signal came: what fails from then on fails because of it.
+        watch: knows which ending signals came; None outside of :func:`hyperruntime.cli.main` and of the main thread.
     """
 
     def __init__(self) -> None:
@@ -37,11 +39,22 @@ class State:
         self.log_json = False
         self.signal: int = signal.SIGINT
         self.ending = False
+        self.watch: SignalWatch | None = None
+
+    def check_interrupted(self) -> None:
+        """Interrupt once more where that was lost, as an exception of a handler is in a finalizer or a callback.
+
+        Raises:
+            KeyboardInterrupt: an ending signal has come.
+        """
+        if self.ending:
+            raise KeyboardInterrupt
 
     def open_runtime(self, *, run_id: str = "") -> Runtime:
         """Return the runtime that was asked for, opened."""
         from hyperruntime.runtime import open_runtime
 
+        self.check_interrupted()
         return open_runtime(self.runtime, run_id=run_id)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import Lines, note
 from hyperruntime.cli.params import DURATION, NAMES, SIZE
+from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.manager import PoolManager
@@ -120,7 +120,7 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
     with state.open_runtime() as runtime:
         runtime.images.ensure(values["image"], on_output=Lines())
         with _progress(len(call.rows)) as settled:
-            summary = asyncio.run(_run(runtime, call, settled))
+            summary = run_until_signal(_run(runtime, call, settled), state)
     if as_json:
         print_json({**attrs.asdict(summary), "results": str(call.output / RESULTS)})
     else:

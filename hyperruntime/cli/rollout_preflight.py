@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import attrs
 import click
 
-from hyperruntime.cli.command import Command, example
+from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.rollout_options import make_model, model_decorators
+from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.rollout.preflight import preflight as check_model
 
@@ -26,12 +26,13 @@ _EXIT_FAILED = 1
 @model_decorators
 @click.option("--require-tokens", is_flag=True, help="Turns without token ids and logprobs are a failure.")
 @json_option
-def preflight(as_json: bool, require_tokens: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
+@click.pass_obj
+def preflight(state: State, /, as_json: bool, require_tokens: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
     """Check that a chat template really renders tools, and what a server says of its tokens.
 
     Ends with 0 where nothing failed, else with 1.
     """
-    checks = asyncio.run(check_model(make_model(values), require_tokens=require_tokens))
+    checks = run_until_signal(check_model(make_model(values), require_tokens=require_tokens), state)
     if as_json:
         print_json([attrs.asdict(check) for check in checks])
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shlex
@@ -66,9 +65,9 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         with make_display() as display:
             try:
                 summary = _run(runtime, options, run_dir, display.on_event, state)
-            except (KeyboardInterrupt, asyncio.CancelledError):
+            except KeyboardInterrupt:
                 note(f"interrupted; go on with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
-                raise KeyboardInterrupt from None
+                raise
     _print(summary, as_json)
     return 0 if summary.scored else 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 from collections.abc import Mapping
@@ -90,9 +89,9 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
             made = run_until_signal(
                 run_training(runtime, trainer, environment, options, directory, on_update=_say), state
             )
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except KeyboardInterrupt:
             note(f"interrupted; go on with: hyperrun rollout train --resume-from {shlex.quote(str(directory))}")
-            raise KeyboardInterrupt from None
+            raise
     if as_json:
         print_json([attrs.asdict(update) for update in made])
     else:

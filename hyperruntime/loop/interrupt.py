@@ -14,19 +14,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on the first SIGINT or SIGTERM, while this lasts; a second SIGINT raises KeyboardInterrupt.
+    """Call ``stop`` on each SIGINT or SIGTERM, while this lasts; a second SIGINT raises KeyboardInterrupt.
 
     Outside of the main thread signals are left to whoever has it.
+
+    Args:
+        stop: called by a handler, so between any two steps of the main thread, perhaps of another call of itself. It
+            may take no lock: the main thread may hold it, and does not go on before this returns.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = threading.Event()
+    asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and number == signal.SIGINT:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.set()
+        asked = True
         stop()
 
     before: dict[signal.Signals, Any] = {number: signal.signal(number, handle) for number in _SIGNALS}

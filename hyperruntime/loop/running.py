@@ -72,12 +72,12 @@ class RunningContainers:
         self.reclaim_args = runtime.info.reclaim_args
         self._lock = threading.Lock()
         self._open: list[LoopContainer] = []
-        self._stopping = threading.Event()
+        self._stopping = False  # no Event: that has a lock, and handlers of signals set this
 
     @property
     def stopping(self) -> bool:
         """Whether the run is being ended."""
-        return self._stopping.is_set()
+        return self._stopping
 
     def open(self, spec: ContainerSpec, labels: Mapping[str, str]) -> LoopContainer:
         """Start a container.
@@ -91,7 +91,7 @@ class RunningContainers:
         container = self._runtime.container(spec, labels=labels)
         with self._lock:
             self._open.append(container)
-        if self._stopping.is_set():
+        if self._stopping:
             self.close(container)
             raise RunInterruptedError("the run is being ended")
         return container
@@ -103,8 +103,8 @@ class RunningContainers:
             self._open = [other for other in self._open if other is not container]
 
     def stop(self) -> None:
-        """Let no container start any more; returns at once."""
-        self._stopping.set()
+        """Let no container start any more; returns at once and takes no lock."""
+        self._stopping = True
 
     def close_all(self) -> None:
         """End all containers, so that whoever waits for one goes on."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.cancellation import check_cancelled
 from hyperruntime.errors import HyperRuntimeError, PoolError
 from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.slot import Slot
@@ -68,6 +69,7 @@ async def _run_one(request: Request, execute: Execute, timeout_s: float | None) 
         result = await execute(slot, tool, args, timeout_s)
         return result if result.slot_id else attrs.evolve(result, slot_id=slot_id)
     except Exception as error:  # noqa: BLE001 - one request's failure is its own, whatever it is
+        check_cancelled()
         return failed(error, slot_id)
 
 

@@ -35,12 +35,18 @@ class WaitingLine:
         """Return how many wait."""
         return len(self._waiters)
 
+    def __bool__(self) -> bool:
+        """Tell whether anybody waits. Who was cancelled does not, though it is in the line until its next turn."""
+        while self._waiters and self.first().future.done():
+            del self._waiters[self.first()]
+        return bool(self._waiters)
+
     def first(self) -> Waiter:
         """Return who came first."""
         return next(iter(self._waiters))
 
     def serve(self, slot: Slot) -> None:
-        """Give the first a slot."""
+        """Give the first a slot; there is one, as the line's truth has just said."""
         waiter = self.first()
         del self._waiters[waiter]
         waiter.future.set_result(slot)
@@ -49,7 +55,8 @@ class WaitingLine:
         """Tell everybody who waits an error."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
-            waiter.future.set_exception(make_error())
+            if not waiter.future.done():
+                waiter.future.set_exception(make_error())
 
     async def wait(
         self,
@@ -73,8 +80,8 @@ class WaitingLine:
         waiter = Waiter(task_id, loop.create_future())
 
         def expire() -> None:
-            if waiter in self._waiters:
-                del self._waiters[waiter]
+            if not waiter.future.done():
+                self._waiters.pop(waiter, None)
                 waiter.future.set_exception(too_late())
 
         timer = loop.call_later(timeout_s, expire)

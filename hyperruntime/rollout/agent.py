@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from hyperruntime.cancellation import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
 from hyperruntime.rollout.calls import Message, ToolCall, problem_text, settled_message, tool_calls
 from hyperruntime.rollout.model import Completion, Model, Sampling
@@ -176,6 +177,7 @@ class _Conversation:
         except HyperRuntimeError:
             raise  # the place is gone: that is no answer of a tool
         except Exception as error:  # noqa: BLE001 - a handler of anybody's: its fault is told to the model
+            check_cancelled()
             return self._refuse(call, f"{call.name!r} failed: {type(error).__name__}: {error}")
         self._calls += 1
         return answer

@@ -18,12 +18,12 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.cancellation import check_cancelled
 from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.storage import json_line, make_directory, storage_errors, sync_directory
 from hyperruntime.rollout.prompts import Row
-from hyperruntime.rollout.rundir import Journal
+from hyperruntime.rollout.rundir import Journal, owned
 
 log = get_logger(__name__)
 
@@ -117,12 +117,12 @@ async def run_batch(
     Raises:
         SpecError: a row has the id of a settled one and another content.
         RunLockedError: another process works on this directory.
+        LeaseLostError: another process took it over.
         StorageError: a result cannot be written; what is settled stays settled.
     """
     started = time.monotonic()
     make_directory(output)
-    with RunLock(output) as lock:
-        _cancel_when_lost(lock)
+    with owned(output):
         path = output / RESULTS
         known = _settled(rows, path, retry_failed=options.retry_failed)
         todo = [row for row in rows if row.id not in known]
@@ -147,17 +147,6 @@ async def run_batch(
         skipped=len(known),
         duration_s=time.monotonic() - started,
     )
-
-
-def _cancel_when_lost(lock: RunLock) -> None:
-    """End the batch when another process takes its directory over."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-
-    def cancel() -> None:
-        if task is not None:
-            loop.call_soon_threadsafe(task.cancel)
-
-    lock.on_lost(cancel)
 
 
 async def _each(rows: Sequence[Row], settle: Callable[[Row], Awaitable[None]], parallel: int) -> None:
@@ -186,6 +175,7 @@ async def _line(row: Row, attend: Attend, attempts: int) -> dict[str, Any]:
             json_line(line)  # what cannot be written is this row's failure, not the batch's
             return line
         except Exception as error:  # noqa: BLE001 - one row's failure is no other's, whoever's code it came from
+            check_cancelled()
             log.warning("row failed", row=row.id, attempt=attempt, kind=type(error).__name__, error=str(error)[:300])
             if attempt >= attempts or not isinstance(error, HyperRuntimeError) or isinstance(error, SpecError):
                 said = {"kind": type(error).__name__, "message": str(error)[:_ERROR_CHARACTERS]}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from hyperruntime.cancellation import check_cancelled
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent import Agent, AgentLimits, AgentResult, AgentTask, run_agent
@@ -103,6 +104,7 @@ class _Episode:
         try:
             await self._work()
         except Exception as error:  # noqa: BLE001 - the boundary of one trajectory: recorded, and tried again
+            check_cancelled()
             if self._verdict is None:
                 return self._record(error=failure(error, self._phase))
             log.warning("slot not given back", trajectory=self._id, error=str(error))

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import attrs
 
 from hyperruntime.errors import ArchiveError, RunError
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.storage import json_document, storage_errors, write_atomic
 from hyperruntime.rollout.record import Group, Segment, Trajectory
 
@@ -122,6 +124,30 @@ def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
                 yield make(value)
             except (TypeError, AttributeError) as error:
                 raise RunError(f"line {number} of {path} is damaged: {error}; mend or remove it") from error
+
+
+@contextmanager
+def owned(run_dir: Path) -> Iterator[None]:
+    """Own a run's directory; the task that does is cancelled when another process takes the directory over.
+
+    Raises:
+        RunLockedError: another live process owns it.
+        LeaseLostError: another process took it over.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "inside a coroutine"
+    cancel = task.cancel
+
+    def on_lost() -> None:
+        loop.call_soon_threadsafe(cancel)
+
+    with RunLock(run_dir) as lock:
+        lock.on_lost(on_lost)
+        try:
+            yield
+        except asyncio.CancelledError:
+            lock.check()
+            raise
 
 
 class Journal:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
-from hyperruntime.loop.lock import RunLock
 from hyperruntime.loop.storage import make_directory
 from hyperruntime.rollout.agent import Agent, run_agent
 from hyperruntime.rollout.environment import Environment, Item
@@ -25,6 +24,7 @@ from hyperruntime.rollout.groups import make_group
 from hyperruntime.rollout.model import Model, Sampling
 from hyperruntime.rollout.options import RolloutOptions
 from hyperruntime.rollout.record import SCORED, Group, Trajectory
+from hyperruntime.rollout.rundir import owned
 from hyperruntime.rollout.running import Job, Pace, run_jobs
 from hyperruntime.rollout.slots import Slots
 from hyperruntime.rollout.store import Store, recordable, slim
@@ -97,7 +97,7 @@ async def run_rollouts(
         keep: handed every trajectory that is done now.
 
     Raises:
-        RunLockedError: another live process owns the directory.
+        RunLockedError, LeaseLostError: another live process owns the directory, or took it over.
         RunError: too many trajectories in a row could not be scored, or the directory is of another run.
         SpecError: an option cannot be.
         ModelError: the model cannot be opened.
@@ -130,9 +130,7 @@ async def run_rollouts(
 def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -> tuple[Store, RolloutOptions]:
     """Take a directory for this process, and return its files and the options that the run there has."""
     make_directory(run_dir)
-    lock = RunLock(run_dir)
-    stack.enter_context(lock)
-    _cancel_when_lost(lock)
+    stack.enter_context(owned(run_dir))
     store = Store(run_dir)
     stack.push_async_callback(store.close)
     return store, store.begin(options)
@@ -238,17 +236,6 @@ def _sampling(options: RolloutOptions, job: Job) -> Sampling:
     digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest) % 2**31
     return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
-
-
-def _cancel_when_lost(lock: RunLock) -> None:
-    """End the run when another process takes its directory over."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None, "inside a coroutine"
-
-    def cancel() -> None:
-        loop.call_soon_threadsafe(task.cancel)
-
-    lock.on_lost(cancel)
 
 
 class _Run:

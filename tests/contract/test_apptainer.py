@@ -85,8 +85,8 @@ def test_a_killed_owner_and_guard_leave_only_what_prune_finds(runtime: hr.Runtim
     os.kill(int(guard), 9)
     owner.kill()
     owner.communicate()
-    assert wait_until(lambda: name.encode() not in run_process(["ps", "-axo", "args="]).stdout, 30, 0.2)
-    assert wait_until(lambda: not os.path.exists(records.path_of(name)), 30)
+    assert wait_until(lambda: name.encode() not in run_process(["ps", "-axo", "args="]).stdout, 60, 0.2)
+    assert wait_until(lambda: not os.path.exists(records.path_of(name)), 60)
     assert not list(Path(scratch_directory()).glob(f"{name}-*"))
     assert [path for path in runtime.prune() if name in path] == []
 

@@ -30,7 +30,7 @@ class Slow(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if len(self.chunks) < 2:
-            self.gate.wait(20)
+            self.gate.wait(300)
         return self.chunks.pop(0) if self.chunks else b""
 
 
@@ -66,7 +66,7 @@ def test_a_source_that_blocks_does_not_delay_the_deadline(container: hr.Containe
     source = Slow()
     begin = time.monotonic()
     result = container.exec(["cat"], input=cast("Any", source), timeout_s=3)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 60
     assert (result.timed_out, result.stdout) == (True, b"first\n")
     source.gate.set()
 
@@ -188,7 +188,7 @@ def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(co
     def fork(*_: object) -> None:
         children.append(os.fork())
         if children[-1] == 0:
-            time.sleep(30)
+            time.sleep(300)
             os._exit(0)
         os.write(feeder, b"after\n")
         os.close(feeder)
@@ -215,7 +215,7 @@ def test_a_child_forked_while_a_command_reads_its_input_does_not_hold_it_open(co
             ["sh", "-c", script], input=cast("Any", Rest()), on_output=lambda *_: None if children else fork()
         )
         assert result.stdout == b"begun\nafter\n"
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < 60
     finally:
         for child in children:
             os.kill(child, 9)
@@ -239,5 +239,5 @@ def test_a_forged_report_means_nothing(container: hr.Container, forged: str) -> 
     # A lane counts its execs from 1: the command says every number that it could be.
     lines = "for N in $(seq 1 200); do printf '%b\\n' \"" + forged + '"; done'
     script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} >$s & done; wait; echo mine; exit 7"
-    result = container.exec(["sh", "-c", script], timeout_s=20)
+    result = container.exec(["sh", "-c", script], timeout_s=120)
     assert (result.exit_code, result.stdout) == (7, b"mine\n")

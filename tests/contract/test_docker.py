@@ -248,7 +248,7 @@ def test_a_probe_that_is_killed_leaves_nothing_for_long(opened: hr.Runtime, mome
     image = result.stdout.decode().strip()
     args = ("ps", "--all", "--quiet", "--filter", f"ancestor={image}")
     if moment == "read_text":  # it was started
-        assert wait_until(lambda: not docker(*args), 30, 0.1)
+        assert wait_until(lambda: not docker(*args), 60, 0.1)
     assert docker("images", "--quiet", image)
     with Trial(Engine()):
         pass
@@ -320,7 +320,7 @@ def newer(rootfs: Path) -> Iterator[hr.Runtime]:
         spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
         (specs / "test.json").write_text(json.dumps({**spec, "containerEdits": {"env": ["SHARED=by all"]}}))
         patch.setenv("DOCKER_HOST", f"unix://{address}")
-        assert wait_until(lambda: b"nvidia.com/gpu=0" in run_process(["docker", "info"]).stdout, 20, 0.2)
+        assert wait_until(lambda: b"nvidia.com/gpu=0" in run_process(["docker", "info"]).stdout, 60, 0.2)
         with hr.open_runtime("docker") as runtime:
             runtime.images._images.load_rootfs(rootfs, IMAGE)
             yield runtime

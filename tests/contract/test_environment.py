@@ -137,9 +137,9 @@ def test_a_deadline_ends_everything_and_keeps_what_was_written(environment: Hype
 def test_another_thread_interrupts_what_runs(environment: HyperEnvironment) -> None:
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(environment.execute, f"touch began{n}; sleep 8414") for n in range(2)]
-        assert wait_until(lambda: environment.execute("ls")["output"].count("began") == 2, 30)
+        assert wait_until(lambda: environment.execute("ls")["output"].count("began") == 2, 60)
         assert environment.interrupt() == 2
-        assert [future.result(timeout=30)["returncode"] for future in running] == [130, 130]
+        assert [future.result(timeout=60)["returncode"] for future in running] == [130, 130]
     assert environment.execute("grep -al '[s]leep.8414' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
     assert environment.execute("echo on")["output"] == "on\n"
     assert environment.interrupt() == 0
@@ -147,7 +147,7 @@ def test_another_thread_interrupts_what_runs(environment: HyperEnvironment) -> N
 
 def test_ctrl_c_ends_the_command_that_is_waited_for(environment: HyperEnvironment) -> None:
     def press(main: int) -> None:
-        assert wait_until(lambda: "waited-for" in environment.execute("ls")["output"], 30)
+        assert wait_until(lambda: "waited-for" in environment.execute("ls")["output"], 60)
         signal.pthread_kill(main, signal.SIGINT)
 
     main = threading.main_thread().ident
@@ -199,9 +199,9 @@ def test_a_cleaned_up_environment_runs_nothing_more(runtime_name: str, image: st
     made = HyperEnvironment(image, runtime=runtime_name)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(made.execute, "touch began; sleep 8418")
-        assert wait_until(lambda: "began" in made.execute("ls")["output"], 30)
+        assert wait_until(lambda: "began" in made.execute("ls")["output"], 60)
         made.cleanup()
-        assert running.result(timeout=30)["returncode"] == 130
+        assert running.result(timeout=60)["returncode"] == 130
     made.stop()
     made.cleanup()
     with pytest.raises(PoolError, match="make another one"):

@@ -309,7 +309,7 @@ def test_signals_to_everything_spare_the_librarys_own_shells(shell_container: hr
     for name in ("TERM", "HUP", "INT", "USR1"):
         with ThreadPoolExecutor(1) as threads:
             sibling = threads.submit(shell_container.exec, ["sleep", "30"])
-            assert wait_until(lambda: b"sleep\x0030\x00" in command_lines(shell_container), 20)
+            assert wait_until(lambda: b"sleep\x0030\x00" in command_lines(shell_container), 60)
             shell_container.exec(["sh", "-c", f"trap '' {name}; kill -{name} -1; sleep 0.1"]).check()
             assert sibling.result(timeout=60).exit_code > 128
         assert shell_container.exec(["echo", "works"]).stdout == b"works\n"

@@ -155,8 +155,8 @@ def test_a_container_without_a_network_reaches_the_model(
 ) -> None:
     assert container.spec.network == "none"
     with Access(gateway, container, "gen-1") as access:
-        whole = container.exec(["python3", "-c", ASK], env=access.env, timeout_s=30).check()
-        stream = container.exec(["python3", "-c", ASK, "stream"], env=access.env, timeout_s=30).check()
+        whole = container.exec(["python3", "-c", ASK], env=access.env, timeout_s=60).check()
+        stream = container.exec(["python3", "-c", ASK, "stream"], env=access.env, timeout_s=60).check()
         everything = container.exec(["env"], env=access.env).stdout
         access.check()
     assert json.loads(whole.stdout)["choices"][0]["message"]["content"] == "hello"
@@ -238,9 +238,9 @@ def test_another_containers_token_opens_nothing(
     with runtime.container(container.spec) as other, Access(gateway, container, "a") as mine:
         with Access(gateway, other, "b") as theirs:
             stolen = {**mine.env, "OPENAI_API_KEY": theirs.seat.token}
-            result = container.exec(["python3", "-c", ASK], env=stolen, timeout_s=30)
+            result = container.exec(["python3", "-c", ASK], env=stolen, timeout_s=60)
             assert b"401" in result.stderr
-        assert container.exec(["python3", "-c", ASK], env=mine.env, timeout_s=30).exit_code == 0
+        assert container.exec(["python3", "-c", ASK], env=mine.env, timeout_s=60).exit_code == 0
     assert [upstream.received[0].body["model"], len(upstream.received)] == ["m", 1]
 
 
@@ -265,7 +265,7 @@ def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
         attack = pool.submit(container.exec, ["python3", "-c", HOSTILE, good.seat.token], env=bad.env, timeout_s=120)
         served = 0
         while not attack.done():
-            other.exec(["python3", "-c", ASK], env=good.env, timeout_s=30).check()
+            other.exec(["python3", "-c", ASK], env=good.env, timeout_s=60).check()
             served += 1
         found = json.loads(attack.result().check().stdout)
         grown = Process().memory_info().rss - before

@@ -61,8 +61,8 @@ def test_a_killed_owner_leaves_no_socket_directory() -> None:
     done = run_process([sys.executable, "-c", SERVE, "kill"], timeout_s=120)
     assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
     directory, token = done.stdout.decode().split()
-    assert wait_until(lambda: not os.path.exists(directory), 30), directory
-    assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 30)
+    assert wait_until(lambda: not os.path.exists(directory), 60), directory
+    assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 60)
 
 
 def test_prune_takes_the_volumes_of_what_it_removes(

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from hyperruntime.errors import ContainerLostError, ContainerStateError
+from hyperruntime.registry import load_driver
+from hyperruntime.testing.conformance import open_context
+
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = """[hyperruntime.runtimes]
 fake = hyperruntime.testing:FakeDriver
@@ -117,3 +121,19 @@ def test_runs_of_one_user_at_once_do_not_prune_what_the_others_left_behind(selfc
         runs = [threads.submit(selfcheck, "fake", "--only", "owner.prune") for _ in range(12)]
     said = [done.result().stdout for done in runs if done.result().returncode != 0]
     assert said == []
+
+
+def test_leaving_the_checks_ends_what_they_started_and_lets_them_start_no_more(runtime_name: str) -> None:
+    """A check that is interrupted runs on in its thread, and the program waits for that thread at its end."""
+    with ThreadPoolExecutor(2) as threads:
+        with open_context(load_driver(runtime_name)) as context:
+            own = context.start()
+            running = [threads.submit(one.exec, ["sleep", "600"]) for one in (own, context.container)]
+        try:
+            for future in running:
+                with pytest.raises((ContainerLostError, ContainerStateError)):
+                    future.result(60)
+            with pytest.raises(ContainerStateError, match="over"):
+                context.container.exec(["true"])
+        finally:
+            own.close()

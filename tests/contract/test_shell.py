@@ -17,7 +17,7 @@ from hyperruntime.spec import ExecResult
 from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine
-HANG_S = 20.0
+HANG_S = 60.0
 USER = hr.RunAs(uid=20_051)
 
 

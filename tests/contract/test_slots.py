@@ -208,7 +208,7 @@ def test_nothing_is_left_of_a_pool_whose_owner_was_killed(runtime: hr.Runtime, o
     """R14: whoever starts anew finds nothing to adopt, for nothing outlives its owner, even one that is killed."""
     assert owner.stdout is not None
     assert int(owner.stdout.readline()) >= 3
-    assert wait_until(lambda: len(running(nap(4))) >= 3, 30)
+    assert wait_until(lambda: len(running(nap(4))) >= 3, 60)
     owner.kill()
     assert wait_until(lambda: not running(nap(4)) and not running(nap(5)), 60)
     assert wait_until(lambda: all(found.owner.pid != owner.pid for found in runtime.containers()), 60)

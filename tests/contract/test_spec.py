@@ -48,7 +48,7 @@ def test_zombies_are_reaped(container: hr.Container) -> None:
     def listed() -> bytes:
         return container.exec(["ps", "-axo", "args="]).stdout
 
-    assert wait_until(lambda: not re.search(rb"sleep 0\.05|defunct", listed()), 20), listed()
+    assert wait_until(lambda: not re.search(rb"sleep 0\.05|defunct", listed()), 60), listed()
 
 
 def test_mounts_are_as_asked(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:

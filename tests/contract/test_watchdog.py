@@ -24,7 +24,7 @@ from hyperruntime_podman import PodmanDriver
 pytestmark = pytest.mark.engine
 
 LIMIT = 96 * MIB
-TAKE = "import sys, time; x = bytearray(int(sys.argv[1]) << 20); print(len(x), flush=True); time.sleep(20)"
+TAKE = "import sys, time; x = bytearray(int(sys.argv[1]) << 20); print(len(x), flush=True); time.sleep(300)"
 
 
 class WeakDriver(PodmanDriver):
@@ -49,7 +49,7 @@ def lost(container: hr.Container, *args: str) -> ContainerLostError:
     begin = time.monotonic()
     with pytest.raises(ContainerLostError) as caught:
         container.exec(args)
-    assert time.monotonic() - begin < 25
+    assert time.monotonic() - begin < 60
     return caught.value
 
 
@@ -63,7 +63,7 @@ def no_watchdog() -> bool:
         f"exec python3 -c '{TAKE}' 200",
         # each is below the limit, together they are not
         f"for i in 1 2 3; do python3 -c '{TAKE}' 50 & done; wait",
-        f"setsid python3 -c '{TAKE}' 200 >/dev/null 2>&1 & sleep 15",
+        f"setsid python3 -c '{TAKE}' 200 >/dev/null 2>&1 & sleep 300",
         "head -c 60M /dev/zero >/dev/shm/file; exec python3 -c '" + TAKE + "' 60",
     ],
     ids=["one process", "three processes", "a daemon", "a memory file system"],
@@ -86,7 +86,7 @@ def test_a_container_under_its_memory_lives_and_shared_pages_count_once(weak: Ru
     with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
         container.exec(["python3", "-c", forks + "time.sleep(1.5)"]).check()
         assert container.exec(["python3", "-c", "print(len(bytearray(20 << 20)))"]).exit_code == 0
-    assert wait_until(no_watchdog, 30)
+    assert wait_until(no_watchdog, 60)
 
 
 def test_only_the_container_that_takes_too_much_is_ended(weak: Runtime, base_image: str) -> None:
@@ -128,9 +128,9 @@ def test_a_container_lives_no_longer_than_its_wall_clock(runtime: hr.Runtime, ba
     spec = hr.ContainerSpec(image=base_image, limits_mode=mode, limits=hr.Limits(wall_s=1.5))
     with runtime.container(spec) as busy, runtime.container(spec) as idle:
         assert "lived for limits.wall_s=1.5" in str(lost(busy, "sleep", "30"))
-        assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 30)
+        assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 60)
         assert "lived for limits.wall_s" in str(lost(idle, "true"))
-    assert wait_until(no_watchdog, 30)
+    assert wait_until(no_watchdog, 60)
 
 
 def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime, base_image: str) -> None:
@@ -139,8 +139,8 @@ def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime,
         with runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(wall_s=60))) as container:
             container.exec(["true"]).check()
             assert not no_watchdog()
-    assert wait_until(no_watchdog, 30)
-    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 30)
+    assert wait_until(no_watchdog, 60)
+    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, 60)
 
 
 @pytest.mark.parametrize("limits", [{"wall_s": 0}, {"wall_s": -1}, {"wall_s": float("inf")}, {"wall_s": "1"}])

@@ -95,14 +95,13 @@ def test_exec_streams_many_megabytes_through(tmp_path: Path) -> None:
 
 
 def test_exec_shows_output_while_the_command_runs() -> None:
-    args = [program(), "exec", "--", "sh", "-c", "echo first; sleep 30"]
+    args = [program(), "exec", "--", "sh", "-c", "echo first; sleep 600"]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert process.stdout is not None
-    started = time.monotonic()
     assert process.stdout.readline() == b"first\n"
-    assert time.monotonic() - started < 20
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     process.stdout.close()
 
 
@@ -155,7 +154,7 @@ def test_exec_ends_when_nobody_reads_its_output() -> None:
     assert process.stdout is not None
     assert process.stdout.read(2) == b"y\n"
     process.stdout.close()
-    assert process.wait(30) == 141
+    assert process.wait(60) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
@@ -163,12 +162,12 @@ def test_exec_ends_when_nobody_reads_its_output() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_exec_interrupted_leaves_nothing(number: signal.Signals, code: int) -> None:
-    args = [program(), "exec", "--", "sh", "-c", "echo up; exec sleep 60"]
+    args = [program(), "exec", "--", "sh", "-c", "echo up; exec sleep 600"]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert b"interrupted" in err
     assert not [row for row in told("ps") if row["owner_pid"] == process.pid]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hyperruntime.rollout.environment import Verdict
 from tests.swecase import bash, make_repository, make_site, open_bench, with_site, write_rows
 
 pytestmark = pytest.mark.engine
+Step = Callable[[Lease], Awaitable[None]]
 
 FILES = {
     "shop/__init__.py": "from shop.price import total\n",
@@ -109,9 +111,10 @@ JUDGED = {
         "cat >> shop/__init__.py <<'E'\nimport sys, types\nm = types.ModuleType('test_price')\n"
         "m.test_sum = m.test_empty = lambda: None\nsys.modules['tests.test_price'] = m\nE"
     ),
-    "works in the background": (
-        "setsid bash -c 'while :; do echo \"def total(p): return sum(p)\" > shop/price.py; "
-        "echo \"def total(p): return 0\" > shop/price.py; done' >/dev/null 2>&1 & sleep 0.2; rm -r tests; echo 1 > new.txt"
+    "writes while it is read": (  # nothing that is right, so that no moment of the capture is
+        "setsid bash -c 'while :; do echo \"def total(p): return 1\" > shop/price.py; touch written; "
+        "echo \"def total(p): return 0\" > shop/price.py; done' >/dev/null 2>&1 &"
+        "until [ -e written ]; do sleep 0.02; done; rm -r tests; echo 1 > new.txt"
     ),
     "a link out of the tree": "echo 1 > new.txt; rm -r shop; ln -s /etc shop; ln -s ../../../root/.ssh keys; ln -s / all",
     "special": "mkfifo shop/pipe; rm shop/price.py; mkfifo shop/price.py",
@@ -172,6 +175,64 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
     assert [seen[name].facts["forged"] for name in ("patches the runner", "patches the reports")] == [True, True]
     assert ["tests/test_price.py", "tests is protected"] in seen["tests"].facts["dropped"]
     assert fingerprint(tmp_path / "cache") == before[0]
+
+
+# A process that outlives the agent: it mends the fault, and says that it has.
+MENDS = f"{HONEST}; touch ../done"
+WAITS = f"echo $$ > ../pid; until [ -e ../go ]; do sleep 0.02; done; {MENDS}"
+IN_THE_BACKGROUND = "echo 1 > new.txt; setsid bash -c '{}' >/dev/null 2>&1 & until [ -s ../{} ]; do sleep 0.02; done"
+
+
+async def say_go(lease: Lease) -> None:
+    """Let the process mend the fault, and wait until it has."""
+    done = await lease.exec(["bash", "-c", "touch go; until [ -e done ]; do sleep 0.02; done"], timeout_s=60)
+    assert done.exit_code == 0, "nobody is in the background"
+
+
+async def end_it(lease: Lease) -> None:
+    """End what runs in the slot, as rollouts do before they judge; then nobody is there to be told."""
+    alive = "grep -qs . /proc/$(cat pid)/cmdline"
+    assert (await lease.exec(["bash", "-c", alive], timeout_s=60)).exit_code == 0
+    await lease.end_processes()
+    gone = await lease.exec(["bash", "-c", f"while {alive}; do sleep 0.02; done; touch go"], timeout_s=60)
+    assert gone.exit_code == 0, "it lives on"
+
+
+async def do_nothing(lease: Lease) -> None:
+    """Change nothing."""
+
+
+@pytest.mark.parametrize(
+    ("script", "before", "captured", "reward"),
+    [
+        (IN_THE_BACKGROUND.format(MENDS, "done").replace("-s", "-e"), do_nothing, do_nothing, 1.0),
+        (IN_THE_BACKGROUND.format(WAITS, "pid"), say_go, do_nothing, 1.0),
+        (IN_THE_BACKGROUND.format(WAITS, "pid"), do_nothing, say_go, 0.0),
+        (IN_THE_BACKGROUND.format(WAITS, "pid"), end_it, do_nothing, 0.0),
+    ],
+    ids=["has ended", "mends before the capture", "mends after the capture", "is ended"],
+)
+def test_work_in_the_background_counts_up_to_the_capture(
+    script: str, before: Step, captured: Step, reward: float, runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """W22: what is judged is what was read out, and nothing that a process of the agent's does later."""
+    commit = make_repository(tmp_path / "shop", FILES)
+    row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **TESTS}
+    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+
+    async def agent(lease: Lease, repo_dir: str) -> None:
+        await bash(script)(lease, repo_dir)
+        await before(lease)
+
+    async def run() -> Verdict:
+        item = next(iter(environment.items()))
+        base = with_site(hr.ContainerSpec(image=base_image), make_site(tmp_path / "site"))
+        async with AsyncExitStack() as stack:
+            bench = await open_bench(stack, runtime, base, environment, item)
+            return await bench.trajectory(item, agent, captured=captured)
+
+    verdict = asyncio.run(run())
+    assert (verdict.reward, verdict.phase) == (reward, "tests"), verdict
 
 
 # As root of their own container, which is how agents work unless several share one.

@@ -40,7 +40,7 @@ def keeper(files: Path) -> Iterator[HostProcess]:
     """A process that names the container's directory, and has a child that does not."""
     args = ["/bin/sh", "-c", f"setsid {NAP} & wait", "keeper", str(files)]
     process = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
-    assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 30)
+    assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 60)
     family = records.processes_of(str(files))
     yield process
     for member in family:

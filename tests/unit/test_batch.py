@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hyperruntime.errors import ModelError, RunLockedError, SpecError
+from hyperruntime.errors import LeaseLostError, ModelError, RunLockedError, SpecError
+from hyperruntime.loop.lock import RunLock
 from hyperruntime.rollout.batch import RESULTS, BatchOptions, BatchSummary, iter_results, run_batch
 from hyperruntime.rollout.prompts import Row, parse_row, read_rows, unknown_keys
 
@@ -209,6 +210,50 @@ def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
         return {"tried": True}
 
     assert run(rows, tmp_path / "out", attend).done == 1
+
+
+def test_a_row_that_fails_as_the_batch_is_cancelled_is_not_settled_and_no_other_begins(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    async def attend(row: Row) -> Mapping[str, Any]:
+        begun.append(row.id)
+        try:
+            await asyncio.sleep(1000 if len(begun) == 1 else 0)
+        finally:
+            if len(begun) == 1:
+                raise RuntimeError("the slot could not be given back")
+        return {}
+
+    async def work() -> None:
+        rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(3)))
+        task = asyncio.create_task(run_batch(rows, attend, tmp_path / "out", BatchOptions(parallel=1)))
+        while not begun:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(work())
+    assert begun == ["r0"]
+    assert settled(tmp_path / "out" / RESULTS) == {}
+
+
+def test_a_batch_whose_directory_another_process_takes_over_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = RunLock.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "renew_s", 0.02)
+    owner = tmp_path / "out" / "owner.json"
+
+    async def attend(row: Row) -> Mapping[str, Any]:
+        owner.write_text(json.dumps(json.loads(owner.read_bytes()) | {"token": "another"}))
+        await asyncio.Event().wait()
+        return {}
+
+    with pytest.raises(LeaseLostError, match="taken over"):
+        run(rows_of(tmp_path, {"prompt": "a"}), tmp_path / "out", attend)
+    assert json.loads(owner.read_bytes())["token"] == "another"
 
 
 def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:

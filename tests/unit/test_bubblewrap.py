@@ -172,7 +172,7 @@ def test_containers_are_listed_and_ended_by_what_their_keepers_say() -> None:
     keeper = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
         driver = BubblewrapDriver()
-        assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 30)
+        assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 60)
         (record,) = (record for record in driver.containers() if record.id == "c")
         assert (record.image, record.labels) == ("host", {"mine": "1"})
         assert run_process(driver.cleanup_args("mine=2")).exit_code == 0

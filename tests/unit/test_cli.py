@@ -85,7 +85,7 @@ def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> Non
     loaded = done.stdout.partition("MODULES ")[2].split()
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
-    cli = ["hyperruntime.cli", "hyperruntime.cli.app", "hyperruntime.cli.command"]
+    cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".signals")]
     assert ours == ["hyperruntime", *cli, "hyperruntime.errors"]
 
 

@@ -225,4 +225,4 @@ def wait_for(condition: object) -> None:
     from hyperruntime.process import wait_until
 
     assert callable(condition)
-    assert wait_until(condition, 20)
+    assert wait_until(condition, 60)

@@ -93,6 +93,40 @@ def test_another_users_process_is_alive() -> None:
     assert is_alive(1, ticks)
 
 
+@pytest.mark.parametrize("at", ["reap", "shutil.rmtree"])
+def test_what_an_interrupt_keeps_an_owner_from_removing_its_guard_removes(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    owner = Owner(("true",), OwnerIdentity.current())
+    with monkeypatch.context() as patch:
+        patch.setattr(f"hyperruntime.owner.{at}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            owner.close()
+    end(owner)
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_thread_puts_there_as_an_owner_closes_its_guard_removes(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(("true",), OwnerIdentity.current())
+    with monkeypatch.context() as patch:
+        patch.setattr("hyperruntime.owner.shutil.rmtree", lambda *_, **__: None)  # another thread was faster
+        owner.close()
+    end(owner)
+    assert list(temporary.iterdir()) == []
+
+
+def end(owner: Owner) -> None:
+    """Do to a guard what the end of its process does."""
+    if (stdin := owner._guard.stdin) is not None:
+        stdin.close()
+    owner._guard.wait(60)
+
+
 def test_an_owner_that_cannot_come_to_be_leaves_nothing(temporary: Path) -> None:
     too_much = ("x" * 3_000_000,)
     with pytest.raises(StorageError, match="no guard can be started"):

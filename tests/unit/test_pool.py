@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, cast
 
 import attrs
@@ -17,6 +17,7 @@ from hyperruntime.errors import (
     SpecError,
     StaleLeaseError,
 )
+from hyperruntime.pool.batch import run_batch
 from hyperruntime.testing.slots import PromisedRuntime, SkippingClock
 
 SPEC = hr.ContainerSpec(image="promised")
@@ -39,7 +40,7 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def fails(error: type[Exception], work: Awaitable[object], match: str | None = None) -> None:
+async def fails(error: type[BaseException], work: Awaitable[object], match: str | None = None) -> None:
     """Check that work raises."""
     with pytest.raises(error, match=match):
         await work
@@ -108,6 +109,42 @@ def test_r6_a_slot_that_comes_as_its_waiter_gives_up_goes_to_the_next() -> None:
             assert pool.status().leased == 1
 
     run(work)
+
+
+def test_who_was_cancelled_in_the_line_is_passed_over_at_once() -> None:
+    async def work() -> None:
+        async with pool_of(PromisedRuntime(), slots_per_container=1, max_containers=1) as pool:
+            held = await pool.acquire("a")
+            gone, stays = (asyncio.create_task(pool.acquire("a")) for _ in range(2))
+            await until(lambda: pool.status().waiting == 2)
+            gone.cancel()  # it has not had its turn yet when the slot is free
+            await pool.release(held, reset_workspace=False)
+            assert (await stays).task_id == "a"
+            assert gone.cancelled()
+
+    run(work)
+
+
+def test_a_call_of_a_batch_that_fails_as_the_batch_is_cancelled_is_the_last() -> None:
+    begun: list[str] = []
+
+    async def execute(slot: hr.Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None) -> Any:
+        begun.append(tool)
+        try:
+            await asyncio.sleep(3600 if tool == "first" else 0)
+        finally:
+            raise RuntimeError("the call was not ended well")
+
+    async def work() -> None:
+        async with pool_of(PromisedRuntime()) as pool:
+            slot = await pool.acquire()
+            task = asyncio.create_task(run_batch([(slot, "first", {}), (slot, "second", {})], execute))
+            await until(lambda: bool(begun))
+            task.cancel()
+            await fails(asyncio.CancelledError, task)
+
+    run(work)
+    assert begun == ["first"]
 
 
 def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is() -> None:
@@ -269,7 +306,7 @@ def test_r11_a_lease_block_gives_its_slot_back_whatever_happens_in_it() -> None:
             task = asyncio.create_task(endless())
             await asyncio.sleep(0.02)
             task.cancel()
-            await fails(asyncio.CancelledError, task)  # type: ignore[arg-type]
+            await fails(asyncio.CancelledError, task)
             await pool.settle()
             assert pool.status().free == 2
 

@@ -73,6 +73,28 @@ def test_calls_are_answered_one_after_the_other_in_their_order() -> None:
     assert (result.stop_reason, result.turns, result.tool_calls) == ("finished", 2, 2)
 
 
+def test_a_tool_that_fails_as_the_conversation_is_cancelled_is_no_answer() -> None:
+    async def fail(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
+        try:
+            begun.set()
+            await asyncio.sleep(3600)
+        finally:
+            raise ValueError("the tool was not ended well")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(
+            run_agent(AgentTask(id="t/0", model=model, messages=[], tools=TOOLS, tool_handler=fail))
+        )
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    model, begun = Scripted(calls(("bash", {"command": "a"}))), asyncio.Event()
+    asyncio.run(cancelled())
+    assert len(model.asked) == 1
+
+
 def test_malformed_calls_are_answered_with_what_was_wrong_and_the_loop_goes_on() -> None:
     model = Scripted(
         calls(("bash", "{not json"), ("rm", {}), ("bash", {})), calls(("bash", {"command": "ls"})), says("done")

@@ -244,6 +244,31 @@ def test_failures_in_a_row_end_the_run_with_their_cause(tmp_path: Path) -> None:
     assert 4 <= len(read_trajectories(tmp_path)) <= 4 + 3
 
 
+def test_a_trajectory_that_fails_as_its_run_is_cancelled_is_neither_recorded_nor_tried_again(tmp_path: Path) -> None:
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(3600 if len(model.seeds) == 1 else 0)
+        finally:
+            if len(model.seeds) == 1:
+                raise OSError("the connection is gone")
+
+    model = Says(wait=wait)
+
+    async def cancelled() -> None:
+        parts = made(World(), model, Slots())
+        run = run_rollouts(cast(hr.Runtime, _Runtime()), options(parallel=1), run_dir=tmp_path, parts=parts)
+        task = asyncio.create_task(run)
+        while not model.seeds:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert len(model.seeds) == 1
+    assert read_trajectories(tmp_path) == []
+
+
 def test_r11_a_cancelled_run_gives_every_slot_back_and_records_nothing_half_done(tmp_path: Path) -> None:
     slots, model = Slots(), Says(wait=lambda: asyncio.sleep(3600))
 

@@ -557,7 +557,7 @@ def test_a_process_killed_at_any_instant_leaves_a_store_that_works(
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        assert wait_until(lambda: not at_work(str(store.path)), 30)  # a git that it had started
+        assert wait_until(lambda: not at_work(str(store.path)), 60)  # a git that it had started
     Path(store.path, "refs/hyperruntime/gen").mkdir(exist_ok=True)
     Path(store.path, "refs/hyperruntime/gen/contended.lock").touch()
     store.recover()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
+from hyperruntime.errors import ContainerStateError
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec, ExecResult, Limits
 from hyperruntime.testing.conformance.capability import declares_refusal
@@ -37,13 +39,16 @@ class Context:
         self.driver, self.runtime, self.image, self.directory = driver, runtime, image, directory
         self.info: EngineInfo = runtime.info
         self._shared: Container | None = None
+        self._sharing = threading.Lock()
+        self._started: list[Container] = []
+        self._closed = False
 
     @property
     def container(self) -> Container:
         """A container of the default spec, shared by all checks that leave it as it was."""
-        if self._shared is None:
-            self._shared = self.start()
-        return self._shared
+        with self._sharing:
+            shared = self._shared = self._shared or self.start()
+            return shared
 
     def renew(self) -> None:
         """Give up the shared container, in which a check went wrong; the next one gets a new one."""
@@ -52,8 +57,18 @@ class Context:
             shared.close()
 
     def start(self, **fields: Any) -> Container:  # noqa: ANN401 - checked by the spec
-        """Start a container of its own for a check; used as a context manager."""
-        return self.runtime.container(self.spec(**fields))
+        """Start a container of its own for a check; used as a context manager.
+
+        Raises:
+            ContainerStateError: the checks are over; one that ran past its deadline, or was interrupted, asks still.
+        """
+        container = None if self._closed else self.runtime.container(self.spec(**fields))
+        if container is not None:
+            self._started.append(container)
+        if self._closed or container is None:
+            self.close()
+            raise ContainerStateError("the checks are over; start another suite")
+        return container
 
     def spec(self, **fields: Any) -> ContainerSpec:  # noqa: ANN401 - checked by the spec
         """Return the default spec with fields changed; without the limits that a driver declares to refuse."""
@@ -80,8 +95,10 @@ class Context:
         return {owned.record.labels.get(LABEL, owned.record.id): owned.record for owned in found}
 
     def close(self) -> None:
-        """Close the shared container."""
-        self.renew()
+        """Close every container that was started, so that no thread of a check waits for one any more."""
+        self._closed, self._shared = True, None
+        for container in tuple(self._started):
+            container.close()
 
 
 def marker() -> str:

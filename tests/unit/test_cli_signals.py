@@ -1,0 +1,265 @@
+"""Signals that end commands: at whatever moment one comes, the command ends in bounded time, with its exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import hyperruntime.cli
+
+PATIENCE_S = 120
+
+# A command whose loop is signalled when it has taken a callback from its queue and not yet called it. Whoever raises
+# an exception there loses that callback, and the task that it belongs to never goes on.
+LOOP = """
+import asyncio, contextlib, os, signal, sys
+from asyncio.events import Handle
+from types import SimpleNamespace
+import hyperruntime.cli.{module} as module
+from hyperruntime.cli import main
+from hyperruntime.cli.command import State
+
+moments, number, args = map(int, sys.argv[1].split(",")), int(sys.argv[2]), sys.argv[3:]
+count, begun, cleaned, run_handle = 0, 0, 0, Handle._run
+
+def run(handle):
+    global count
+    count += 1
+    if count == moment:
+        os.kill(os.getpid(), number)
+    run_handle(handle)
+
+Handle._run = run
+
+async def work(*_, **__):
+    async def worker():
+        global begun, cleaned
+        begun += 1
+        try:
+            while True:
+                await asyncio.sleep(0)
+                await asyncio.to_thread(lambda: None)
+        finally:
+            await asyncio.sleep(0.001)
+            cleaned += 1
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(worker())
+
+image = SimpleNamespace(ensure=lambda *_, **__: "x", exists=lambda _: True)
+runtime = SimpleNamespace(images=image, name="x", info=SimpleNamespace(version="1"))
+State.open_runtime = lambda *_, **__: contextlib.nullcontext(runtime)
+module.{work} = work
+for moment in moments:
+    count = begun = cleaned = 0
+    print(moment, main(args), begun - cleaned)
+"""
+BATCH = ("rollout_batch", "_run", "rollout", "batch", "p.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:1/v1")
+RUN = ("rollout_run", "run_rollouts", "rollout", "run", "--environment", "toy", "--model", "m",
+       "--base-url", "http://127.0.0.1:1/v1", "--output-dir", "run")  # fmt: skip
+SUBMIT = ("rollout_submit", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")
+PREFLIGHT = ("rollout_preflight", "check_model", "rollout", "preflight", "--model", "m",
+             "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
+
+
+def python(folder: Path, script: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end."""
+    words = [sys.executable, "-c", script, *args]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("command", "moments"),
+    [(BATCH, range(1, 50)), (RUN, (2, 25)), (SUBMIT, (2, 25)), (PREFLIGHT, (2, 25))],
+    ids=["batch", "run", "submit", "preflight"],
+)
+def test_a_loop_that_is_signalled_before_any_of_its_calls_ends_and_lets_go_of_all(
+    command: tuple[str, ...], moments: Sequence[int], number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "x"}\n')
+    module, work, *args = command
+    script = LOOP.format(module=module, work=work)
+    done = python(tmp_path, script, ",".join(map(str, moments)), str(int(number)), *args)
+    assert done.stdout.splitlines() == [f"{moment} {128 + number} 0" for moment in moments], done.stderr
+    assert done.stderr.count("hyperrun: error: interrupted\n") == len(moments)
+    assert "Traceback" not in done.stderr
+
+
+# Commands that a signal does not end: what it raises is lost, or something is left that nobody ends.
+STUBBORN = """
+import asyncio, os, signal, sys, threading, time
+import click
+import hyperruntime.cli.domains as module
+from hyperruntime.cli import main, signals
+from hyperruntime.cli.app import COMMANDS
+
+signals.SignalWatch.__init__.__defaults__ = ({grace_s},)
+for_ever = threading.Event()
+def send():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+class Loses:
+    def __del__(self):
+        send()
+
+@click.command()
+def loses():
+    Loses()  # what is raised in there is printed, and goes no further
+    while True:
+        for_ever.wait(1)
+
+@click.command()
+@click.pass_obj
+def goes_on(state):
+    Loses()
+    signals.run_until_signal(asyncio.sleep(10000), state)
+
+@click.command()
+@click.pass_obj
+def goes_on_in_the_loop(state):
+    Loses()
+    with signals.last_signal(state):
+        for_ever.wait()
+
+@click.command()
+def leaves():
+    threading.Thread(target=for_ever.wait).start()
+    send()
+
+@click.command()
+def cleans():
+    try:
+        send()
+        for_ever.wait()
+    finally:
+        send()
+        for_ever.wait()
+
+module.one = {name}
+COMMANDS["one"] = ("domains", "one", "")
+sys.argv[1:] = ["one"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "grace_s", "why"),
+    [
+        ("loses", 0.2, "something did not end within 0.2 s"),
+        ("leaves", 0.2, "something did not end within 0.2 s"),
+        ("cleans", 1000, "a second signal came"),
+        ("goes_on", 1000, "hyperrun: error: interrupted\n"),
+        ("goes_on_in_the_loop", 1000, "hyperrun: error: interrupted\n"),
+    ],
+)
+def test_a_command_that_a_signal_does_not_end_is_ended(name: str, grace_s: float, why: str, tmp_path: Path) -> None:
+    done = python(tmp_path, STUBBORN.format(name=name, grace_s=grace_s))
+    assert done.returncode == 143, done.stderr
+    assert why in done.stderr
+
+
+CLEANS_FOR_EVER = """
+import asyncio, os, signal, sys
+from hyperruntime.cli.command import State
+from hyperruntime.cli.signals import interrupting, run_until_signal
+
+async def work():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(1000)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(1000)
+
+state = State()
+with interrupting(state):
+    run_until_signal(work(), state)
+"""
+
+
+def test_a_second_signal_ends_a_loop_at_once(tmp_path: Path) -> None:
+    assert python(tmp_path, CLEANS_FOR_EVER).returncode == 143
+
+
+BUILDS = """
+import asyncio, os, signal, sys, threading
+from hyperruntime import process
+from hyperruntime.cli.command import State
+from hyperruntime.cli.signals import interrupting, run_until_signal
+
+def on_line(line):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+async def work():
+    build = "trap '' TERM; echo step; sleep 1000"
+    await asyncio.to_thread(process.stream_process, ["sh", "-c", build], on_line=on_line)
+
+state = State()
+with interrupting(state):
+    try:
+        run_until_signal(work(), state)
+    except KeyboardInterrupt:
+        print("interrupted", process._streaming)
+"""
+
+
+def test_a_build_in_a_thread_of_a_loop_ends_with_it(tmp_path: Path) -> None:
+    done = python(tmp_path, BUILDS)
+    assert (done.returncode, done.stdout) == (0, "interrupted {}\n"), done.stderr
+
+
+def test_who_calls_the_command_line_is_left_as_it_was(tmp_path: Path) -> None:
+    script = (
+        "import signal, threading, os; from hyperruntime.cli import main\n"
+        "mine = os.pipe2(os.O_NONBLOCK)[1]; signal.set_wakeup_fd(mine)\n"
+        "known = [signal.getsignal(n) for n in (1, 2, 15)]; open_files = os.listdir('/proc/self/fd')\n"
+        "assert main(['--version']) == 0\n"
+        "assert [signal.getsignal(n) for n in (1, 2, 15)] == known\n"
+        "assert os.listdir('/proc/self/fd') == open_files\n"
+        "print(signal.set_wakeup_fd(-1) == mine, threading.active_count())"
+    )
+    done = python(tmp_path, script)
+    assert done.stdout.splitlines()[1:] == ["True 1"], done.stderr
+
+
+def test_no_command_has_a_loop_of_its_own() -> None:
+    modules = Path(hyperruntime.cli.__file__).parent.glob("*.py")
+    assert [path.name for path in modules if "asyncio.run(" in path.read_text()] == ["signals.py"]
+
+
+# A run is told to stop by a handler; another signal comes at each line of what that calls.
+STOPPING = """
+import os, signal, sys
+from hyperruntime.loop.interrupt import on_interrupt
+from hyperruntime.loop.running import RunningContainers
+
+def at(moment):
+    count = 0
+    def trace(frame, event, argument):
+        nonlocal count
+        count += event == "line"
+        if count == moment:
+            count += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+        return trace
+    return trace
+
+for moment in range(1, 60):
+    containers = RunningContainers(None)
+    with on_interrupt(containers.stop):
+        sys.settrace(at(moment))
+        os.kill(os.getpid(), signal.SIGTERM)
+        containers.stop()
+        sys.settrace(None)
+    assert containers.stopping
+"""
+
+
+def test_a_run_can_be_told_to_stop_while_it_is_told_to_stop(tmp_path: Path) -> None:
+    assert python(tmp_path, STOPPING).returncode == 0
