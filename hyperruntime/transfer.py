@@ -54,7 +54,7 @@ rm -rf -- "$1/$3"
 exit $code
 """
 )
-_FORGET = f'{_PREPARE}rm -rf -- "$1/$3"'
+_FORGET = f'needed=rm\n{_PREPARE}rm -rf -- "$1/$3"'
 _GET = (
     f"needed=tar\n{_PREPARE}"
     """

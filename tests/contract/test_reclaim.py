@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ WRITE = (
 
 
 @pytest.fixture
-def tree(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Path:
+def tree(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Iterator[Path]:
     """What root and, where there is one, another user of a container wrote; the container is gone."""
     path = tmp_path / "tree"
     path.mkdir()
@@ -31,7 +32,9 @@ def tree(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Path:
         if runtime.info.users:
             user = hr.RunAs(uid=20001)
             container.exec(["sh", "-c", f"cd /mnt/tree/other && {WRITE}"], user=user).check()
-    return path
+    yield path
+    remove_reclaimed(path, runtime.info.reclaim_args)  # or pytest could not
+    assert not path.exists()
 
 
 def test_they_are_read_and_harmless(tree: Path, runtime: hr.Runtime) -> None:
@@ -60,4 +63,3 @@ def test_a_driver_names_rights_only_where_they_are_needed(tree: Path, runtime: h
 def test_what_takes_too_long_is_given_up(tree: Path, runtime: hr.Runtime) -> None:
     with pytest.raises(TimeoutError):
         reclaim_trees([tree], runtime.info.reclaim_args, 0)
-    remove_reclaimed(tree, runtime.info.reclaim_args)  # or no later run could

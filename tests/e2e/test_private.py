@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +199,14 @@ def test_a_killed_run_leaves_nothing_in_reach_and_a_resume_removes_it(
     for path in (world.run_dir / "work", out.parents[1], out.parent):  # as runs of before were
         path.chmod(0o755)
     assert within_reach(out.parent), "else the next check shows nothing"
-    tightened = threading.Event()
-    ready = threading.Thread(target=lambda: _let_go(world, tightened))
+    tightened, done = threading.Event(), threading.Event()
+    ready = threading.Thread(target=lambda: _let_go(world, tightened, done))
     ready.start()
-    summary = resume_run(runtime, world.run_dir)
-    ready.join()
+    try:
+        summary = resume_run(runtime, world.run_dir)
+    finally:
+        done.set()
+        ready.join()
     assert tightened.is_set()
     assert [record.failure for record in summary.generations] == [None] * 3
     assert special_files(world.folder) == []
@@ -210,16 +214,14 @@ def test_a_killed_run_leaves_nothing_in_reach_and_a_resume_removes_it(
     world.check_out_of_reach(finished=True)
 
 
-def _let_go(world: World, tightened: threading.Event) -> None:
+def _let_go(world: World, tightened: threading.Event, done: threading.Event) -> None:
     """Let the agent of the resumed run go on, once nothing of it is in reach either."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        out = world.wait_for_agent()
+    while not done.wait(0.05):
         if within_reach(world.run_dir / "work") == []:
             tightened.set()
-            (out / "go").touch()
-            return
-        time.sleep(0.05)
+            for ready in world.run_dir.glob("work/*/agent/out/ready"):  # the killed one's, until the resume removes it
+                with suppress(FileNotFoundError):
+                    ready.with_name("go").touch()
 
 
 def test_a_state_and_a_log_of_a_run_can_be_read_by_its_user_alone(world: World, runtime: Runtime) -> None:

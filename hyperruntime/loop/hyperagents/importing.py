@@ -221,12 +221,34 @@ def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
 
 
 def _strip_special_bits(layout: Layout) -> None:
-    """Make the files that containers left harmless: they were unpacked with the modes that agents gave them."""
-    folders = [path for path in layout.root.iterdir() if path.is_dir() and not path.is_symlink()]
+    """Make the files that containers left harmless: they were unpacked with the modes that agents gave them.
+
+    A directory with files that this user may not change is closed to everybody else.
+
+    Raises:
+        ArchiveError: neither can be done.
+    """
+    for path in sorted(layout.root.iterdir()):
+        if path.is_symlink():
+            continue
+        try:
+            reclaim_trees([path], (), _STRIP_S)
+        except (ReclaimError, TimeoutError) as error:
+            log.warning("files may run as their owner", path=str(path), reason=str(error))
+            _close_to_others(path)
+
+
+def _close_to_others(path: Path) -> None:
     try:
-        reclaim_trees(folders, (), _STRIP_S)
-    except (ReclaimError, TimeoutError) as error:
-        log.warning("files may run as their owner", run=str(layout.root), reason=str(error))
+        if path.is_dir():
+            path.chmod(0o700)
+            return
+    except PermissionError:
+        pass
+    raise ArchiveError(
+        f"{str(path)!r} is another user's and may hold files that run as their owner; make it yours (`chown -R`, as root) "
+        "before you go on with this run"
+    )
 
 
 def _check_out_root(layout: Layout, target: Path) -> None:
