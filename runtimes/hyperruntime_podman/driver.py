@@ -11,12 +11,11 @@ from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.errors import SpecError
-from hyperruntime.inherited import LINKER_VARIABLES
 from hyperruntime.owner import LABEL, make_short_directory
 from hyperruntime_podman.args import NAME, Settings, base_args
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.diagnosis import diagnose
-from hyperruntime_podman.edge import run_files
+from hyperruntime_podman.edge import environment_args
 from hyperruntime_podman.images import PodmanImages
 from hyperruntime_podman.probe import Probe, cached_probe, forget
 from hyperruntime_podman.service import PodmanService
@@ -81,9 +80,7 @@ class PodmanDriver:
         found = 'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ]'
         again = f"[ $n -lt {_REMOVALS} ] && {found}"  # Podman gives up where processes are slow to end
         script = f"n=0; while {again}; do podman rm --force --ignore --volumes --time 0 $ids; n=$((n+1)); done"
-        unset = [word for name in LINKER_VARIABLES for word in ("-u", name)]
-        settings = [f"{name}={value}" for name, value in run_files().items()]
-        return ("env", *unset, *settings, "/bin/sh", "-c", script, "cleanup", label)
+        return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:
         """End the API service."""

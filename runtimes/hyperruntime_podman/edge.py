@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError
-from hyperruntime.inherited import is_own_directory, own_runtime_directory, program_environment
+from hyperruntime.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
 from hyperruntime.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
 from hyperruntime_podman.args import NAME
 
@@ -67,6 +67,21 @@ def run_files() -> dict[str, str]:
         if not is_own_directory(own):
             return {}
     return {"XDG_RUNTIME_DIR": own}
+
+
+def environment_args() -> tuple[str, ...]:
+    """Return the argv that gives a command Podman's environment where core starts it, with its own."""
+    unset = [word for name in LINKER_VARIABLES for word in ("-u", name)]
+    return ("env", *unset, *(f"{name}={value}" for name, value in run_files().items()))
+
+
+def unshare_args() -> tuple[str, ...]:
+    """Return the argv before a program of the host that Podman's user namespace makes root of this user's files.
+
+    The program may be from a module: it gets the libraries that Podman must not have.
+    """
+    kept = [f"{name}={value}" for name in LINKER_VARIABLES if (value := os.environ.get(name))]
+    return (*environment_args(), "podman", "unshare", *(("env", *kept) if kept else ()))
 
 
 def require_program() -> None:

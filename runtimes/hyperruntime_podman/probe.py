@@ -24,7 +24,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.owner import owned_directory
 from hyperruntime.process import ProcessResult, boot_id, find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
-from hyperruntime_podman.edge import require_program, run_podman, store_step
+from hyperruntime_podman.edge import require_program, run_podman, store_step, unshare_args
 
 log = get_logger(__name__)
 
@@ -76,7 +76,7 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup"},
             gpus=True,
             users=True,
-            reclaim_args=("podman", "unshare") if self.settings.rootless else (),
+            reclaim_args=unshare_args() if self.settings.rootless else (),
         )
 
 

@@ -103,6 +103,16 @@ def test_libraries_of_modules_are_not_podmans(monkeypatch: pytest.MonkeyPatch) -
     assert args[args.index("LD_LIBRARY_PATH") - 1] == "-u"
 
 
+def test_a_program_in_podmans_namespace_has_its_own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What containers wrote is taken back by this Python, which may be from a module."""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    assert edge.unshare_args()[-2:] == ("podman", "unshare")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/modules/lib")
+    args = edge.unshare_args()
+    assert args[args.index("LD_LIBRARY_PATH") - 1] == "-u"
+    assert args[-4:] == ("podman", "unshare", "env", "LD_LIBRARY_PATH=/opt/modules/lib")
+
+
 def test_a_store_of_a_login_session_has_a_next_step() -> None:
     step = edge.store_step("Error: creating events dirs: mkdir /run/user/1007/libpod: permission denied")
     for word in ("/run/user/1007", "enable-linger", "XDG_DATA_HOME"):
