@@ -100,11 +100,7 @@ class LanePool:
     def forget_unseen(self, uid: int, marks: Collection[Mark]) -> None:
         """Forget marks of which nothing lives any more."""
         with self._lock:
-            left = self._unseen.get(uid, set()).difference(marks)
-            if left:
-                self._unseen[uid] = left
-            else:
-                self._unseen.pop(uid, None)
+            self._drop_unseen(uid, marks)
 
     def close(self) -> None:
         """Close the idle lanes; one in use is closed by the thread that uses it."""
@@ -123,7 +119,12 @@ class LanePool:
     def _see(self, lane: Lane) -> None:
         """Forget the mark of a lane that was given up, where its processes are all its user's."""
         if lane.user is not None and lane.is_up:
-            self._unseen.get(lane.user.uid, set()).discard(lane.mark)
+            self._drop_unseen(lane.user.uid, [lane.mark])
+
+    def _drop_unseen(self, uid: int, marks: Collection[Mark]) -> None:
+        left = self._unseen.pop(uid, set()).difference(marks)
+        if left:
+            self._unseen[uid] = left
 
     def _pop_idle(self, user: RunAs | None) -> Lane | None:
         with self._lock:

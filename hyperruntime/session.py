@@ -32,6 +32,14 @@ _TAIL_LINES = 20
 _MAX_DRAINS = 256
 _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
+_CHANGED_SHELL = (
+    "the container's shell reports limits that it cannot have, so no command is run in it; /bin/sh was replaced in the "
+    "container: start another one"
+)
+_LOW_LIMITS = (
+    "the container's hard limits of file locks ({locks}) and of resident memory ({resident} bytes) are both too low to "
+    "mark what its commands start; raise one before you start hyperrun: prlimit --pid $$ --locks=unlimited"
+)
 _FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
 
 
@@ -333,17 +341,15 @@ class Session:
 
     def _hear(self, words: list[str]) -> None:
         match words:
-            case ["ready", group, option, hard, *shell] if self._limit is None:
+            case ["ready", group, option, hard, *shell] if not self._ready.is_set():
                 self._ender.private_groups = group == "setsid"
                 self.announces = shell == ["bash"]
                 self._limit = MarkLimit.parse(option, hard)
-                if self._limit is not None:
-                    self._ready.set()
-            case ["unmarked", locks, resident] if self._limit is None:
-                self.refusal = (
-                    f"its hard limits of file locks ({locks}) and of resident memory ({resident} bytes) are both too "
-                    "low to mark what its commands start"
-                )
+                if self._limit is None or not self._numbers.agree(self._limit):
+                    self.refusal = _CHANGED_SHELL
+                self._ready.set()
+            case ["unmarked", locks, resident] if not self._ready.is_set():
+                self.refusal = _LOW_LIMITS.format(locks=locks, resident=resident)
                 self._ready.set()
             case ["done", key, number] if _is_number(number):
                 with self._answered:

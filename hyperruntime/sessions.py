@@ -16,8 +16,8 @@ from hyperruntime.driver import LiveContainer, PostMortem
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
-    EngineUnavailableError,
     ExecLostError,
+    ExecStartError,
     HyperRuntimeError,
     UnsupportedOptionError,
 )
@@ -246,8 +246,7 @@ class Sessions:
         if session.refusal:
             session.close(0.5)
             session.abandon()
-            advice = "raise one of them before you start hyperrun: prlimit --pid $$ --locks=unlimited"
-            raise EngineUnavailableError(self._home.engine, session.refusal, advice)
+            raise ExecStartError(session.refusal)
         with self._lock:
             known = self._sessions.setdefault(user, session)
         if known is not session:

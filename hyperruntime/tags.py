@@ -14,6 +14,8 @@ import attrs
 _LANES = 2**45  # numbers of lanes come first: a lane's mark must be above those of all commands that it ever runs
 _SPACE = 2**44
 _BLOCK = 2**20  # numbers that a group takes at a time
+_LEAST_LOCKS, _LEAST_RESIDENT_BYTES = 10**15, 10**18  # as supervisor.sh has them: 16 and 19 digits
+_MOST_DIGITS = 20  # of 2**64
 
 Span = tuple[int, int]  # first and last number
 
@@ -41,20 +43,25 @@ class MarkLimit:
 
     @classmethod
     def parse(cls, option: str, hard: str) -> MarkLimit | None:
-        """Return the limit that a supervisor has chosen.
+        """Return the limit that a supervisor has chosen, or None where no supervisor would choose it.
+
+        The supervisor runs in the container and may lie. The host kills by marks, so they must be numbers that no other
+        process has: far above any limit that somebody sets on purpose.
 
         Args:
             option: the letter of its shell. hard: the container's own hard value, as ``/proc/PID/limits`` prints it.
         """
         if option in ("x", "w"):  # bash and dash have different letters, busybox has had both
-            limit = cls(option, "x", "file locks", 1, 2**62)
+            limit, least = cls(option, "x", "file locks", 1, 2**62), _LEAST_LOCKS
         elif option == "m":
-            limit = cls("m", "m", "resident set", 1024, 2**52)
+            limit, least = cls("m", "m", "resident set", 1024, 2**52), _LEAST_RESIDENT_BYTES
         else:
             return None
-        if hard.isascii() and hard.isdigit() and len(hard) < 21:
-            return attrs.evolve(limit, top=min(limit.top, int(hard) // limit.unit))
-        return limit
+        if hard == "unlimited":
+            return limit
+        if not (hard.isascii() and hard.isdigit() and len(hard) <= _MOST_DIGITS and int(hard) >= least):
+            return None
+        return attrs.evolve(limit, top=min(limit.top, int(hard) // limit.unit))
 
     def mark(self, number: int) -> Mark:
         """Return the mark of a number."""
@@ -103,7 +110,18 @@ class TagNumbers:
         self._lock = threading.Lock()
         self._next = _LANES + secrets.randbelow(_SPACE)
         self._next_lane = secrets.randbelow(_SPACE)
+        self._limit: MarkLimit | None = None
         self._groups: dict[str, list[TagSeries]] = {}
+
+    def agree(self, limit: MarkLimit) -> bool:
+        """Take the limit of the first session; tell whether this is it.
+
+        Marks of all sessions count down from one value: a group may be of several. The first supervisor spoke before
+        any command ran in the container; what a later one says, a command may have made it say.
+        """
+        with self._lock:
+            self._limit = self._limit or limit
+            return self._limit == limit
 
     def next(self, group: str | None = None) -> int:
         """Return a number that was not given out yet, of a group's range where there is a group."""

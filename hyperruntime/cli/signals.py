@@ -25,6 +25,8 @@ EXIT_BY_SIGNAL = 128
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_S = 30.0  # from the first signal; an end takes a few seconds, a scheduler's patience is often 30
 _WAKE = 0  # no signal has this number
+_BURST_S = 1.0  # signals of one cause: a closing session sends SIGTERM and SIGHUP, a wrapper forwards what came to both
+_NUDGE = signal.SIGURG  # ignored by default, and nobody's here
 _LATE = "something did not end within {:g} s and is not waited for"
 _TWICE = "a second signal came before the end"
 
@@ -98,7 +100,14 @@ class SignalWatch:
             self._seen.extend(numbers)
         return bool(numbers)
 
+    def _nudge_main(self) -> None:
+        """Let the main thread run its handlers: another thread may have taken the signal that was to wake it."""
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, _NUDGE)
+
     def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         told, deadline = 0, 0.0
         ready = select.poll()
         ready.register(self._readable, select.POLLIN)
@@ -108,6 +117,8 @@ class SignalWatch:
             self._note()
             new = self._seen[told:]
             told += len(new)
+            if new:
+                self._nudge_main()
             for number in new:
                 deadline = deadline or time.monotonic() + self._grace_s
                 for listener in tuple(self._listeners):
@@ -133,22 +144,29 @@ def leave(number: int, why: str) -> NoReturn:
 def interrupting(state: State) -> Iterator[None]:
     """Make SIGTERM and SIGHUP end a command as SIGINT does, by KeyboardInterrupt: whatever is open is closed first.
 
-    A second signal ends the process at once: an exception in what closes things would leave some to nobody.
-    The state has a watch meanwhile. In another thread than the main one nothing is changed.
+    A second signal ends the process at once, unless it comes with the first: an exception in what closes things would
+    leave some to nobody. The state has a watch meanwhile. In another thread than the main one nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    first_at = 0.0
+
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal first_at
+        if state.ending and first_at and time.monotonic() - first_at < _BURST_S:
+            return
         if state.ending:
             leave(number, _TWICE)
+        first_at = time.monotonic()
         state.signal, state.ending = number, True
         raise KeyboardInterrupt
 
     with suppress(OSError, RuntimeError):  # what needs threads will say so
         state.watch = SignalWatch()
-    with _handled([number for number in ENDING if _is_default(number)], interrupt):
+    ours = [number for number in ENDING if _is_default(number)]
+    with _handled([_NUDGE], lambda number, frame: None), _handled(ours, interrupt):
         yield
 
 
@@ -225,6 +243,7 @@ class _Cancelling:
 
     def __init__(self, state: State) -> None:
         self.asked = False
+        self._asked_at = 0.0
         self._state = state
         self._cancel: Callable[[], object] | None = None
 
@@ -241,14 +260,17 @@ class _Cancelling:
 
     def on_signal(self, number: int) -> None:
         """Cancel the task; asked before, and something does not end: the containers go with this process."""
+        if self.asked and time.monotonic() - self._asked_at < _BURST_S:
+            return
         if self.asked:
             leave(number, _TWICE)
+        self._asked_at = time.monotonic()
         self._state.signal, self._state.ending = number, True
         self.asked = True
-        threading.Thread(target=_end_streams, daemon=True).start()
         if self._cancel is not None:
             with suppress(RuntimeError):  # the loop is closed: the work is done
                 self._cancel()
+        threading.Thread(target=_end_streams, daemon=True).start()  # after it: what these end is no result
 
 
 def _end_streams() -> None:

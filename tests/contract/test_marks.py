@@ -9,7 +9,8 @@ import textwrap
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.process import ProcessResult, run_process
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.process import DEVNULL, ProcessResult, kill_group, run_process, spawn
 from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine
@@ -85,9 +86,34 @@ def test_without_any_limit_to_mark_with_a_container_is_refused_by_name(runtime_n
         assert done.exit_code == 0, done.stderr.decode()
         return
     last = done.stderr.decode().strip().splitlines()[-1]
-    assert "EngineUnavailableError" in last
+    assert "ExecStartError" in last
     assert f"file locks (1000) and of resident memory ({100 * MIB} bytes) are both too low" in last
     assert "--locks=unlimited" in last
+
+
+def test_a_shell_that_lies_about_its_limits_makes_the_host_kill_nothing(runtime: hr.Runtime, base_image: str) -> None:
+    """Root in a container may replace /bin/sh before another user's shell starts; by marks the host may kill."""
+    if not runtime.info.users:
+        pytest.skip("the engine has no other users, and says so")
+    victim = spawn(
+        ["prlimit", "--rss=3145728000:3145728000", "sleep", "600"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+    )
+    lie = """#!/bin/dash
+    case "$(id -u)" in 0) exec /bin/dash "$@" ;; esac
+    echo "ready setsid m 3145728000"; exec sleep 600
+    """
+    try:
+        with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+            container.exec(["rm", "/bin/setpriv"])
+            container.exec(
+                ["sh", "-c", "cat >/tmp/sh && chmod 755 /tmp/sh && mv -f /tmp/sh /bin/sh"], input=lie.encode()
+            )
+            with pytest.raises(HyperRuntimeError, match="/bin/sh was replaced"):
+                container.exec(["sleep", "60"], user="nobody", timeout_s=1)
+        assert victim.poll() is None
+    finally:
+        kill_group(victim)
+        victim.wait()
 
 
 @pytest.mark.parametrize("shell_container", ["dash", "bash", "busybox"], indirect=True)

@@ -138,9 +138,33 @@ def cleans():
         send()
         for_ever.wait()
     finally:
-        send()
-        for_ever.wait()
+        while True:
+            send()
+            for_ever.wait(0.2)
 
+@click.command()
+def bursts():
+    try:
+        for_ever.wait()
+    finally:
+        print("cleaned up", flush=True)
+
+@click.command()
+def sleeps():
+    time.sleep(10000)
+
+def pair():  # as a login session that closes
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGHUP)
+
+def to_another():
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+STARTED = {{"bursts": pair, "sleeps": to_another}}
+if "{name}" in STARTED:
+    threading.Thread(target=STARTED["{name}"], daemon=True).start()
 module.one = {name}
 COMMANDS["one"] = ("domains", "one", "")
 sys.argv[1:] = ["one"]
@@ -154,6 +178,7 @@ sys.exit(main())
         ("loses", 0.2, "something did not end within 0.2 s"),
         ("leaves", 0.2, "something did not end within 0.2 s"),
         ("cleans", 1000, "a second signal came"),
+        ("sleeps", 1000, "hyperrun: error: interrupted\n"),
         ("goes_on", 1000, "hyperrun: error: interrupted\n"),
         ("goes_on_in_the_loop", 1000, "hyperrun: error: interrupted\n"),
     ],
@@ -162,6 +187,13 @@ def test_a_command_that_a_signal_does_not_end_is_ended(name: str, grace_s: float
     done = python(tmp_path, STUBBORN.format(name=name, grace_s=grace_s))
     assert done.returncode == 143, done.stderr
     assert why in done.stderr
+
+
+def test_two_signals_of_one_cause_are_one(tmp_path: Path) -> None:
+    """A login session that closes sends SIGTERM and SIGHUP at once; the command still closes what it has open."""
+    done = python(tmp_path, STUBBORN.format(name="bursts", grace_s=1000))
+    assert done.returncode in (129, 143), done.stderr
+    assert done.stdout == "cleaned up\n"
 
 
 CLEANS_FOR_EVER = """
@@ -174,8 +206,9 @@ async def work():
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(1000)
     finally:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(1000)
+        while True:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.2)
 
 state = State()
 with interrupting(state):
@@ -238,6 +271,7 @@ STOPPING = """
 import os, signal, sys
 from hyperruntime.loop.interrupt import on_interrupt
 from hyperruntime.loop.running import RunningContainers
+from hyperruntime.testing.fake import FakeRuntime
 
 def at(moment):
     count = 0
@@ -251,7 +285,7 @@ def at(moment):
     return trace
 
 for moment in range(1, 60):
-    containers = RunningContainers(None)
+    containers = RunningContainers(FakeRuntime())
     with on_interrupt(containers.stop):
         sys.settrace(at(moment))
         os.kill(os.getpid(), signal.SIGTERM)

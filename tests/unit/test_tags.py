@@ -70,6 +70,23 @@ def test_the_mark_of_a_lane_is_above_those_of_all_commands_that_it_may_run() -> 
         assert lane.span > group.span
 
 
+@pytest.mark.parametrize("option", ["x", "m"])
+@pytest.mark.parametrize("hard", ["0", "1000", "3145728000", "1" * 15, "9" * 21, "-1", "", "many", "\u0663" * 19])
+def test_a_limit_that_others_may_have_is_not_taken(option: str, hard: str) -> None:
+    """The container's shell says it; the host kills what has such a value."""
+    assert MarkLimit.parse(option, hard) is None
+
+
+def test_all_sessions_of_a_container_count_down_from_one_limit() -> None:
+    numbers, first = TagNumbers(), MarkLimit.parse("x", "unlimited")
+    assert first is not None
+    assert numbers.agree(first)
+    assert numbers.agree(first)
+    other = MarkLimit.parse("x", str(2**61))
+    assert other is not None
+    assert not numbers.agree(other)
+
+
 @pytest.mark.parametrize("option", ["", "v", "-x", "xx"])
 def test_a_letter_that_no_supervisor_says_is_no_limit(option: str) -> None:
     assert MarkLimit.parse(option, "unlimited") is None

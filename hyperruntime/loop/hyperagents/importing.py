@@ -246,8 +246,8 @@ def _close_to_others(path: Path) -> None:
     except PermissionError:
         pass
     raise ArchiveError(
-        f"{str(path)!r} is another user's and may hold files that run as their owner; make it yours (`chown -R`, as root) "
-        "before you go on with this run"
+        f"{str(path)!r} is another user's and may hold files that run as their owner; make it yours (`chown -R`, as "
+        "root) before you go on with this run"
     )
 
 
