@@ -23,12 +23,19 @@ from hyperruntime.inherited import (
 )
 from hyperruntime.units import GIB, format_size
 
-_LIMITS = {"nproc": 6, "nofile": 7, "fsize": 1, "rss": 5, "locks": 10}  # of Linux; Python names not all of them
+_LIMITS = {
+    "nproc": 6,
+    "nofile": 7,
+    "fsize": 1,
+    "stack": 3,
+    "rss": 5,
+    "locks": 10,
+}  # of Linux; Python names not all of them
 _MARKS = {"locks": 10**15, "rss": 10**18}  # below these in both a container is refused, docs/decisions/0002-exec.md
 _FEW_PROCESSES, _FEW_FILES = 1024, 1024
 _SMALL_FILES = 10 * GIB
 _SOCKET_PATH = 60  # of the 107 bytes that a socket's path may have, ours take the rest
-_PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+_PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME")
 
 
 @attrs.frozen(kw_only=True)
@@ -107,8 +114,11 @@ def slurm_job(found: Surroundings) -> Finding | None:
 def mark_limits(found: Surroundings) -> Finding | None:
     """Name limits that leave no way to mark what a command starts."""
     values = {name: found.limits.get(name) for name in _MARKS}
-    if any(value is None or value >= _MARKS[name] for name, value in values.items()):
+    if all(value is None for value in values.values()):
         return None
+    if any(value is None or value >= _MARKS[name] for name, value in values.items()):
+        set_ones = [f"RLIMIT_{name.upper()} is {value}" for name, value in values.items() if value is not None]
+        return _note("limits rss and locks", f"{', '.join(set_ones)}: commands are marked by the other one", "")
     detail = f"RLIMIT_LOCKS is {values['locks']} and RLIMIT_RSS is {values['rss']} bytes: commands cannot be marked"
     step = "raise one of the hard limits to unlimited where this was started (limits.conf, or the job's set-up)"
     return Finding(subject="limits rss and locks", ok=False, detail=detail, next_step=step)
@@ -129,7 +139,9 @@ def few_files(found: Surroundings) -> Finding | None:
     if count is None or count >= _FEW_FILES:
         return None
     detail = f"{count} open files (`ulimit -n`); a container takes about 10, a command that runs in it about 5"
-    return _note("limit nofile", detail, f"`ulimit -n {_FEW_FILES}` or more before many containers run at once")
+    return _note(
+        "limit nofile", detail, "raise it (`ulimit -n hard`), or ask for more, before many containers run at once"
+    )
 
 
 def small_files(found: Surroundings) -> Finding | None:
@@ -139,6 +151,14 @@ def small_files(found: Surroundings) -> Finding | None:
         return None
     detail = f"no file may become larger than {format_size(size)} (`ulimit -f`), images and outputs included"
     return _note("limit fsize", detail, "raise it if an image cannot be made or an output is cut")
+
+
+def endless_stack(found: Surroundings) -> Finding | None:
+    """Name an unlimited stack."""
+    if "stack" not in found.limits or found.limits["stack"] is not None:
+        return None
+    detail = "unlimited (`ulimit -s`), as MPI programs want it; containers have it too, and no promise depends on it"
+    return _note("limit stack", detail, "")
 
 
 def noexec_temporary(found: Surroundings) -> Finding | None:
@@ -174,9 +194,11 @@ def no_runtime_directory(found: Surroundings) -> Finding | None:
 
 
 def odd_umask(found: Surroundings) -> Finding | None:
-    """Name a umask that takes a user's own rights away."""
+    """Name a umask that takes a user's own rights away, or everybody else's."""
     if not found.umask & 0o700:
-        return None
+        if found.umask & 0o077 != 0o077:
+            return None
+        return _note("umask", f"{found.umask:04o}: what is written here, results included, is this user's alone", "")
     detail = f"{found.umask:04o} takes the user's own rights from new files: nothing can be stored and read again"
     return Finding(subject="umask", ok=False, detail=detail, next_step="`umask 077`, or one that is less strict")
 
@@ -236,6 +258,7 @@ CHECKS: tuple[Callable[[Surroundings], Finding | None], ...] = (
     few_processes,
     few_files,
     small_files,
+    endless_stack,
     noexec_temporary,
     odd_temporary,
     no_runtime_directory,

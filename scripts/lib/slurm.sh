@@ -24,8 +24,11 @@ without_services() {
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    "$@"
-    if [ -n "$made" ]; then rm -f "$policy"; fi
+    # In a shell of its own: a failed installation ends that one, and the policy goes all the same.
+    (
+        trap '[ -z "$made" ] || rm -f "$policy"' EXIT
+        "$@"
+    )
 }
 
 # start_slurm: start the daemons and wait until all nodes are idle; daemons that a killed run left are ended first.
@@ -85,9 +88,21 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 }
 
-# stop_slurm: end our daemons by their pid files, and remove their files; does nothing where there are none.
+# end_jobs: end what still runs in jobs, and wait until nothing does; does nothing where no control daemon answers.
+end_jobs() {
+    export SLURM_CONF=$SLURM_PLACE/slurm.conf
+    timeout 10 scancel --signal=KILL --full --state=RUNNING 2>/dev/null || return 0
+    timeout 10 scancel --state=PENDING 2>/dev/null || true
+    for _ in $(seq 60); do
+        if [ -z "$(timeout 5 squeue --noheader 2>/dev/null)" ]; then break; fi
+        sleep 0.5
+    done
+}
+
+# stop_slurm: end its jobs, end our daemons by their pid files, and remove their files; does nothing where there are none.
 stop_slurm() {
     local file pid
+    if [ -e "$SLURM_PLACE/slurm.conf" ]; then (end_jobs); fi
     for file in "$SLURM_PLACE"/slurmd-*.pid "$SLURM_PLACE"/control/slurmctld.pid "$SLURM_PLACE"/munge/munged.pid; do
         pid=$(cat "$file" 2>/dev/null) || continue
         case $(cat "/proc/$pid/comm" 2>/dev/null) in slurmd | slurmctld | munged) ;; *) continue ;; esac

@@ -24,6 +24,11 @@ def test_usual_surroundings_are_not_spoken_of() -> None:
     [
         ({"environ": {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3000"}}, "Slurm", ("job 7", "3000 MB"), None),
         ({"limits": {"rss": 2**31, "locks": 1000}}, "limits rss and locks", ("1000", "2147483648"), False),
+        ({"limits": {"rss": 2**31}}, "limits rss and locks", ("RLIMIT_RSS is 2147483648",), None),
+        ({"limits": {"rss": 100 * 2**40}}, "limits rss and locks", ("RLIMIT_RSS is 109951162777600",), None),
+        ({"limits": {"locks": 1000}}, "limits rss and locks", ("RLIMIT_LOCKS is 1000",), None),
+        ({"limits": {"stack": None}}, "limit stack", ("unlimited",), None),
+        ({"umask": 0o077}, "umask", ("0077",), None),
         ({"limits": {"nproc": 400}}, "limit nproc", ("400 processes", "limits.pids"), None),
         ({"limits": {"nofile": 256}}, "limit nofile", ("256 open files",), None),
         ({"limits": {"fsize": 2**30}}, "limit fsize", ("1.0 GiB",), None),
@@ -56,12 +61,10 @@ def test_each_is_named(change: dict[str, Any], subject: str, words: tuple[str, .
 @pytest.mark.parametrize(
     "change",
     [
-        {"limits": {"rss": 2**31}},
-        {"limits": {"locks": 1000}},
-        {"limits": {"rss": 2**31, "locks": 2**62}},
         {"limits": {"nproc": 400}, "is_root": True},
         {"runtime_directory": "", "is_root": True},
-        {"umask": 0o077},
+        {"umask": 0o027},
+        {"limits": {"stack": 8 * 2**20}},
         {"environ": {"LC_ALL": "de_DE.UTF-8", "LANG": "C"}},
     ],
     ids=str,
@@ -75,7 +78,7 @@ def test_this_process_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr("tempfile.tempdir", None)
     found = look_around()
     assert (found.temporary, found.is_root) == (str(tmp_path), os.geteuid() == 0)
-    assert set(found.limits) == {"nproc", "nofile", "fsize", "rss", "locks"}
+    assert set(found.limits) == {"nproc", "nofile", "fsize", "stack", "rss", "locks"}
 
 
 def test_no_place_for_temporary_files_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
