@@ -6,6 +6,7 @@ Every process gets its own session, so that a signal to our process group never 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -182,6 +183,8 @@ def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Po
     """
     if not ignored_signals():
         return spawn(args, cwd="/", env=env)
+    if shutil.which(args[0], path=env.get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), args[0])
     return spawn(default_signals_args(args, env), cwd="/", env=os.environ)
 
 

@@ -2,7 +2,7 @@
 
 From the outside in: a *keeper* (a shell of the host that removes the container's files when it has ended),
 ``unshare`` (this user becomes root of a user namespace, in namespaces that end with it), a shell that mounts what
-only that root may mount, ``prlimit``, ``apptainer exec``, and inside it a *prelude* that becomes the attached shell.
+only that root may mount, ``apptainer exec``, and inside it a *prelude* that becomes the attached shell.
 """
 
 from __future__ import annotations
@@ -150,11 +150,10 @@ def run_args(launch: Launch, settings: Settings, places: Places, gpus: Gpus = NO
         *("/bin/sh", "-c", KEEPER, "hyperruntime-apptainer", places.files, places.record),
         *unshare_args(spec, settings, places),
         *device_args(gpus, places),
-        *limit_args(spec.limits, settings),
         *exec_args(launch, settings, places),
         *gpu_args(gpus, places),
         places.image,
-        *prelude_args(spec, places, gpus),
+        *prelude_args(spec, places, process_limit(spec.limits, settings), gpus),
     ]
 
 
@@ -219,12 +218,11 @@ def tmpfs_options(spec: ContainerSpec) -> str:
     return "mode=1777,nosuid,nodev" if spec.read_only_rootfs and not taken else ""
 
 
-def limit_args(limits: Limits, settings: Settings) -> list[str]:
-    """Return what lowers the limit on processes; in a user namespace the kernel counts it for that namespace alone."""
+def process_limit(limits: Limits, settings: Settings) -> str:
+    """Return the limit on processes that the prelude sets, or ""; in a user namespace the kernel counts for that alone."""
     if limits.pids is None or settings.limits.get("pids") != "rlimit":
-        return []
-    count = stricter(limits.pids, settings.nproc)
-    return ["prlimit", f"--nproc={count}:{count}"]
+        return ""
+    return str(stricter(limits.pids, settings.nproc))
 
 
 def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
@@ -278,11 +276,25 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
     return []
 
 
-def prelude_args(spec: ContainerSpec, places: Places, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the command that enters the working directory, finds GPUs' libraries and becomes the shell."""
+def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus = NO_GPUS) -> list[str]:
+    """Return the command that limits processes, enters the working directory, finds GPUs' libraries and becomes the shell.
+
+    The limit is set here and not around Apptainer, which must make threads though the container has no process left:
+    without one it aborts, and the container with it.
+    """
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
     asked = spec.env.get("LD_LIBRARY_PATH", "")
-    return ["/bin/sh", "-c", PRELUDE, "sh", spec.workdir or places.workdir, libraries, gpus.driver_major, asked]
+    return [
+        "/bin/sh",
+        "-c",
+        PRELUDE,
+        "sh",
+        processes,
+        spec.workdir or places.workdir,
+        libraries,
+        gpus.driver_major,
+        asked,
+    ]
 
 
 def mount_option(mount: Mount) -> str:

@@ -35,7 +35,7 @@ from hyperruntime_apptainer.args import (
 from hyperruntime_apptainer.gpus import find_gpus
 from hyperruntime_apptainer.images import Source
 from hyperruntime_apptainer.scratch import scratch_directory
-from hyperruntime_apptainer.texts import WORKDIR_MARK
+from hyperruntime_apptainer.texts import LIMIT_MARK, WORKDIR_MARK
 
 
 class ApptainerContainer:
@@ -103,6 +103,9 @@ class ApptainerContainer:
         spec, text = self._launch.spec, _last_line(error_text)
         if WORKDIR_MARK in error_text:
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
+        if LIMIT_MARK in error_text:
+            why = f"the /bin/sh of image {spec.image!r} cannot limit processes (`ulimit -u`); set it to None"
+            return UnsupportedOptionError(NAME, "limits.pids", why)
         if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh", error_text, re.IGNORECASE):
             return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
         if "no space left" in error_text.lower():

@@ -30,7 +30,7 @@ from hyperruntime_apptainer.store import make_mount_points
 log = get_logger(__name__)
 
 INSTALL_HINT = "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
-HELPERS = ("unshare", "prlimit", "mount")
+HELPERS = ("unshare", "mount")
 _TIMEOUT_S = 60.0
 _PIDS = 64
 _MEMORY_BYTES = 64 * 1024**2

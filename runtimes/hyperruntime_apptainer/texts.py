@@ -50,7 +50,11 @@ mount --rbind "$staging" /dev
 exec "$@"
 """
 WORKDIR_MARK = "hyperruntime: no such workdir"
+LIMIT_MARK = "hyperruntime: no limit on processes"
 PRELUDE = f"""
+# dash calls -p what others call -u.
+[ -z "$1" ] || ulimit -u "$1" 2>/dev/null || ulimit -p "$1" 2>/dev/null || {{ echo "{LIMIT_MARK}" >&2; exit 125; }}
+shift
 unset PROMPT_COMMAND PS1 APPTAINER_ENVIRONMENT SINGULARITY_ENVIRONMENT APPTAINER_NO_EVAL SINGULARITY_NO_EVAL
 unset APPTAINER_COMMAND APPTAINER_APPNAME APPTAINER_BIND SINGULARITY_BIND APPTAINER_NAME SINGULARITY_NAME
 unset APPTAINER_CONTAINER SINGULARITY_CONTAINER

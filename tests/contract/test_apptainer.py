@@ -58,6 +58,26 @@ def test_nothing_of_the_host_is_seen(container: hr.Container) -> None:
     assert names <= {b"PATH", b"HOME", b"PWD", b"OLDPWD", b"SHLVL", b"_", b"LC_ALL"}
 
 
+def test_the_limit_on_processes_is_not_apptainers_own(runtime: hr.Runtime, image: str) -> None:
+    """Apptainer aborted, and its container with it, where a fork loop left no process for a thread of its own."""
+    with runtime.container(hr.ContainerSpec(image=image, limits=hr.Limits(pids=100))) as started:
+        inside = started.exec(["cat", "/proc/self/limits"]).check().stdout.decode()
+        assert limit_on_processes(inside) == "100"
+        files = next(record.files for record in records.read_all() if record.name == started.name)
+        limits = {
+            process.pid: limit_on_processes(Path(f"/proc/{process.pid}/limits").read_text())
+            for process in records.processes_of(files)
+            if "apptainer" in " ".join(process.cmdline()[:1]).lower()
+        }
+    assert limits
+    assert "100" not in limits.values()
+
+
+def limit_on_processes(table: str) -> str:
+    """Return the soft limit in ``/proc/PID/limits``."""
+    return next(line.split()[2] for line in table.splitlines() if line.startswith("Max processes"))
+
+
 def test_a_closed_container_leaves_no_file_and_no_record(runtime: hr.Runtime, image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=image)) as started:
         started.exec(["sh", "-c", "mkdir -p /closed/in && touch /closed/in/file && chmod 0 /closed/in /closed"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -72,14 +73,19 @@ print(json.dumps({"ignored": sorted(n.name for n in ignored_signals()), "child":
 def test_attached_programs_have_every_signal_at_its_default(ignored: tuple[str, ...]) -> None:
     show = f"{SHOW}; import os; print({{n: v for n, v in os.environ.items() if n != 'LC_CTYPE'}}, os.getcwd())"
     traps = "".join(f'trap "" {name}; ' for name in ignored)
-    done = run_process(["/bin/sh", "-c", f'{traps}exec "$@"', "sh", sys.executable, "-c", ATTACH, show])
+    args = ["/bin/sh", "-c", f'{traps}exec "$@"', "sh", sys.executable, "-c", ATTACH, show]
+    done = run_process(inherited.default_signals_args(args, os.environ))
     said = json.loads(done.stdout)
     assert said["ignored"] == [f"SIG{name}" for name in ignored]
     assert (said["child"], said["errors"]) == ("[]\n{'ONLY': 'this =\\n one'} /\n", "")
 
 
-def test_an_attached_program_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError):
+@pytest.mark.parametrize("ignored", [frozenset(), frozenset({signal.SIGINT})], ids=str)
+def test_an_attached_program_that_is_not_there_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, ignored: frozenset[signal.Signals]
+) -> None:
+    monkeypatch.setattr("hyperruntime.process.ignored_signals", lambda: ignored)
+    with pytest.raises(FileNotFoundError, match="/no/such/program"):
         spawn_attached(["/no/such/program"], {})
 
 
