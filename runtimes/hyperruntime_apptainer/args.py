@@ -219,7 +219,7 @@ def tmpfs_options(spec: ContainerSpec) -> str:
 
 
 def process_limit(limits: Limits, settings: Settings) -> str:
-    """Return the limit on processes that the prelude sets, or ""; in a user namespace the kernel counts for that alone."""
+    """Return the limit on processes that the prelude sets, or ""; the kernel counts in this user namespace alone."""
     if limits.pids is None or settings.limits.get("pids") != "rlimit":
         return ""
     return str(stricter(limits.pids, settings.nproc))
@@ -277,7 +277,7 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
 
 
 def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the command that limits processes, enters the working directory, finds GPUs' libraries and becomes the shell.
+    """Return the command that limits processes, enters the working directory, finds libraries and becomes the shell.
 
     The limit is set here and not around Apptainer, which must make threads though the container has no process left:
     without one it aborts, and the container with it.
