@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from typing import Any
 
@@ -32,6 +33,8 @@ class Exchange:
         model: as the client named it.
         sent_as: as the upstream was told.
         upstream: who answered.
+        id: of the answer, as the client was told.
+        upstream_id: as the upstream calls it.
         status: that the client got; 0 where it was gone before.
         stream: whether the answer streamed.
         attempts: requests to the upstream.
@@ -51,6 +54,8 @@ class Exchange:
     model: str = ""
     sent_as: str = ""
     upstream: str = ""
+    id: str = ""
+    upstream_id: str = ""
     status: int = 0
     stream: bool = False
     attempts: int = 0
@@ -110,7 +115,10 @@ class LineFile:
         try:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if (size := os.fstat(self._fd).st_size) and os.pread(self._fd, 1, size - 1) != b"\n":
+            status = os.fstat(self._fd)
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(self._fd, 0o600)  # it may be of an earlier run
+            if (size := status.st_size) and os.pread(self._fd, 1, size - 1) != b"\n":
                 os.write(self._fd, b"\n")  # after a line that a kill has torn
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error}; name another file") from error

@@ -7,6 +7,7 @@ part right or wrong, and so give the key away piece by piece.
 from __future__ import annotations
 
 import json
+import math
 import re
 from base64 import b32encode, b64encode
 from bisect import bisect_left
@@ -21,20 +22,21 @@ _TOKEN = re.compile(rb"hyperruntime-[A-Za-z0-9_-]{32}")  # a seat's token, see S
 _NESTED = 4  # escapes of escapes that are undone
 _MOST_CUTS = 4
 _MOST_CUT_BYTES = 256 * 1024
+_LONGEST_CUT = 16 * 1024
+_SURE = 20  # characters of a key that must be there before a text counts as its beginning
+_UNFINISHED = 16  # letters and digits of an escape whose end has not come yet
 _NO_LETTER = bytes(byte for byte in range(256) if not (byte < 128 and chr(byte).isalnum()))
 _LOWER = bytes(range(256)).lower()
-_BETWEEN = (b"\\n", b"\\r", b"\\t", b"\ndata:", b"\rdata:")
+_HEX = rb"[0-9a-fA-F]"
 _CODE = rb"([2-7][0-9a-fA-F])"
-_ESCAPE = re.compile(  # it begins with a set of bytes, which `re` finds fast
-    rb"[\\%&](?:(?<=\\)\\*(?:u00|U000000|x|u\{0*)" + _CODE + rb"\}?"  # JSON, JavaScript, Python, C
-    rb"|(?<=%)(?:25)*(?:u00)?"
-    + _CODE  # URLs
-    + rb"|(?<=&)(?:amp;)*#[xX]0*"
-    + _CODE
-    + rb";?"  # HTML
-    rb"|(?<=&)(?:amp;)*#0*([0-9]{2,3});?"
-    rb"|(?<=\\)\\*(1[0-7]{2}|0[4-7][0-7])"  # octal
-    rb"|(?<=&)((?:amp;)*[A-Za-z]{2,8};))"  # a sign that HTML has a name for: no letter, no digit
+_ESCAPE = re.compile(  # it begins with a set of bytes, which `re` finds fast; a match without a group is a blank
+    rb"[\\%&](?:(?<=\\)(?<!\\\\)\\*+(?:"
+    rb"(?:u00|U000000|x|u\{0*)" + _CODE + rb"\}?"  # JSON, JavaScript, Python, C
+    rb"|(1[0-7]{2}|0?[4-7][0-7])"  # octal
+    rb"|u\{" + _HEX + rb"{1,8}\}|u" + _HEX + rb"{4}|U" + _HEX + rb"{8}|x" + _HEX + rb"{2}|[0-3][0-7]{2}|[0abefnrtv])"
+    rb"|(?<=%)(?:25)*(?:(?:u00)?" + _CODE + rb"|u?" + _HEX + rb"{2})"  # URLs
+    rb"|(?<=&)(?:amp;)*(?:#[xX]0*" + _CODE + rb"(?!" + _HEX + rb");?|#0*([0-9]{2,3})(?![0-9]);?"  # HTML
+    rb"|#[xX]" + _HEX + rb"{1,8};?|#[0-9]{1,8};?|[A-Za-z]{2,31};))"  # a sign with a name: no letter, no digit
 )
 _QUOTED = re.compile(rb"=" + _CODE)  # quoted-printable
 
@@ -49,7 +51,8 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """Start with some."""
         self._plain: tuple[bytes, ...] = ()
-        self._needles: tuple[bytes, ...] = ()
+        self._needles: dict[bytes, bytes] = {}  # spellings, and how each begins
+        self._heads: tuple[bytes, ...] = ()
         self.longest = 0
         for secret in secrets:
             self.add(secret)
@@ -60,15 +63,34 @@ class Redactor:
             return
         plain = {secret.encode(), json.dumps(secret)[1:-1].encode()}
         self._plain = tuple(sorted({*self._plain, *plain}, key=len, reverse=True))
-        if len(_squeeze(secret.encode())) >= _SPELLED:
-            self._needles = tuple({*self._needles, *_spellings(secret)})
+        if (letters := len(_squeeze(secret.encode()))) >= _SPELLED:
+            part = min(0.5, _SURE / letters)
+            self._needles |= {needle: needle[: math.ceil(part * len(needle))] for needle in _spellings(secret)}
+            self._heads = tuple(self._needles.values())
             self.longest = max(self.longest, len(secret))
 
     def holds(self, data: bytes) -> bool:
         """Tell whether a key is in it, in any spelling; keys too short for a secret do not count."""
-        if not self._needles:
-            return False
-        return any(needle in view for view in _views(data) for needle in self._needles)
+        return self._is_in(data, self._needles)
+
+    def begins(self, data: bytes) -> bool:
+        """Tell whether a key may have begun at its end: so much of a spelling is there that nobody guesses it."""
+        return any(
+            head in view and _is_begun(view, needle, len(head))
+            for view in _views(data)
+            for needle, head in self._needles.items()
+        )
+
+    def may_hold(self, data: bytes) -> bool:
+        """Tell whether at least as much of a key is in it as :meth:`begins` asks for; quick."""
+        return self._is_in(data, self._heads)
+
+    def _is_in(self, data: bytes, needles: Iterable[bytes]) -> bool:
+        for view in _views(data) if needles else ():
+            for needle in needles:
+                if needle in view:
+                    return True
+        return False
 
     def clean(self, data: bytes) -> bytes:
         """Return bytes without keys and tokens; only ``MARK`` where a key cannot be cut out."""
@@ -90,9 +112,19 @@ class Redactor:
         return self.clean(text.encode(errors="surrogateescape")).decode(errors="replace")
 
     def _cut(self, data: bytes) -> bytes:
-        """Replace the first spelled key: the shortest stretch of bytes that holds it."""
-        end = bisect_left(range(len(data)), True, key=lambda end: self.holds(data[:end]))
-        begin = bisect_left(range(end), True, key=lambda begin: not self.holds(data[begin:end])) - 1
+        """Replace the first spelled key: the shortest stretch of bytes that holds it, or everything if that is long."""
+        first, last = 0, len(data)
+        while third := (last - first) // 3:
+            if self.holds(data[first : last - third]):
+                last -= third
+            elif self.holds(data[first + third : last]):
+                first += third
+            else:
+                break
+        if last - first > _LONGEST_CUT:
+            return _MARK
+        end = bisect_left(range(last), True, lo=first, key=lambda end: self.holds(data[first:end]))
+        begin = bisect_left(range(end), True, lo=first, key=lambda begin: not self.holds(data[begin:end])) - 1
         while begin > 0 and data[begin - 1 : begin] == b"\\":
             begin -= 1
         return data[: max(begin, 0)] + _MARK + data[end:]
@@ -103,11 +135,22 @@ def _squeeze(data: bytes) -> bytes:
     return data.translate(_LOWER, _NO_LETTER)
 
 
+def _is_begun(view: bytes, needle: bytes, least: int) -> bool:
+    """Tell whether a view ends in the first characters of a needle; what may be half an escape may follow."""
+    at = view.find(needle[:least], max(0, len(view) - len(needle) - _UNFINISHED))
+    while at >= 0:
+        if needle.startswith(view[at : max(at + least, len(view) - _UNFINISHED)]):
+            return True
+        at = view.find(needle[:least], at + 1)
+    return False
+
+
 def _views(data: bytes) -> Iterator[bytes]:
     """Give the letters and digits of some bytes: as they are, and with escapes undone."""
-    for between in _BETWEEN:
-        data = data.replace(between, b" ")
     yield _squeeze(data)
+    if b"data:" in data:
+        data = data.replace(b"\ndata:", b" ").replace(b"\rdata:", b" ")
+        yield _squeeze(data)
     for _ in range(_NESTED if any(sign in data for sign in b"\\%&") else 0):
         undone = _ESCAPE.sub(_undo, data)
         if undone == data:
@@ -119,12 +162,12 @@ def _views(data: bytes) -> Iterator[bytes]:
 
 
 def _undo(match: re.Match[bytes]) -> bytes:
-    """Return the byte that an escape stands for."""
-    text = match[match.lastindex or 0]
-    if match.re is _ESCAPE and match.lastindex == 6:
+    """Return the byte that an escape stands for, or a blank."""
+    group = match.lastindex
+    if group is None:
         return b" "
-    base = {4: 10, 5: 8}.get(match.lastindex or 0, 16) if match.re is _ESCAPE else 16
-    code = int(text, base)
+    base = {2: 8, 5: 10}.get(group, 16)
+    code = int(match[group], base)
     return bytes([code]) if code < 128 else b" "
 
 
@@ -132,8 +175,12 @@ def _spellings(secret: str) -> set[bytes]:
     """Return a key in every encoding that is looked for, squeezed."""
     plain = secret.encode()
     forms = {plain, plain[::-1], "".join(map(str, plain)).encode(), b"".join(b"0x%02x" % byte for byte in plain)}
-    for data in (plain, secret.encode("utf-16-le"), secret.encode("utf-16-be")):
-        forms |= {data.hex().encode(), *_parts(data, b64encode, 3, 6), *_parts(data, b32encode, 5, 5)}
+    text = {plain.hex().encode(), *_parts(plain, b64encode, 3, 6)}
+    forms |= {*text, *(form[::-1] for form in text), *_parts(plain, b32encode, 5, 5)}
+    for wide in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
+        data = secret.encode(wide)
+        forms |= {data.hex().encode(), *_parts(data, b64encode, 3, 6)}
+        forms |= set(_parts(data, b32encode, 5, 5)) if "16" in wide else set()
     return {_squeeze(form) for form in forms}
 
 

@@ -21,8 +21,10 @@ from hyperruntime.gateway.usage import usage_of
 from hyperruntime.gateway.values import count_values
 
 _MOST_VALUES = 4_000_000  # of an answer that is read; a larger one is numbers, and its usage is estimated
-_SPELLED_LENGTH = 8  # characters that a spelling takes for one of the key
-_FIELD = re.compile(rb"(?:data:|event: ?[A-Za-z0-9_.-]{1,64}[\r\n])")
+_SPELLED_LENGTH = 16  # characters that a spelling takes for one of the key
+_BETWEEN = re.compile(r"[^A-Za-z0-9\\%&#;{}=]+")  # what no spelling has, as far as it is searched
+_NAME = re.compile(rb"event: ?([A-Za-z0-9_.-]{1,64})[\r\n]*")
+_NAMES = frozenset({"message", "error", "ping", "done"})
 Path = tuple[str | int, ...]
 
 
@@ -56,7 +58,7 @@ def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> S
     message = _parse(cleaned)
     if cleaned != data and (cleaned == MARK.encode() or (message is None and is_json)):
         raise key_in_answer()
-    if redactor.longest and holds_joined(texts_of(message), redactor):
+    if redactor.longest and holds_joined(texts_of(message), redactor, alone=True):
         raise key_in_answer()
     record = TokenRecord() if tokens else None
     if record is not None:
@@ -83,15 +85,13 @@ class Piece:
 
     Attributes:
         path: its place: names and each ``index`` on the way.
-        head: its first characters, as many as the longest spelling of a key has.
+        head: its first characters, as many as the longest spelling of a key has; one blank for all that is in none.
         tail: its last ones.
-        length: of the whole text.
     """
 
     path: Path
     head: str
     tail: str
-    length: int
 
 
 @attrs.frozen(kw_only=True)
@@ -122,9 +122,9 @@ def screen_event(event: bytes, redactor: Redactor, *, tokens: bool = False) -> E
     cleaned = _cleaned(event, redactor)
     message = event_data(cleaned)
     found = texts_of(message) if isinstance(message, dict | list) else [(("text",), data_lines(cleaned).decode())]
-    if redactor.longest and holds_joined(found, redactor):
-        raise key_in_answer()
     reach = reach_of(redactor)
+    if reach and holds_joined(found, redactor, alone=len(cleaned) > reach):  # the guard looks through the others
+        raise key_in_answer()
     return Event(
         cleaned=cleaned,
         pieces=tuple(_piece(path, text, reach) for path, text in found if text and reach),
@@ -135,7 +135,8 @@ def screen_event(event: bytes, redactor: Redactor, *, tokens: bool = False) -> E
 
 
 def _piece(path: Path, text: str, reach: int) -> Piece:
-    return Piece(path=path, head=text[:reach], tail=text[-reach:], length=len(text))
+    text = _BETWEEN.sub(" ", text)
+    return Piece(path=path, head=text[:reach], tail=text[-reach:])
 
 
 def reach_of(redactor: Redactor) -> int:
@@ -147,18 +148,23 @@ def _cleaned(event: bytes, redactor: Redactor) -> bytes:
     """Return an event without keys, and without fields that no client reads; a comment loses its text."""
     check_text(event)
     lines = event.splitlines(keepends=True)
-    if not all(_FIELD.match(line) or not line.strip() for line in lines):
-        event = b"".join(filter(None, map(_known_field, lines)))
+    if not all(line.startswith(b"data:") or not line.strip() for line in lines):
+        message = event_data(event)
+        kind = message.get("type") if isinstance(message, dict) else None
+        event = b"".join(_known_field(line, kind) for line in lines)
     cleaned = redactor.clean(event)
     if cleaned != event and (cleaned == MARK.encode() or event_data(cleaned) is None is not event_data(event)):
         raise key_in_answer()
     return cleaned
 
 
-def _known_field(line: bytes) -> bytes:
+def _known_field(line: bytes, kind: object) -> bytes:
+    """Return a line that clients read; a name only if it is known, or what the data calls itself."""
     if line.startswith(b":"):
         return b":\n"
-    return line if _FIELD.match(line) or not line.strip() else b""
+    name = _NAME.fullmatch(line)
+    known = name is not None and name[1].decode() in (kind, *_NAMES)
+    return line if known or line.startswith(b"data:") or not line.strip() else b""
 
 
 def check_text(data: bytes) -> None:
@@ -178,15 +184,19 @@ def key_in_answer() -> RefusedError:
     return RefusedError(502, "key_in_answer", "the upstream's answer held its API key; it was not passed on")
 
 
-def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor) -> bool:
-    """Tell whether several texts of one answer hold a key once they are joined, as clients do."""
+def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone: bool) -> bool:
+    """Tell whether several texts of one answer hold a key once they are joined, as clients do; or one ``alone``."""
     joined: dict[Path, list[str]] = {}
     for path, text in texts:
-        joined.setdefault(path, []).append(text)
-        if any(isinstance(part, int) for part in path):
-            joined.setdefault(tuple(part for part in path if not isinstance(part, int)), []).append(text)
-    several = (parts for parts in joined.values() if len(parts) > 1)
-    return any(redactor.holds("".join(parts).encode(errors="replace")) for parts in several)
+        for place in places(path):
+            joined.setdefault(place, []).append(text)
+    searched = (parts for parts in joined.values() if alone or len(parts) > 1)
+    return any(redactor.holds("".join(parts).encode(errors="replace")) for parts in searched)
+
+
+def places(path: Path) -> set[Path]:
+    """Return where a text is joined to others: to those with its indexes, and to those with any."""
+    return {path, tuple(part for part in path if not isinstance(part, int))}
 
 
 def texts_of(data: Any) -> list[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server

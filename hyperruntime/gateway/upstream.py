@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import attrs
 
-from hyperruntime.gateway.answer_headers import STREAM_TYPE, answer_headers, retry_after
+from hyperruntime.gateway.answer_headers import STREAM_TYPE, answer_headers, request_id, retry_after
 from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.exchange import Exchange
 from hyperruntime.gateway.redact import Redactor
@@ -37,6 +37,7 @@ class Answer:
         headers: the few that go on to the client, in their strict form.
         retry_s: seconds that it asks to wait before the next attempt.
         body: its pieces as they come.
+        upstream_id: how the upstream calls it.
         response: what to close.
     """
 
@@ -44,6 +45,7 @@ class Answer:
     headers: dict[str, str]
     body: AsyncIterator[bytes]
     retry_s: float = 0.0
+    upstream_id: str = ""
     response: aiohttp.ClientResponse | None = None
 
     @property
@@ -110,6 +112,7 @@ class Sender:
             exchange.pending = True
             try:
                 answer = await self._attempt(call, upstream, body)
+                exchange.id, exchange.upstream_id = request_id(answer.headers), answer.upstream_id
                 if not answer.streams:
                     answer = await self._read(answer, exchange)
                 exchange.pending = False
@@ -145,6 +148,7 @@ class Sender:
             status=response.status,
             headers=answer_headers(response.headers, self._redactor),
             body=response.content.iter_any(),
+            upstream_id=request_id(response.headers),
             retry_s=retry_after(response.headers.get("Retry-After", "")),
             response=response,
         )

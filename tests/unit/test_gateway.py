@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -159,6 +159,32 @@ def test_a_client_that_asks_for_usage_gets_it(start: Callable[..., Rig]) -> None
     rig = start(chat_stream("a"))
     body = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
     assert b'"choices": []' in send(rig.seat(), body).read()
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"reasoning_content": "I change the configuration."},
+        {"content": "https://example.org/" + "aGVsbG8" * 40},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"path":"/usr/lib/python3/dist-packages'}}]},
+    ],
+    ids=["reasoning", "a long word", "tool call"],
+)
+def test_an_event_arrives_while_the_upstream_waits_for_its_client(
+    start: Callable[..., Rig], delta: dict[str, Any]
+) -> None:
+    came = threading.Event()
+    first, last = (event({"choices": [{"index": 0, "delta": one}]}) for one in (delta, {"content": "!"}))
+
+    def pieces() -> Iterator[bytes]:
+        yield first
+        yield last if came.wait(20) else b""
+
+    rig = start(lambda _: Reply(pieces=cast(Any, pieces()), stream=True), deadline_s=60.0)
+    response = send(rig.seat(), {"model": "m", "stream": True})
+    assert response.readline() + response.readline() == first
+    came.set()
+    assert response.read() == last
 
 
 def test_an_anthropic_stream_is_relayed_unchanged_and_counted(start: Callable[..., Rig]) -> None:

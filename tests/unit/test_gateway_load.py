@@ -118,26 +118,51 @@ def pipe(tmp_path: Path) -> str:
     return str(tmp_path / "pipe")
 
 
-def test_the_smallest_work_goes_first_and_a_seat_has_one_turn_at_a_time(pipe: str) -> None:
+def test_a_seat_has_one_turn_at_a_time(pipe: str) -> None:
     order: list[str] = []
 
-    async def one(name: str, cost: int, share: PoolShare) -> None:
-        await share.run(cost, len, b"")
+    async def one(name: str, share: PoolShare) -> None:
+        await share.run(LARGE, len, b"")
         order.append(name)
 
     async def work(pool: ParsePool) -> None:
-        busy = asyncio.create_task(pool.run(LARGE, read_pipe, pipe))
+        busy = asyncio.create_task(pool.run(0, read_pipe, pipe))
         await asyncio.sleep(0)
         hostile, other = PoolShare(pool), PoolShare(pool)
-        tasks = [asyncio.create_task(one(f"hostile {number}", LARGE, hostile)) for number in range(3)]
-        tasks.append(asyncio.create_task(one("other", LARGE // 2, other)))
+        tasks = [asyncio.create_task(one(f"hostile {number}", hostile)) for number in range(3)]
+        tasks.append(asyncio.create_task(one("other", other)))
         await asyncio.sleep(0)
         await asyncio.to_thread(Path(pipe).write_bytes, b"x")
         await asyncio.gather(busy, *tasks)
 
     run(work)
-    assert order[0] == "other"
-    assert order.index("hostile 0") < order.index("hostile 1") < order.index("hostile 2")
+    assert order == ["hostile 0", "other", "hostile 1", "hostile 2"]
+
+
+def test_a_large_job_is_done_beside_seats_that_always_have_smaller_ones_waiting() -> None:
+    done: list[str] = []
+
+    async def always(share: PoolShare) -> None:
+        while done.count("large") < 3:
+            await share.run(LARGE, len, b"")
+            done.append("small")
+
+    async def work(pool: ParsePool) -> None:
+        shares = [PoolShare(pool) for _ in range(8)]
+        tasks = [asyncio.create_task(always(share)) for share in shares for _ in range(4)]
+        while len(done) < 50:
+            await shares[0].run(LARGE, len, b"")
+        share = PoolShare(pool)
+        begun = len(done)
+        for _ in range(3):
+            await share.run(10 * LARGE, len, b"")
+            done.append("large")
+        await asyncio.gather(*tasks)
+        large = [at for at, name in enumerate(done) if name == "large"]
+        assert large[0] - begun <= 2 * 8, "one turn of each, and what had its turn already"
+        assert large[2] - large[0] <= 2 * 11 * 8, "as much of each as it had itself"
+
+    run(work)
 
 
 def test_a_client_that_leaves_keeps_its_turn_until_the_worker_is_free(pipe: str) -> None:

@@ -197,6 +197,14 @@ def test_keys_are_taken_out_of_what_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "a/log").stat().st_mode & 0o077 == 0
 
 
+def test_a_file_of_an_earlier_run_is_closed_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    path.chmod(0o644)
+    LineFile(str(path), Redactor()).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_tape_plays_answers_in_their_order_whatever_the_order_of_fields(tmp_path: Path) -> None:
     path = str(tmp_path / "tape")
     file = LineFile(path, Redactor())

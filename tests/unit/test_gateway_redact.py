@@ -35,6 +35,7 @@ SPELLINGS: dict[str, bytes] = {
     "JSON's slash": KEY.replace("/", "\\/").encode(),
     "JavaScript": escaped("\\u{{{:x}}}"),
     "C": escaped("\\x{:02x}"),
+    "octal without zeros": escaped("\\{:o}"),
     "octal": escaped("\\{:03o}"),
     "URL": quote(KEY, safe="").encode(),
     "URL, each character": escaped("%{:02X}"),
@@ -67,6 +68,27 @@ SPELLINGS: dict[str, bytes] = {
     "UTF-32": KEY.encode("utf-32-le"),
     "hexadecimal UTF-16": KEY.encode("utf-16-le").hex().encode(),
     "base64 of UTF-16": base64.b64encode(KEY.encode("utf-16-le")),
+    "hexadecimal UTF-32": KEY.encode("utf-32-be").hex().encode(),
+    "base64 of UTF-32": base64.b64encode(b"?" + KEY.encode("utf-32-le")),
+    "UTF-16 in JSON": json.dumps(KEY.encode("utf-16-le").decode("latin-1"))[1:-1].encode(),
+    "hexadecimal, reversed": KEY.encode().hex()[::-1].encode(),
+    "base64, reversed": base64.b64encode(KEY.encode())[::-1],
+    "each letter after a backslash": "".join(f"\\{char}" for char in KEY).encode(),
+    "invisible spaces": "\u200b".join(KEY).encode(),
+    **{
+        f"{between} between": between.join(KEY).encode()
+        for between in (
+            "\\u200b",
+            "\\f",
+            "\\b",
+            "\\\\f",
+            "%E2%80%8B",
+            "&#8203;",
+            "&#x200b;",
+            "&ZeroWidthSpace;",
+            "\\001",
+        )
+    },
     "base64 in lines": base64.encodebytes(b"Authorization: Bearer abcdefghij" + KEY.encode() * 2),
     "base64 in JSON": base64.b64encode(b"??>" + KEY.encode()).replace(b"/", b"\\/"),
     "base64 in a URL": quote(base64.b64encode(b"??>" + KEY.encode()), safe="").encode(),
@@ -138,3 +160,10 @@ def test_a_part_of_a_key_changes_nothing_so_that_nobody_can_guess_it_by_parts(cu
 def test_tokens_of_seats_are_taken_out() -> None:
     token = "hyperruntime-" + "aZ-_" * 8
     assert Redactor().clean_text(f"the token {token}.") == f"the token {MARK}."
+
+
+@pytest.mark.parametrize("run", ["\\", "\\u00", "\\u{0", "%25", "%", "25", "&amp;", "&#0", "&#x0", "0", "="])
+@pytest.mark.parametrize("first", ["", "\\", "\\u{", "%", "&", "&#", "&#x"])
+def test_a_long_run_of_signs_of_escapes_is_read_in_one_pass(first: str, run: str) -> None:
+    data = (first + run * (1_000_000 // len(run))).encode()
+    assert Redactor([KEY]).clean(data) == data

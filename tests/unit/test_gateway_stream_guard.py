@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,7 +21,10 @@ from hyperruntime.gateway.stream_guard import StreamGuard
 from hyperruntime.testing.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
-AHEAD = 8
+AHEAD = 20  # characters of the key that may have gone out, in whatever spelling
+WIDE_KEY = "sk-proj-" + "".join(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"[at * 7 % 62] for at in range(156)
+)
 
 
 def delta(text: str, index: int = 0) -> bytes:
@@ -43,7 +47,7 @@ def tool(text: str) -> bytes:
 
 def logprob(text: str) -> bytes:
     """Return an event with a token's bytes alone."""
-    content = [{"token": "?", "logprob": -1.5, "bytes": list(text.encode())}]
+    content = [{"token": "", "logprob": -1.5, "bytes": list(text.encode())}]
     return event({"choices": [{"index": 0, "delta": {}, "logprobs": {"content": content}}]})
 
 
@@ -84,6 +88,17 @@ def said(events: Iterable[bytes]) -> str:
     return "".join(text for one in events for text in leaves(event_data(one)))
 
 
+def contents(deltas: Iterable[bytes]) -> str:
+    """Return the texts of a chat's events, joined."""
+    messages: Iterable[Any] = map(event_data, deltas)
+    return "".join(message["choices"][0]["delta"]["content"] for message in messages)
+
+
+def squeezed(text: str) -> str:
+    """Return its letters and digits."""
+    return "".join(filter(str.isalnum, text))
+
+
 def leaves(data: Any) -> list[str]:
     """Return the texts in JSON."""
     if isinstance(data, str):
@@ -100,7 +115,7 @@ def test_a_key_that_is_split_over_events_ends_the_stream(kind: str, size: int) -
     pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
     out, ended = passed(map(KINDS[kind], ["Here it is: ", *pieces, " and more"]))
     assert ended
-    assert KEY[: AHEAD + 1] not in said(out).replace("?", ""), "no more of it than its first characters"
+    assert squeezed(KEY)[: AHEAD + 1] not in squeezed(said(out)), "no more of it than its first characters"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +123,33 @@ def test_a_key_that_is_split_over_events_ends_the_stream(kind: str, size: int) -
     ["".join(f"%{ord(c):02x}" for c in KEY), KEY.encode().hex(), "".join(f"\\u{ord(c):04x}" for c in KEY)],
     ids=["URL", "hexadecimal", "JSON in a text"],
 )
-def test_a_spelled_key_that_is_split_ends_the_stream(spelled: str) -> None:
-    out, ended = passed(map(delta, ["It is ", *[spelled[at : at + 5] for at in range(0, len(spelled), 5)]]))
+@pytest.mark.parametrize("size", [1, 5, 7])
+def test_a_spelled_key_that_is_split_ends_the_stream(spelled: str, size: int) -> None:
+    out, ended = passed(map(delta, ["It is ", *[spelled[at : at + size] for at in range(0, len(spelled), size)]]))
     assert ended
-    assert spelled[: AHEAD + 1] not in said(out)
+    assert len(contents(out)) <= len("It is ") + len(spelled) * 0.55 + size, (
+        "its first part, as half of a short key may"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "part"),
+    [
+        ([char + " \u2028\t" * 40 for char in WIDE_KEY], 1),
+        ([WIDE_KEY.encode().hex(" ")[at : at + 48] for at in range(0, 492, 48)], 2),
+        (list(WIDE_KEY.encode().hex(" ")), 2),
+        ([f"{byte}, " for byte in WIDE_KEY.encode()], 3),
+        (base64.encodebytes(WIDE_KEY.encode()).decode().splitlines(True), 4 / 3),
+        (list(base64.encodebytes(WIDE_KEY.encode()).decode()), 4 / 3),
+        (list(json.dumps("\0".join(WIDE_KEY))), 1),
+    ],
+    ids=["blanks", "hex dump", "hex dump by characters", "numbers", "base64 lines", "base64 by characters", "UTF-16"],
+)
+def test_of_a_key_in_pieces_with_anything_between_only_the_beginning_goes_out(lines: list[str], part: float) -> None:
+    out, ended = passed(map(delta, lines), WIDE_KEY)
+    assert ended
+    shown = squeezed(contents(out))
+    assert len(shown.replace("u0000", "")) <= AHEAD * part + 4, "a spelling may begin a little later than its text"
 
 
 def test_two_answers_in_one_stream_are_joined_each_by_itself() -> None:
@@ -146,42 +184,62 @@ def test_a_key_in_one_event_is_cut_out_and_the_stream_goes_on() -> None:
     assert "done" in said(out)
 
 
-def test_words_go_out_at_once_and_a_long_word_at_its_end() -> None:
+@pytest.mark.parametrize("places", [(0, 1), (0, None), (None, 3)])
+def test_halves_in_other_choices_or_blocks_end_the_stream(places: tuple[int | None, int | None]) -> None:
+    chosen = [
+        {"delta": {"content": half}} | ({} if at is None else {"index": at})
+        for half, at in zip((KEY[:25], KEY[25:]), places, strict=True)
+    ]
+    assert passed(event({"choices": [choice]}) for choice in chosen) == ([], True)
+    blocks = [event({"type": "content_block_stop"} | ({} if at is None else {"index": at})) for at in places]
+    texts = [
+        event({"delta": {"text": half}} | ({} if at is None else {"index": at}))
+        for half, at in zip((KEY[:25], KEY[25:]), places, strict=True)
+    ]
+    assert passed([texts[0], blocks[0], texts[1]]) == ([], True)
+
+
+def test_the_name_of_an_event_goes_on_only_where_the_data_says_the_same() -> None:
     guard = Guard()
-    for word in ("The", " quick", " brown", " fox ", "über", "\n"):
-        assert guard.feed(delta(word)) == [delta(word)]
-    assert guard.feed(delta(" https://exa")) == []
-    assert guard.feed(delta("mple.org")) == []
-    assert guard.feed(delta(" ends")) == [delta(" https://exa"), delta("mple.org"), delta(" ends")]
+    for name in (KEY[:25], KEY[25:], "other"):
+        assert guard.feed(f'event: {name}\ndata: {{"type": "x"}}\n\n'.encode()) == [b'data: {"type": "x"}\n\n']
+    for known in (b"event: x\r\n", b"event:x\n", b"event: error\n"):
+        raw = known + b'data: {"type": "x"}\n\n'
+        assert guard.feed(raw) == [raw]
 
 
-@pytest.mark.parametrize("word", ["x" * 7, "日本語" * 50], ids=["short", "no blanks"])
-def test_words_that_no_key_can_begin_in_are_not_held(word: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I change the configuration.",
+        " https://example.org/" + "abcdef=+/9" * 50,
+        "iVBORw0K" * 500,
+        "\u65e5\u672c\u8a9e" * 50,
+        '{"path": "/usr/lib/python3/dist-packages',
+        KEY[:20],
+        KEY.encode().hex()[:38],
+        KEY[1:],
+    ],
+)
+@pytest.mark.parametrize("kind", ["chat", "tool", "message"])
+def test_what_is_not_surely_a_key_goes_out_at_once(kind: str, text: str) -> None:
     guard = Guard()
-    assert guard.feed(delta(f" {word}")) == [delta(f" {word}")]
+    for piece in ("so ", *[text[at : at + 4] for at in range(0, len(text), 4)]):
+        assert guard.feed(KINDS[kind](piece)) == [KINDS[kind](piece)]
 
 
-def test_what_is_held_does_not_depend_on_the_key() -> None:
-    """Delays that did would tell a client which guess of the key's next character is right."""
-    for length in range(1, len(KEY)):
-        right, wrong = KEY[:length], KEY[: length - 1] + "?"
-        sent = [len(Guard().feed(delta(text))) for text in (right, wrong, "=" * length)]
-        assert len(set(sent)) == 1
-
-
-def test_a_word_without_an_end_is_held_within_bounds() -> None:
-    guard, out, most = Guard(), 0, 0
-    for number in range(2000):
-        out += len(guard.feed(delta("abcdef=+/9")))
-        most = max(most, number + 1 - out)
-    assert 0 < most <= 64
-
-
-def test_a_field_that_stays_open_holds_the_others_within_bounds() -> None:
+@pytest.mark.parametrize("last", ["?", " and so", "\\u0041\\u0041 and not the rest"])
+def test_what_is_held_goes_out_once_it_is_no_key(last: str) -> None:
     guard = Guard()
-    assert guard.feed(delta("a-long-word-that-has-no-end")) == []
-    sent = [len(guard.feed(tool(" x"))) for _ in range(100)]
-    assert sum(sent) >= 100 - 64
+    events = [delta(KEY[:25]), tool("x"), delta(KEY[25:30]), delta(last + "." + "more " * 6)]
+    assert [len(guard.feed(one)) for one in events] == [0, 0, 0, 4]
+    assert guard.feed(delta(KEY[:30])) == []
+    assert guard.rest() == [delta(KEY[:30])], "or the stream ends"
+
+
+@pytest.mark.parametrize("held", [[tool(" x")] * 5000, [tool(" x" * 20_000)] * 20], ids=["events", "bytes"])
+def test_a_stream_that_stays_in_a_key_is_refused_and_never_let_go(held: list[bytes]) -> None:
+    assert passed([delta(KEY[:25]), *held]) == ([], True)
 
 
 @given(st.lists(st.text(max_size=30), max_size=20), st.sampled_from(sorted(KINDS)))
@@ -211,6 +269,6 @@ def test_json_that_is_nested_deep_is_refused_or_passed_but_never_a_fault() -> No
 
 
 def test_the_text_of_an_event_is_not_changed() -> None:
-    raw = b'event: x\r\ndata:{ "a":\t1 }\r\n\r\n'
+    raw = b'event: ping\r\ndata:{ "a":\t1 }\r\n\r\n'
     assert Guard().feed(raw) == [raw]
     assert json.loads(raw.splitlines()[1][5:]) == {"a": 1}
