@@ -81,7 +81,8 @@ _STEADY = r"""
 import json, os, socket, statistics, sys, time
 from urllib.parse import urlsplit
 url = urlsplit(os.environ["OPENAI_BASE_URL"])
-body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
+messages = [{"role": "user", "content": "hello"}] + [[1, 2, 3]] * int(sys.argv[2])
+body = json.dumps({"model": "m", "messages": messages}).encode()
 request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n"
            f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}\r\nContent-Length: {len(body)}\r\n\r\n").encode()
 client = socket.create_connection((url.hostname, url.port))
@@ -127,6 +128,7 @@ time.sleep(max(0, ends - time.monotonic()))
 os._exit(0)
 """
 _SENDERS, _ROUNDS, _ROUND_S = 8, 3, 5.0
+_LARGE = 20_000  # lists of three numbers in a large request, of a quarter of a megabyte
 
 
 @contextmanager
@@ -190,9 +192,9 @@ def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
 
 
 def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
-    """Return what a small request costs beside eight hostile containers, and beside eight idle ones, in turn."""
-    idle: list[float] = []
-    beside: list[float] = []
+    """Return what a request costs beside eight hostile containers, and beside eight idle ones, in turn."""
+    idle: dict[int, list[float]] = {0: [], _LARGE: []}
+    beside: dict[int, list[float]] = {0: [], _LARGE: []}
     with ExitStack() as stack:
         url = stack.enter_context(fixed_server())
         config = GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),))
@@ -201,23 +203,25 @@ def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
         (container, access), senders = seats[0], seats[1:]
         pool = stack.enter_context(ThreadPoolExecutor(_SENDERS))
 
-        def steady() -> list[float]:
-            args = ["python3", "-c", _STEADY, str(_ROUND_S)]
-            return list(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
+        def steady(times: dict[int, list[float]]) -> None:
+            for lists, all_ in times.items():
+                args = ["python3", "-c", _STEADY, str(_ROUND_S), str(lists)]
+                all_.extend(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
 
-        steady()
+        steady({0: []})
         for _ in range(_ROUNDS):
-            idle += steady()
+            steady(idle)
             begun = [threading.Event() for _ in senders]
             running = [pool.submit(_attack, *sender, event) for sender, event in zip(senders, begun, strict=True)]
             for event in begun:
                 event.wait(60)
-            beside += steady()
+            steady(beside)
             for sender in running:
                 sender.result()
     return [
-        _share_row("median", statistics.median(beside), statistics.median(idle), 2),
-        _share_row("99th percentile", _percentile(beside), _percentile(idle), 5),
+        _share_row("small", "median", statistics.median(beside[0]), statistics.median(idle[0]), 2),
+        _share_row("small", "99th percentile", _percentile(beside[0]), _percentile(idle[0]), 5),
+        _share_row("large", "median", statistics.median(beside[_LARGE]), statistics.median(idle[_LARGE]), 20),
     ]
 
 
@@ -229,7 +233,7 @@ def _seat(
 
 
 def _attack(container: hr.Container, access: Access, begun: threading.Event) -> None:
-    args = ["python3", "-c", _HOSTILE, str(_ROUND_S + 3)]
+    args = ["python3", "-c", _HOSTILE, str(2 * _ROUND_S + 3)]
     container.exec(args, env=access.env, timeout_s=120, on_output=lambda *_: begun.set()).check()
 
 
@@ -237,9 +241,9 @@ def _percentile(times: list[float]) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
-def _share_row(what: str, beside_s: float, idle_s: float, most: int) -> Row:
+def _share_row(size: str, what: str, beside_s: float, idle_s: float, most: int) -> Row:
     return Row(
-        what=f"gateway: small request beside {_SENDERS} hostile senders, {what}",
+        what=f"gateway: {size} request beside {_SENDERS} hostile senders, {what}",
         value=beside_s * 1000,
         unit="ms",
         compared_to=f"beside {_SENDERS} idle ones: {idle_s * 1000:.2f} ms",
