@@ -221,7 +221,7 @@ def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
     return [
         _share_row("small", "median", statistics.median(beside[0]), statistics.median(idle[0]), 2),
         _share_row("small", "99th percentile", _percentile(beside[0]), _percentile(idle[0]), 5),
-        _share_row("large", "median", statistics.median(beside[_LARGE]), statistics.median(idle[_LARGE]), 20),
+        _share_row("large", "median", statistics.median(beside[_LARGE]), statistics.median(idle[_LARGE]), _SENDERS + 1),
     ]
 
 
