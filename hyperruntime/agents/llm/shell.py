@@ -140,14 +140,15 @@ class Shell:
     def _wait(self, kept, deadline):
         """Return the exit code that comes; None where the shell ended, or the deadline came first."""
         output, codes, said = self._process.stdout.fileno(), self._process.stderr.fileno(), b""
-        watched = [output, codes]
+        watched = select.poll()  # select() cannot watch descriptors from 1024 on
+        for number in (output, codes):
+            watched.register(number, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
             ended = self._process.poll() is not None
-            ready, _, _ = select.select(watched, [], [], min(left, _POLL_S))
-            for number in ready:
+            for number, _ in watched.poll(min(left, _POLL_S) * 1000):
                 data = _read(number)
                 if data == b"":
-                    watched.remove(number)
+                    watched.unregister(number)
                 elif number == output:
                     kept.add(data or b"")
                 else:
