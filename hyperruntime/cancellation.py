@@ -53,10 +53,10 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
 
 
 def check_cancelled() -> None:
-    """Raise CancelledError where the running task was cancelled: what fails in it then is no result of its work.
+    """Raise CancelledError if the running task was cancelled.
 
-    For whoever makes a value of any error: what a cancelled task lets go of may fail, and that error hides the
-    cancellation.
+    Call it before an error is turned into a value. Closing the resources of a cancelled task may fail, and that error
+    hides the cancellation.
 
     Raises:
         asyncio.CancelledError: somebody cancelled this task.

@@ -38,7 +38,7 @@ class Tree:
 
 @attrs.define(eq=False)
 class _Request:
-    """One caller that waits: it is told what became of its own request, never of an equal one."""
+    """One waiting caller's request; an equal request of another caller has its own result."""
 
     tree: Tree
     ended: bool | None = None

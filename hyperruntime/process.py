@@ -129,7 +129,7 @@ def stream_process(
 
 
 def end_streams() -> None:
-    """End every program that :func:`stream_process` runs now, in whatever thread: builds and pulls, which take long."""
+    """End every program that :func:`stream_process` runs now, in any thread: builds and pulls, which take long."""
     for process, before_kill in tuple(_streaming.items()):
         _kill_after(process, before_kill)
 

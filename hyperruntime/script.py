@@ -93,7 +93,7 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     """Return what a lane sources to run a request.
 
     The command runs in a subshell that lowers a hard limit to a value of its own: a mark that every descendant
-    inherits whatever it does to its session, group, parent or environment.
+    inherits, also after it changes its session, group, parent or environment.
 
     Args:
         request: what to run.

@@ -186,7 +186,7 @@ class Session:
 
         Args:
             group: process group that is the exec's own, or 0.
-            marks: its own, and those of whatever else ends with it.
+            marks: its own, and those of all else that ends with it.
         """
         return self._ender.end(Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks)))
 

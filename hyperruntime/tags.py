@@ -114,7 +114,7 @@ class TagNumbers:
         self._groups: dict[str, list[TagSeries]] = {}
 
     def agree(self, limit: MarkLimit) -> bool:
-        """Take the limit of the first session; tell whether this is it.
+        """Take the limit of the first session; return whether this one is equal.
 
         Marks of all sessions count down from one value: a group may be of several. The first supervisor spoke before
         any command ran in the container; what a later one says, a command may have made it say.

@@ -29,8 +29,8 @@ def main(args: Sequence[str] | None = None) -> int:
     returns the command's own.
 
     Args:
-        args: the words of the command line; None are the process's own. Such a process ends after this, and stays
-            watched till then: whatever happens, it ends within a time after a signal.
+        args: the words of the command line; None means the process's own. The signal watch then stays until the
+            process ends, so that a signal still ends it in bounded time.
     """
     state = State()
     try:

@@ -129,7 +129,7 @@ def few_processes(found: Surroundings) -> Finding | None:
     count = found.limits.get("nproc")
     if count is None or count >= _FEW_PROCESSES or found.is_root:
         return None
-    detail = f"{count} processes of this user (`ulimit -u`); a container has at most so many, whatever limits.pids says"
+    detail = f"{count} processes of this user (`ulimit -u`); a container gets no more, even if limits.pids is higher"
     return _note("limit nproc", detail, "ask for a higher limit, or run fewer containers at once")
 
 
@@ -184,11 +184,11 @@ def odd_temporary(found: Surroundings) -> Finding | None:
 
 
 def no_runtime_directory(found: Surroundings) -> Finding | None:
-    """Name that there is no directory for run files."""
+    """Report a missing directory for run files."""
     if found.runtime_directory or found.is_root:
         return None
     named = found.environ.get("XDG_RUNTIME_DIR")
-    detail = f"{named} is no directory of this user's here" if named else "not set, as without a login"
+    detail = f"{named} is not a directory of this user" if named else "not set, as without a login"
     step = "nothing, or ask the administrator for `loginctl enable-linger`, which makes one without a login"
     return _note("XDG_RUNTIME_DIR", f"{detail}: engines keep run files in /tmp", step)
 

@@ -1,4 +1,4 @@
-"""Ending signals: which came, whoever handled them; event loops that they cancel; and an end that is sure.
+"""Ending signals: record them, cancel event loops, and end the process within a bound.
 
 Imports no event loop before one is run: every command loads this module.
 """
@@ -32,7 +32,7 @@ _TWICE = "a second signal came before the end"
 
 
 class SignalWatch:
-    """Notes ending signals, whoever handles them, and ends the process where they have not ended it in time.
+    """Notes ending signals, and ends the process where they have not ended it in time.
 
     Python writes the number of every handled signal to the wakeup descriptor as the signal comes, before any handler
     of a program runs. A thread reads it there. So it does not matter what the main thread does at that moment: it may
@@ -91,7 +91,7 @@ class SignalWatch:
         os.close(self._readable)
 
     def _note(self) -> bool:
-        """Note what has come, in whatever thread; return whether anything has."""
+        """Note the signals that have come; return whether there were any. Any thread may call it."""
         with self._lock:
             try:
                 numbers = [number for number in os.read(self._readable, 4096) if number in ENDING]
@@ -142,7 +142,7 @@ def leave(number: int, why: str) -> NoReturn:
 
 @contextmanager
 def interrupting(state: State) -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end a command as SIGINT does, by KeyboardInterrupt: whatever is open is closed first.
+    """Make SIGTERM and SIGHUP end a command as SIGINT does, by KeyboardInterrupt: everything open is closed first.
 
     A second signal ends the process at once, unless it comes with the first: an exception in what closes things would
     leave some to nobody. The state has a watch meanwhile. In another thread than the main one nothing is changed.

@@ -33,7 +33,7 @@ class Exchange:
         model: as the client named it.
         sent_as: as the upstream was told.
         upstream: who answered.
-        id: of the answer, as the client was told.
+        id: of the answer, as the client got it.
         upstream_id: as the upstream calls it.
         status: that the client got; 0 where it was gone before.
         stream: whether the answer streamed.

@@ -39,7 +39,7 @@ def write_frame(sink: IO[bytes], content: bytes) -> None:
 def main() -> None:
     """Work until the parent is gone."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints must not look like an answer
     os.nice(_NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)

@@ -1,7 +1,7 @@
-"""Take keys out of whatever is written or sent, however they are spelled. Imports nothing of the project.
+"""Remove keys, in many encodings, from all that is written or sent. Imports nothing of the project.
 
-A key is looked for whole, never in part: an answer that changed with a part of the key would tell a guess about that
-part right or wrong, and so give the key away piece by piece.
+Only whole keys are searched for. An answer that changed with part of a key would confirm guesses, and so reveal the key
+piece by piece.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Call:
         return self.stream and self.path in _WITH_STREAM_OPTIONS and not self.asks_usage
 
     def encode(self, send_as: str | None, extra: Mapping[str, Any] | None = None) -> bytes:
-        """Return the body for the upstream: its name of the model, and a stream that tells its usage."""
+        """Return the body for the upstream: its name of the model, and a stream that reports its usage."""
         members = {"model": _write(send_as or self.model), **self.members}
         members |= {name: _write(value) for name, value in (extra or {}).items()}
         if self.adds_usage:

@@ -104,7 +104,7 @@ class Service:
         except ConnectionResetError:
             exchange.error = exchange.error or "client_gone: the client closed its connection"
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, its text goes on without keys
+        except Exception as error:  # noqa: BLE001 - the text of any error is passed on without keys
             why = self._shared.redactor.clean_text(repr(error))  # which may quote an answer
             exchange.error = exchange.error or f"internal: {why}"
             raise GatewayError(f"a request failed in the gateway: {why}") from None

@@ -9,8 +9,7 @@ _SHORT = 16
 class ValueCounter:
     """Counts the values of a JSON text that comes in pieces: numbers, texts, names of members, lists and objects.
 
-    A sign inside a text does not count: a conversation has as many commas as it likes. For a text that is no JSON the
-    count is right up to the fault, where a parser stops.
+    Signs inside strings do not count. For malformed JSON the count is right up to the fault, where a parser stops.
 
     Attributes:
         values: so far.

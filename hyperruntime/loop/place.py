@@ -178,5 +178,5 @@ class Place:
 
 
 def discard(setting: Setting, folder: Path) -> None:
-    """Remove a directory that containers wrote in, whoever owns what is in it."""
+    """Remove a directory that containers wrote in, with files of any owner."""
     remove_reclaimed(folder, setting.containers.reclaim_args)

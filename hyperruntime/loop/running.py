@@ -60,7 +60,7 @@ class LoopRuntime(Protocol):
 
 
 class RunningContainers:
-    """Opens containers until it is told to stop; then ends those that are open.
+    """Opens containers until :meth:`stop`; then ends those that are open.
 
     Attributes:
         reclaim_args: of the engine, to take back what containers wrote; see :class:`~hyperruntime.driver.EngineInfo`.

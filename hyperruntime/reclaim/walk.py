@@ -104,7 +104,7 @@ class _Walk:
             return None  # it went while we looked
 
     def _open_up(self, directory: int, name: str) -> int | None:
-        """Set the mode of an entry that is no link; return a descriptor of it if it is a directory."""
+        """Set the mode of an entry that is not a link; return a descriptor of it if it is a directory."""
         handle = os.open(name, _HANDLE, dir_fd=directory)
         try:
             mode = os.fstat(handle).st_mode
@@ -114,7 +114,7 @@ class _Walk:
             kept, given = (0o1777, 0o700) if is_directory else (0o777, 0o600)
             wanted = stat.S_IMODE(mode) & kept | given
             if wanted != stat.S_IMODE(mode):
-                os.chmod(f"/proc/self/fd/{handle}", wanted)  # of what is open, whatever has its name by now
+                os.chmod(f"/proc/self/fd/{handle}", wanted)  # of the open file: another one may have its name by now
             return _reopen(handle) if is_directory else None
         finally:
             os.close(handle)

@@ -1,4 +1,4 @@
-"""Copies end: whatever a container's ``tar`` does, its deadline, its caller and its caps hold, and nothing stays."""
+"""Copies end: a hostile ``tar`` in the container outlives neither deadline nor caller, and leaves nothing."""
 
 from __future__ import annotations
 

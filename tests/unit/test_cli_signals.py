@@ -1,4 +1,4 @@
-"""Signals that end commands: at whatever moment one comes, the command ends in bounded time, with its exit code."""
+"""Signals that end commands: at any moment, the command ends in bounded time, with its exit code."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_no_command_has_a_loop_of_its_own() -> None:
     assert [path.name for path in modules if "asyncio.run(" in path.read_text()] == ["signals.py"]
 
 
-# A run is told to stop by a handler; another signal comes at each line of what that calls.
+# A handler stops a run; another signal comes at each line of what that calls.
 STOPPING = """
 import os, signal, sys
 from hyperruntime.loop.interrupt import on_interrupt

@@ -24,7 +24,7 @@ TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii
 
 
 def serve(answer: bytes, listener: socket.socket) -> None:
-    """Give the same bytes to each request, whatever it is."""
+    """Give the same bytes to each request."""
     while True:
         try:
             client, _ = listener.accept()

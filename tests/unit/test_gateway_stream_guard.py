@@ -21,7 +21,7 @@ from hyperruntime.gateway.stream_guard import StreamGuard
 from hyperruntime.testing.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
-AHEAD = 20  # characters of the key that may have gone out, in whatever spelling
+AHEAD = 20  # characters of the key that may have gone out, in any spelling
 WIDE_KEY = "sk-proj-" + "".join(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"[at * 7 % 62] for at in range(156)
 )

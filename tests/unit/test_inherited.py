@@ -58,7 +58,7 @@ def test_the_ceiling_of_processes_is_the_hard_limit(monkeypatch: pytest.MonkeyPa
 SHOW = "import signal; print([n.name for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if " + (
     "signal.getsignal(n) is signal.SIG_IGN])"
 )
-# A process that ignores signals and starts another one as drivers do; the other one tells what it ignores.
+# A process that ignores signals and starts another one as drivers do; the other one prints what it ignores.
 ATTACH = """
 import json, sys
 from hyperruntime.inherited import ignored_signals

@@ -39,7 +39,7 @@ def test_usual_surroundings_are_not_spoken_of() -> None:
         (
             {"runtime_directory": "", "environ": {"XDG_RUNTIME_DIR": "/run/user/9"}},
             "XDG_RUNTIME_DIR",
-            ("/run/user/9 is no directory of this user's",),
+            ("/run/user/9 is not a directory of this user",),
             None,
         ),
         ({"umask": 0o777}, "umask", ("0777",), False),

@@ -1,4 +1,4 @@
-"""What a container wrote becomes its user's own and harmless, whatever is in it, and nothing else is touched."""
+"""What a container wrote becomes its user's own and harmless, and nothing else is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's ends of a copy end, whoever else holds a descriptor and however slow the disk is."""
+"""The host's ends of a copy end, also where others hold a descriptor or the disk is slow."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def bomb(context: Context) -> None:
 
 @check("transfer.deadline")
 def deadline(context: Context) -> None:
-    """A copy ends at its deadline whatever tar does: what tar started is ended, nothing is left on either side."""
+    """A copy ends at its deadline even if tar hangs: what tar started is ended, nothing is left on either side."""
     place = context.place()
     (place / "file").write_bytes(bytes(1 << 22))
     with context.start(env=TOOLS_PATH) as container:

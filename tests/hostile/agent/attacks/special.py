@@ -10,7 +10,7 @@ OTHERS = (1, 1000, 20001)
 
 
 def plant(folder, mark):
-    """Copy a shell with every special bit to all the odd places of a directory; tell what could not be had."""
+    """Copy a shell with every special bit to all the odd places of a directory; return what failed."""
     failed = []
     os.makedirs(f"{folder}/a/b/c")
     for place in (folder, f"{folder}/a", f"{folder}/a/b/c"):
@@ -44,7 +44,7 @@ def plant(folder, mark):
 
 
 def break_tools(*more):
-    """Put programs that hang in the place of those that somebody might clean up with; tell which could not be."""
+    """Put programs that hang in the place of those that somebody might clean up with; return what failed."""
     import sys
 
     left = []
