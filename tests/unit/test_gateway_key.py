@@ -9,7 +9,7 @@ import threading
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,21 @@ CHAT = "/v1/chat/completions"
 TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii() and not set(data) & set(b'"\n\r\0')}
 
 
+@contextmanager
+def server(answer: bytes) -> Iterator[str]:
+    """Give the same bytes to each request; yields the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(answer, listener))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)  # a close alone would leave the thread in accept()
+            thread.join()
+
+
 def serve(answer: bytes, listener: socket.socket) -> None:
-    """Give the same bytes to each request."""
+    """Answer until the listener is shut down."""
     while True:
         try:
             client, _ = listener.accept()
@@ -32,38 +45,37 @@ def serve(answer: bytes, listener: socket.socket) -> None:
             return
         with client:
             data = b""
-            while b"\r\n\r\n" not in data:
-                data += client.recv(65536)
+            while b"\r\n\r\n" not in data and (piece := client.recv(65536)):
+                data += piece
             client.sendall(answer)
 
 
 class Rig:
     """A gateway with a log and a tape, before servers that answer with fixed bytes."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self._directory, self._stack = directory, stack
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self.log, self.tape = directory / "log.jsonl", directory / "tape.jsonl"
 
     def ask(self, answer: bytes, *, stream: bool = False) -> bytes:
         """Return every byte that a client gets where the server answers so."""
-        listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        threading.Thread(target=serve, args=(answer, listener), daemon=True).start()
-        config = GatewayConfig(
-            upstreams=(Upstream(name="u", url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1", key_env="TEST_KEY"),),
-            models=(ModelRule(name="m", upstream="u"),),
-            log=str(self.log),
-            record=str(self.tape),
-            tokens=True,
-            retries=0,
-            deadline_s=30.0,
-        )
-        with Gateway(config) as gateway, gateway.seat("gen-1", str(self._directory)) as seat:
-            got = raw_answer(seat, stream=stream)
-            try:
-                seat.check()
-            except GatewayError as error:
-                assert_no_key(str(error).encode())
-            return got
+        with server(answer) as url:
+            config = GatewayConfig(
+                upstreams=(Upstream(name="u", url=url, key_env="TEST_KEY"),),
+                models=(ModelRule(name="m", upstream="u"),),
+                log=str(self.log),
+                record=str(self.tape),
+                tokens=True,
+                retries=0,
+                deadline_s=30.0,
+            )
+            with Gateway(config) as gateway, gateway.seat("gen-1", str(self._directory)) as seat:
+                got = raw_answer(seat, stream=stream)
+                try:
+                    seat.check()
+                except GatewayError as error:
+                    assert_no_key(str(error).encode())
+                return got
 
     def assert_nothing_written(self) -> None:
         """Check that no file of the gateway has the key."""
@@ -75,11 +87,10 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A gateway whose server has a key."""
     monkeypatch.setenv("TEST_KEY", KEY)
-    with ExitStack() as stack:
-        yield Rig(tmp_path, stack)
+    return Rig(tmp_path)
 
 
 def raw_answer(seat: Seat, *, stream: bool) -> bytes:
