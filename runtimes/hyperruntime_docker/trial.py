@@ -29,7 +29,7 @@ log = get_logger(__name__)
 _EXCHANGE = "/run/hyperruntime"
 _REPOSITORY = "localhost/hyperruntime-probe"
 _RUN_TIMEOUT_S = 10.0
-_PROGRAM_TIMEOUT_S = 24 * 3600.0  # the caller has a shorter one
+_PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
 # Opened for both, or it would wait for ever for a reader that was killed.
 _SCRIPT = rf"""
 show() {{ for f in "$@"; do [ -r "$f" ] && {{ read -r v <"$f"; echo "$n $v"; return; }}; done; echo "$n none"; }}
@@ -109,7 +109,7 @@ class Trial:
         return limits_shown(printed)
 
     def run_script(self, script: str, mounts: Sequence[Mount], last: str) -> str:
-        """Return what a script of ``sh`` prints as the daemon's own root; there is no deadline.
+        """Return what a script of ``sh`` prints as the daemon's own root; it may be silent for a day.
 
         Args:
             script: what to run. mounts: what it sees of this machine beside the userland.

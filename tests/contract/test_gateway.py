@@ -178,7 +178,7 @@ def quoting(received: Received) -> Reply:
     return Reply(pieces=(body.encode(),), headers={**headers, **kind})
 
 
-def test_a_server_that_quotes_its_key_gives_none_of_it_to_the_container(
+def test_a_server_that_quotes_its_key_does_not_give_it_to_the_container(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
