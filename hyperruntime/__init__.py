@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from hyperruntime.domain import Domain, Score, Split, Task
     from hyperruntime.driver import EngineInfo, PostMortem
     from hyperruntime.errors import HyperRuntimeError
+    from hyperruntime.exec.persistent.shell import Shell
     from hyperruntime.gateway import Access, Budget, Gateway, GatewayConfig, ModelRule, Upstream
-    from hyperruntime.pool.config import PoolConfig
     from hyperruntime.pool.lease import Lease
     from hyperruntime.pool.manager import PoolManager
-    from hyperruntime.pool.policy import ToolPolicy
     from hyperruntime.pool.pool import SlotPool
-    from hyperruntime.pool.profiles import Profiles, load_profiles
-    from hyperruntime.pool.result import ExecutionResult
-    from hyperruntime.pool.slot import Slot
     from hyperruntime.pool.sync import SyncPool, open_pool
+    from hyperruntime.pool.values.config import PoolConfig
+    from hyperruntime.pool.values.policy import ToolPolicy
+    from hyperruntime.pool.values.profiles import Profiles, load_profiles
+    from hyperruntime.pool.values.result import ExecutionResult
+    from hyperruntime.pool.values.slot import Slot
     from hyperruntime.rollout.models import ModelOptions
-    from hyperruntime.rollout.options import RolloutOptions
-    from hyperruntime.rollout.runner import run_rollouts
-    from hyperruntime.runas import RunAs
+    from hyperruntime.rollout.run.options import RolloutOptions
+    from hyperruntime.rollout.run.runner import run_rollouts
+    from hyperruntime.run_as import RunAs
     from hyperruntime.runtime import Runtime, open_runtime
     from hyperruntime.spec import ContainerSpec, ExecResult, Limits, Mount
-    from hyperruntime.stateful import Shell
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _HOMES = {
     "Domain": "domain",
     "EngineInfo": "driver",
     "ExecResult": "spec",
-    "ExecutionResult": "pool.result",
+    "ExecutionResult": "pool.values.result",
     "Gateway": "gateway",
     "GatewayConfig": "gateway",
     "HyperRuntimeError": "errors",
@@ -50,26 +50,26 @@ _HOMES = {
     "ModelOptions": "rollout.models",
     "ModelRule": "gateway",
     "Mount": "spec",
-    "PoolConfig": "pool.config",
+    "PoolConfig": "pool.values.config",
     "PoolManager": "pool.manager",
     "PostMortem": "driver",
-    "Profiles": "pool.profiles",
-    "RolloutOptions": "rollout.options",
-    "RunAs": "runas",
+    "Profiles": "pool.values.profiles",
+    "RolloutOptions": "rollout.run.options",
+    "RunAs": "run_as",
     "Runtime": "runtime",
     "Score": "domain",
-    "Shell": "stateful",
-    "Slot": "pool.slot",
+    "Shell": "exec.persistent.shell",
+    "Slot": "pool.values.slot",
     "SlotPool": "pool.pool",
     "SyncPool": "pool.sync",
     "Split": "domain",
     "Task": "domain",
-    "ToolPolicy": "pool.policy",
+    "ToolPolicy": "pool.values.policy",
     "Upstream": "gateway",
-    "load_profiles": "pool.profiles",
+    "load_profiles": "pool.values.profiles",
     "open_pool": "pool.sync",
     "open_runtime": "runtime",
-    "run_rollouts": "rollout.runner",
+    "run_rollouts": "rollout.run.runner",
 }
 
 __all__ = [

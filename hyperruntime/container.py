@@ -13,24 +13,24 @@ from typing import BinaryIO
 
 import attrs
 
-from hyperruntime import transfer
-from hyperruntime.cancellation import run_cancellable
+from hyperruntime.concurrency.cancellation import run_cancellable
 from hyperruntime.driver import Driver, Launch, LiveContainer
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.exchange import EXCHANGE_TARGET, make_exchange
-from hyperruntime.execoptions import ExecOptions, OutputCallback
-from hyperruntime.execution import Execution
-from hyperruntime.gpus import GpuGrant
+from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET, make_exchange
+from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
+from hyperruntime.exec.execution import Execution
+from hyperruntime.exec.options import ExecOptions, OutputCallback
+from hyperruntime.exec.persistent.script import check_names
+from hyperruntime.exec.persistent.shell import Shell, ShellStart
+from hyperruntime.exec.user_sessions import Home, Sessions
+from hyperruntime.gpu.grant import GpuGrant
+from hyperruntime.host.owner import Owner
+from hyperruntime.host.watchdog import Watch, split_limits, unwatch, watch_container
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import Owner
-from hyperruntime.runas import RunAs
-from hyperruntime.script import export_script, make_request, shell_keeps
-from hyperruntime.sessions import Home, Sessions
-from hyperruntime.shelltext import check_names
+from hyperruntime.run_as import RunAs
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount
-from hyperruntime.stateful import Shell, ShellStart
-from hyperruntime.tarball import ExtractLimits, ExtractReport
-from hyperruntime.watchdog import Watch, split_limits, unwatch, watch_container
+from hyperruntime.transfer import copy as transfer
+from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 log = get_logger(__name__)
 
@@ -146,7 +146,7 @@ class Container:
             env: for this command, on top of the spec's.
             workdir: absolute; default is the spec's.
             user: ``name`` or ``uid``, with an optional ``:group``; default is the spec's. The first exec as another
-                user costs one exec of the engine; as a :class:`~hyperruntime.runas.RunAs` it costs a fork.
+                user costs one exec of the engine; as a :class:`~hyperruntime.run_as.RunAs` it costs a fork.
             input: bytes, or a binary file that is read as the command takes it; None is an empty input.
             on_output: called as ``on_output("stdout" | "stderr", chunk)`` while it runs, in this thread.
             output_limit_bytes: of each stream; past it head and tail are kept.

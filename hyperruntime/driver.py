@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import attrs
 
-from hyperruntime.attached import AttachedShell
+from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.spec import ContainerSpec, Mount
 
 Enforcement = Literal["cgroup", "rlimit", "no"]
@@ -267,7 +267,7 @@ class Images(Protocol):
 
         Raises:
             ImagePullError: its subclasses tell a wrong name or tag, a refused login and a silent registry apart
-                (:func:`hyperruntime.pulling.explain_pull`).
+                (:func:`hyperruntime.images.pull_errors.explain_pull`).
         """
         ...
 
@@ -323,7 +323,7 @@ class Driver(Protocol):
     def open(self, private_dir: str) -> None:
         """Take the directory of this owner where the driver's own files go; starts nothing.
 
-        Its path may be long and odd: sockets go to :func:`hyperruntime.owner.make_short_directory`.
+        Its path may be long and odd: sockets go to :func:`hyperruntime.host.owner.make_short_directory`.
         """
         ...
 

@@ -13,9 +13,9 @@ from hyperruntime import registry
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
 from hyperruntime.errors import DriverLoadError, EngineError, EngineUnavailableError, HyperRuntimeError, PruneError
-from hyperruntime.images import ImageStore
+from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, stale_directories
+from hyperruntime.images.store import ImageStore
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import LABEL, Owner, OwnerIdentity, stale_directories
 
 log = get_logger(__name__)
 

@@ -21,8 +21,8 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.owner import LABEL
-from hyperruntime.process import run_process
+from hyperruntime.host.owner import LABEL
+from hyperruntime.host.process import run_process
 
 PREFIX = "localhost/hyperruntime-test/"
 SHELLS = ("dash", "busybox", "bash")

@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 
 import attrs
 
-from hyperruntime.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, kill_group, spawn, wait_until
 
 UNPACKED = "/var/lib/hyperruntime-registry/usr/bin/docker-registry"
 USER, PASSWORD = "someone", "a password of no use"

@@ -14,10 +14,10 @@ import attrs
 
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
-from hyperruntime.git import git
-from hyperruntime.pool.config import PoolConfig
+from hyperruntime.git.command import git
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.rollout.environment import Item, Outcome, Verdict
 
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")

@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock
 
 from hyperruntime.errors import StorageError
-from hyperruntime.workspace import RepositoryStore
+from hyperruntime.git.store import RepositoryStore
 
 _ROOT = "refs/hyperruntime/root"
 

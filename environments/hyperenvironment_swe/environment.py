@@ -17,16 +17,16 @@ from hyperenvironment_swe.items import SweItem, choose_rows, load_rows, parse_ro
 from hyperenvironment_swe.judging import Court, Ended, Findings, JudgeError, Plan
 from hyperenvironment_swe.state import State, brings_plugins, pytest_settings, write_state
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
+from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.pool.lease import Lease
-from hyperruntime.removal import remove_tree
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.repositories import Checkout, Repositories, source_of
 from hyperruntime.spec import Mount
-from hyperruntime.tarball import ExtractLimits
+from hyperruntime.transfer.extract import ExtractLimits
 from hyperruntime.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from hyperruntime.images import ImageStore
+    from hyperruntime.images.store import ImageStore
     from hyperruntime.spec import ContainerSpec
 
 BUILTIN = "builtin"

@@ -12,7 +12,7 @@ import attrs
 
 from hyperenvironment_swe.items import SweItem
 from hyperruntime.errors import PatchError, RepositoryError
-from hyperruntime.patch import parse_patch
+from hyperruntime.git.patch import parse_patch
 from hyperruntime.rollout.repositories import Checkout
 
 # Whatever has one of these names configures how tests are found and run, or runs code in every Python.

@@ -20,11 +20,11 @@ from hyperenvironment_terminal.changes import Plan, plan_changes
 from hyperenvironment_terminal.listing import Entry, Listing, list_files
 from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
 from hyperruntime.errors import TransferError
-from hyperruntime.owner import owned_directory
+from hyperruntime.host.owner import owned_directory
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
-from hyperruntime.tarball import ExtractLimits
-from hyperruntime.tarstream import TarReader
+from hyperruntime.transfer.extract import ExtractLimits
+from hyperruntime.transfer.tar_reader import TarReader
 
 _BATCH_BYTES = 16 * 1024**2
 _BATCH_FILES = 2000

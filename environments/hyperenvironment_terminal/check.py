@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import attrs
 
 from hyperenvironment_terminal.environment import Terminal
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.rollout.environment import Item, Outcome, Verdict
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec

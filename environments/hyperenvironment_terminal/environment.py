@@ -16,7 +16,7 @@ from hyperenvironment_terminal.load import BUILTIN, load_tasks
 from hyperenvironment_terminal.protected import SOLUTION
 from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Resources, Task
 from hyperruntime.errors import SpecError, TransferError
-from hyperruntime.images import ImageStore
+from hyperruntime.images.store import ImageStore
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.spec import ContainerSpec, ExecResult, Limits

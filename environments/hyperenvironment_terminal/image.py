@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hyperenvironment_terminal.task import Task
-from hyperruntime.containerfiles import SUFFIX, check_contained, check_no_host_sections
-from hyperruntime.definitions import parse_definition, with_base
 from hyperruntime.errors import ImageNotFoundError
-from hyperruntime.images import ImageStore
-from hyperruntime.owner import owned_directory
-from hyperruntime.pulling import is_local
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.definition_file import parse_definition, with_base
+from hyperruntime.images.definition_to_containerfile import SUFFIX, check_contained, check_no_host_sections
+from hyperruntime.images.pull_errors import is_local
+from hyperruntime.images.store import ImageStore
 
 PREFIX = "localhost/hyperruntime-task/"
 _FROM = re.compile(r"^([ \t]*FROM[ \t]+(?:--\S+[ \t]+)*)(\S+)", re.IGNORECASE | re.MULTILINE)

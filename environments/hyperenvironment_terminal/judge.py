@@ -20,7 +20,7 @@ from hyperenvironment_terminal.protected import LOGS, TESTS, TOOLS
 from hyperenvironment_terminal.pytestkit import copy_pytest
 from hyperenvironment_terminal.task import TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, Task
 from hyperruntime.errors import HyperRuntimeError, SpecError
-from hyperruntime.owner import owned_directory
+from hyperruntime.host.owner import owned_directory
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
 

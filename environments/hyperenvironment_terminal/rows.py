@@ -22,9 +22,9 @@ import attrs
 
 from hyperenvironment_terminal.directory import INSTRUCTION, SETTINGS, read_task
 from hyperenvironment_terminal.task import TEST_SCRIPT, Task
-from hyperruntime.cache import cache_directory
 from hyperruntime.errors import SpecError, TransferError
-from hyperruntime.tarball import ExtractLimits, extract_tree
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.transfer.extract import ExtractLimits, extract_tree
 
 _NAMES = ("task_name", "task_id", "instance_id", "id", "name")
 _LIMITS = ExtractLimits(max_bytes=4 * 1024**3, max_members=100_000)

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import attrs
 
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.manager import PoolManager
-from hyperruntime.pool.profiles import Profiles, load_profiles, parse_profile, profiles_from_environment
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
-from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.profiles import Profiles, load_profiles, parse_profile, profiles_from_environment
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.runtime import open_runtime
 
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from hyperruntime.adapters.interruptible import Interruptible
 from hyperruntime.adapters.shared import shared_pool
+from hyperruntime.concurrency.interruptible import Interruptible
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Network, is_text

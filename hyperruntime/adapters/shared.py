@@ -7,8 +7,8 @@ import threading
 
 import attrs
 
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.sync import SyncPool
+from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import ContainerSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.values.slot import Slot
 
 
 class SlotState(enum.Enum):

@@ -21,11 +21,11 @@ from hyperruntime.adapters.backend_pools import (
 )
 from hyperruntime.adapters.slots import BackendSlot, SlotState
 from hyperruntime.errors import PoolError, SpecError, unknown_name
-from hyperruntime.pool.config import PoolConfig
-from hyperruntime.pool.profiles import Profiles
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
 from hyperruntime.pool.tools import artifact
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
 
 Request = tuple[BackendSlot | Slot, str, Mapping[str, Any]]
 

@@ -13,22 +13,22 @@ LEVELS = ("debug", "info", "warning", "error")
 
 # name: (module below hyperruntime.cli, name in it, what `hyperrun --help` says)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "demo": ("demo", "demo", "Watch agents improve, offline and with no API key."),
-    "runtimes": ("runtimes", "runtimes", "List the container engines and what each can do here."),
-    "doctor": ("doctor", "doctor", "Say what is right and wrong on this machine, and what to do."),
-    "selfcheck": ("selfcheck", "selfcheck", "Check that a runtime keeps every promise here."),
-    "image": ("image", "image", "Make, list, load and remove images."),
-    "exec": ("exec_command", "exec_command", "Run one command in a fresh container."),
-    "ps": ("containers", "ps", "List this library's containers and their owners."),
-    "prune": ("containers", "prune", "Remove what dead owners left behind."),
-    "domains": ("domains", "domains", "List what agents can be evaluated on."),
-    "generate": ("generate", "generate", "Run the generate loop: evolve an agent."),
-    "resume": ("generate", "resume", "Go on with a run that was ended or interrupted."),
-    "status": ("status", "status", "Show a run's generations and scores."),
-    "evaluate": ("evaluate", "evaluate", "Evaluate one generation on its own, such as on the test split."),
-    "export": ("export", "export", "Write a generation as a git repository that can be run."),
-    "rollout": ("rollout", "rollout", "Agent trajectories in slots, scored, as training data."),
-    "report": ("report", "report", "Draw a run's lineage and its best answer."),
+    "demo": ("loop.demo", "demo", "Watch agents improve, offline and with no API key."),
+    "runtimes": ("machine.runtimes", "runtimes", "List the container engines and what each can do here."),
+    "doctor": ("machine.doctor", "doctor", "Say what is right and wrong on this machine, and what to do."),
+    "selfcheck": ("machine.selfcheck", "selfcheck", "Check that a runtime keeps every promise here."),
+    "image": ("containers.image", "image", "Make, list, load and remove images."),
+    "exec": ("containers.exec", "exec_command", "Run one command in a fresh container."),
+    "ps": ("containers.list", "ps", "List this library's containers and their owners."),
+    "prune": ("containers.list", "prune", "Remove what dead owners left behind."),
+    "domains": ("loop.domains", "domains", "List what agents can be evaluated on."),
+    "generate": ("loop.generate", "generate", "Run the generate loop: evolve an agent."),
+    "resume": ("loop.generate", "resume", "Go on with a run that was ended or interrupted."),
+    "status": ("loop.status", "status", "Show a run's generations and scores."),
+    "evaluate": ("loop.evaluate", "evaluate", "Evaluate one generation on its own, such as on the test split."),
+    "export": ("loop.export", "export", "Write a generation as a git repository that can be run."),
+    "rollout": ("rollout.commands", "rollout", "Agent trajectories in slots, scored, as training data."),
+    "report": ("loop.report", "report", "Draw a run's lineage and its best answer."),
 }
 
 
@@ -81,7 +81,7 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool)
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():
-        from hyperruntime.cli.generate import generate_here
+        from hyperruntime.cli.loop.generate import generate_here
 
         generate_here(ctx)
     else:

@@ -275,6 +275,6 @@ class _Cancelling:
 
 def _end_streams() -> None:
     """End what threads of the loop wait for that cancelling does not reach."""
-    from hyperruntime.process import end_streams
+    from hyperruntime.host.process import end_streams
 
     end_streams()

@@ -11,21 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hyperruntime.gateway.budget import Spent
-    from hyperruntime.gateway.config import Budget, ClientLimits, GatewayConfig, ModelRule, Upstream
+    from hyperruntime.gateway.attach import Access
+    from hyperruntime.gateway.config.values import Budget, ClientLimits, GatewayConfig, ModelRule, Upstream
     from hyperruntime.gateway.gateway import Gateway, Seat
-    from hyperruntime.gateway.inside import Access
+    from hyperruntime.gateway.log.budget import Spent
 
 _HOMES = {
-    "Access": "inside",
-    "Budget": "config",
-    "ClientLimits": "config",
+    "Access": "attach",
+    "Budget": "config.values",
+    "ClientLimits": "config.values",
     "Gateway": "gateway",
-    "GatewayConfig": "config",
-    "ModelRule": "config",
+    "GatewayConfig": "config.values",
+    "ModelRule": "config.values",
     "Seat": "gateway",
-    "Spent": "budget",
-    "Upstream": "config",
+    "Spent": "log.budget",
+    "Upstream": "config.values",
 }
 
 __all__ = [

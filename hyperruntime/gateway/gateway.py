@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
-from hyperruntime.gateway.budget import Meter, Spent
-from hyperruntime.gateway.config import Budget, GatewayConfig
-from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.config.values import Budget, GatewayConfig
+from hyperruntime.gateway.log.budget import Meter, Spent
+from hyperruntime.gateway.log.redact import Redactor
 
 if TYPE_CHECKING:
     from hyperruntime.gateway.service import Shared
@@ -200,8 +200,8 @@ class Gateway:
 
     def _share(self, config: GatewayConfig) -> Shared:
         try:
-            from hyperruntime.gateway.exchange import LineFile
-            from hyperruntime.gateway.parse_pool import ParsePool
+            from hyperruntime.gateway.log.exchange import LineFile
+            from hyperruntime.gateway.request.parse_pool import ParsePool
             from hyperruntime.gateway.service import Shared
             from hyperruntime.gateway.upstream import Sender
         except ImportError as error:
@@ -222,8 +222,8 @@ class Gateway:
         """Listen for a seat; return what ends that and all its connections."""
         from aiohttp import web
 
-        from hyperruntime.gateway.connection import BoundedConnection, Connections, accept_connections
-        from hyperruntime.gateway.pace import Pace
+        from hyperruntime.gateway.request.connection import BoundedConnection, Connections, accept_connections
+        from hyperruntime.gateway.request.pace import Pace
         from hyperruntime.gateway.service import Service
 
         limits = self._shared.config.limits

@@ -9,19 +9,19 @@ import aiohttp
 import attrs
 from aiohttp import web
 
-from hyperruntime.gateway.answer_headers import JSON_TYPE
-from hyperruntime.gateway.budget import Tokens
-from hyperruntime.gateway.exchange import Exchange, LineFile
-from hyperruntime.gateway.parse_pool import PoolShare
-from hyperruntime.gateway.redact import Redactor
-from hyperruntime.gateway.request import COUNT_PATH, Call, RefusedError, error_event
-from hyperruntime.gateway.screen import Event, screen, screen_event
-from hyperruntime.gateway.sse import EventSplitter, EventTooLongError
-from hyperruntime.gateway.stream_guard import StreamGuard
-from hyperruntime.gateway.tape import Recorded, tape_line
-from hyperruntime.gateway.tokens import TokenRecord
+from hyperruntime.gateway.answer.headers import JSON_TYPE
+from hyperruntime.gateway.answer.screen import Event, screen, screen_event
+from hyperruntime.gateway.answer.sse import EventSplitter, EventTooLongError
+from hyperruntime.gateway.answer.stream_guard import StreamGuard
+from hyperruntime.gateway.answer.tokens import TokenRecord
+from hyperruntime.gateway.answer.usage import StreamUsage, estimate
+from hyperruntime.gateway.log.budget import Tokens
+from hyperruntime.gateway.log.exchange import Exchange, LineFile
+from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.gateway.replay import Recorded, tape_line
+from hyperruntime.gateway.request.parse import COUNT_PATH, Call, RefusedError, error_event
+from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.upstream import Answer, describe, payload
-from hyperruntime.gateway.usage import StreamUsage, estimate
 
 _OK = 200
 _BYTES_PER_VALUE = 4  # of an answer, which is looked through for keys and parsed

@@ -13,16 +13,15 @@ import attrs
 from aiohttp import web
 
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.body import SLOW_KIND, BodyReader
-from hyperruntime.gateway.budget import Meter
-from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream, Wire
-from hyperruntime.gateway.connection import BoundedConnection
-from hyperruntime.gateway.exchange import Exchange, LineFile
-from hyperruntime.gateway.pace import Pace
-from hyperruntime.gateway.parse_pool import ParsePool, PoolShare
-from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream, Wire
+from hyperruntime.gateway.log.budget import Meter
+from hyperruntime.gateway.log.exchange import Exchange, LineFile
+from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.relay import Relay, RelayTools
-from hyperruntime.gateway.request import (
+from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
+from hyperruntime.gateway.request.connection import BoundedConnection
+from hyperruntime.gateway.request.pace import Pace
+from hyperruntime.gateway.request.parse import (
     MODELS_PATH,
     PATHS,
     Call,
@@ -31,6 +30,7 @@ from hyperruntime.gateway.request import (
     error_body,
     parse_call,
 )
+from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
 
 BUDGET_KIND = "budget_exceeded"

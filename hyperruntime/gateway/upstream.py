@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import aiohttp
 import attrs
 
-from hyperruntime.gateway.answer_headers import STREAM_TYPE, answer_headers, request_id, retry_after
-from hyperruntime.gateway.config import GatewayConfig, ModelRule, Upstream
-from hyperruntime.gateway.exchange import Exchange
-from hyperruntime.gateway.redact import Redactor
-from hyperruntime.gateway.request import Call, RefusedError
-from hyperruntime.gateway.tape import Recorded, Tape
-from hyperruntime.gateway.tokens import asks_for_tokens
+from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
+from hyperruntime.gateway.answer.tokens import asks_for_tokens
+from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.log.exchange import Exchange
+from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.gateway.replay import Recorded, Tape
+from hyperruntime.gateway.request.parse import Call, RefusedError
 from hyperruntime.units import KIB
 
 _CONNECT_S = 15.0

@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from hyperruntime.concurrency.blocking_threads import RESETS, STARTS, blocking
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolClosedError, PoolError
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.config import Plan, PoolConfig
-from hyperruntime.pool.keeper import Keeper
 from hyperruntime.pool.members import Cell, CellState, Member, Roster
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.status import PoolStatus
-from hyperruntime.pool.threads import RESETS, STARTS, blocking
-from hyperruntime.pool.trouble import Trouble
+from hyperruntime.pool.slots.isolation import Keeper
+from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.start_backoff import Trouble
+from hyperruntime.pool.values.config import Plan, PoolConfig
+from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)

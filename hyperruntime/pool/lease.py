@@ -7,13 +7,13 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.policy import ToolPolicy
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
-from hyperruntime.tarball import ExtractLimits, ExtractReport
-from hyperruntime.transfer import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 if TYPE_CHECKING:
     from hyperruntime.pool.pool import SlotPool

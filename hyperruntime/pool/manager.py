@@ -17,14 +17,14 @@ import attrs
 
 from hyperruntime.errors import PoolClosedError, SpecError, StaleLeaseError, unknown_name
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.batch import run_batch
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.profiles import Profiles
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
-from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.tools.batch import run_batch
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec
 

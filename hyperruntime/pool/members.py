@@ -10,7 +10,7 @@ import attrs
 
 if TYPE_CHECKING:
     from hyperruntime.container import Container
-    from hyperruntime.pool.place import Place
+    from hyperruntime.pool.slots.slot_exec import Place
 
 
 class CellState(enum.Enum):

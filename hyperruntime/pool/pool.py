@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from hyperruntime.concurrency.blocking_threads import STARTS, blocking
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -25,20 +26,19 @@ from hyperruntime.errors import (
 )
 from hyperruntime.logs import get_logger
 from hyperruntime.pool import refusals
-from hyperruntime.pool.config import Plan, PoolConfig, make_plan
 from hyperruntime.pool.fleet import Fleet
-from hyperruntime.pool.grants import Grant, Grants, stale
 from hyperruntime.pool.lease import Lease
-from hyperruntime.pool.line import WaitingLine
+from hyperruntime.pool.lease_table import Grant, Grants, stale
 from hyperruntime.pool.members import Cell, CellState, Member
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.policy import ToolPolicy
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.sharing import make_keeper
-from hyperruntime.pool.slot import Slot
-from hyperruntime.pool.status import PoolStatus
-from hyperruntime.pool.threads import STARTS, blocking
+from hyperruntime.pool.slots.sharing import make_keeper
+from hyperruntime.pool.slots.slot_exec import Place
 from hyperruntime.pool.tools import call_tool
+from hyperruntime.pool.values.config import Plan, PoolConfig, make_plan
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.status import PoolStatus
+from hyperruntime.pool.wait_queue import WaitingLine
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import check_seconds
 
@@ -224,7 +224,7 @@ class SlotPool:
             requests: slot, tool and its arguments.
             timeout_s: of each call; None is what the call or the policy says.
         """
-        from hyperruntime.pool.batch import run_batch
+        from hyperruntime.pool.tools.batch import run_batch
 
         async def execute(
             slot: Slot, tool: str, args: Mapping[str, Any], call_timeout_s: float | None

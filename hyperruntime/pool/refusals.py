@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hyperruntime.errors import PoolClosedError, PoolStartError, SlotTimeoutError
-from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.values.status import PoolStatus
 
 
 def too_late(status: PoolStatus, timeout_s: float, cause: Exception | None) -> SlotTimeoutError:

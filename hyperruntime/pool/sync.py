@@ -16,16 +16,16 @@ from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from hyperruntime.errors import PoolClosedError
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
-from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult
-from hyperruntime.tarball import ExtractLimits, ExtractReport
-from hyperruntime.transfer import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyperruntime.errors import ReclaimError
+from hyperruntime.host.process import run_process
+from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
-from hyperruntime.process import run_process
 from hyperruntime.reclaim import walk
-from hyperruntime.removal import remove_tree
 
 log = get_logger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.loop.layout import PREDICTIONS, REPORT, Layout, evaluation_name
-from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name
+from hyperruntime.loop.run_files.parent_rules import GenId
 
 
 def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hyperruntime.errors import ExtraMissingError
-from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.report.nodes import Node, best_path, best_so_far, steps_up
 
 if TYPE_CHECKING:

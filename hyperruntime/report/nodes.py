@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import attrs
 
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import GenerationRecord
 
 
 @attrs.frozen(kw_only=True)

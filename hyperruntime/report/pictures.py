@@ -10,13 +10,13 @@ import attrs
 
 from hyperruntime import registry
 from hyperruntime.domain import Domain, Task
-from hyperruntime.loop.archive import RunView
-from hyperruntime.loop.evaluation import selected_split
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.storage import make_directory, write_atomic
+from hyperruntime.loop.evaluation.evaluator import selected_split
+from hyperruntime.loop.run_files.archive import RunView
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.facts import read_predictions
 from hyperruntime.report.figures import draw_lineage, draw_progress
 from hyperruntime.report.nodes import Series, best_path, every_series, steps_up, whole_run
+from hyperruntime.storage.atomic import make_directory, write_atomic
 
 FOLDER = "report"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 if TYPE_CHECKING:
-    from hyperruntime.images import ImageStore
+    from hyperruntime.images.store import ImageStore
     from hyperruntime.pool.lease import Lease
     from hyperruntime.spec import ContainerSpec
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import attrs
 
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.rollout.calls import Message, settled_message, tool_calls
-from hyperruntime.rollout.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.tool_calls import Message, settled_message, tool_calls
 from hyperruntime.rollout.models import ModelOptions, open_model
 
 State = Literal["ok", "warning", "failed"]

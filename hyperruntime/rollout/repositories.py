@@ -25,16 +25,16 @@ from typing import Final
 import attrs
 from filelock import FileLock, Timeout
 
-from hyperruntime.bare import checked, write_text
-from hyperruntime.cache import cache_directory
 from hyperruntime.errors import HyperRuntimeError, RepositoryError, SpecError, StorageError, TransferError
-from hyperruntime.git import git_environment
+from hyperruntime.git.bare_repository import checked, write_text
+from hyperruntime.git.command import git_environment
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.process import ProcessResult, run_process
+from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
-from hyperruntime.process import ProcessResult, run_process
-from hyperruntime.removal import remove_tree
-from hyperruntime.tarwriter import write_tree
-from hyperruntime.workspace import RepositoryStore
+from hyperruntime.transfer.tar_writer import write_tree
 
 log = get_logger(__name__)
 

@@ -18,8 +18,8 @@ import attrs
 
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
-from hyperruntime.inherited import process_ceiling, stricter
-from hyperruntime.process import ProcessShell, find_program, kill_group, run_process, spawn_attached
+from hyperruntime.host.inherited import process_ceiling, stricter
+from hyperruntime.host.process import ProcessShell, find_program, kill_group, run_process, spawn_attached
 from hyperruntime.spec import ContainerSpec, Mount
 
 NAME = "fake"

@@ -19,8 +19,8 @@ from typing import IO, BinaryIO
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ContainerLostError, ImageNotFoundError
-from hyperruntime.git import git
-from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn
+from hyperruntime.git.command import git
+from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
 _KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG")

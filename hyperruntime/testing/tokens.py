@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyperruntime.rollout.hermes import render_hermes
+from hyperruntime.rollout.agent.hermes import render_hermes
 
 START, END = "<|im_start|>", "<|im_end|>"
 _MARKS = {START: 256, END: 257}

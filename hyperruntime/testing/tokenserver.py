@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.rollout.calls import settled_message
+from hyperruntime.rollout.agent.tool_calls import settled_message
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
 from hyperruntime.testing.tokens import ByteTokenizer
 from hyperruntime.testing.upstream import Received, Reply, json_reply, scripted_upstream

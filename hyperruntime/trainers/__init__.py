@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from hyperruntime.rollout.samples import ScoredGroup
+from hyperruntime.rollout.training_data.samples import ScoredGroup
 
 __all__ = ["Receipt", "Trainer"]
 

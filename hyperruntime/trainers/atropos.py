@@ -10,8 +10,8 @@ import asyncio
 import time
 
 from hyperruntime.errors import TrainerError
-from hyperruntime.rollout.samples import ScoredGroup
-from hyperruntime.rollout.scoreddata import to_scored_data
+from hyperruntime.rollout.training_data.samples import ScoredGroup
+from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers import Receipt, Trainer
 from hyperruntime.trainers.atropos_api import AtroposApi
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from hyperruntime.cdi import DeviceNode
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.inherited import stricter
+from hyperruntime.gpu.cdi import DeviceNode
+from hyperruntime.host.inherited import stricter
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPARE
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from hyperruntime import registry
 from hyperruntime.driver import Driver, Images
 from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageError
-from hyperruntime.inherited import program_environment
-from hyperruntime.process import run_process, stream_process
+from hyperruntime.host.inherited import program_environment
+from hyperruntime.host.process import run_process, stream_process
 from hyperruntime_apptainer.args import csv_line
 from hyperruntime_apptainer.sif import BUILD, tool_environment
 

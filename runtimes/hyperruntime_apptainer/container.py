@@ -19,7 +19,7 @@ from hyperruntime.errors import (
     StorageError,
     UnsupportedOptionError,
 )
-from hyperruntime.process import PIPE, HostProcess, ProcessShell, spawn
+from hyperruntime.host.process import PIPE, HostProcess, ProcessShell, spawn
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import (
     NAME,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.process import find_program
+from hyperruntime.host.process import find_program
 from hyperruntime.units import GIB, format_size
 from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, forget, probe
 from hyperruntime_apptainer.scratch import candidates, scratch_directory

@@ -12,7 +12,7 @@ import attrs
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.errors import SpecError
-from hyperruntime.inherited import process_ceiling
+from hyperruntime.host.inherited import process_ceiling
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Settings, refuse
 from hyperruntime_apptainer.container import ApptainerContainer

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.cdi import Edits
-from hyperruntime.devices import load_devices, merge_edits
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
-from hyperruntime.gpus import NVIDIA_KIND, gpu_devices
-from hyperruntime.nvidia import PROGRAM, list_gpus
-from hyperruntime.process import find_program
+from hyperruntime.gpu.cdi import Edits
+from hyperruntime.gpu.devices import load_devices, merge_edits
+from hyperruntime.gpu.grant import NVIDIA_KIND, gpu_devices
+from hyperruntime.gpu.nvidia import PROGRAM, list_gpus
+from hyperruntime.host.process import find_program
 from hyperruntime.spec import Mount
 from hyperruntime_apptainer.args import NAME, NO_GPUS, Gpus
 from hyperruntime_apptainer.hooks import Wishes, parse_hooks

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from hyperruntime.cdi import Hook
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.gpu.cdi import Hook
 from hyperruntime_apptainer.args import NAME
 
 # The first concerns directories that are ours already; the other keeps the driver's library from making device files,

@@ -14,9 +14,9 @@ import attrs
 
 from hyperruntime.driver import Image, Images
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError, SpecError
-from hyperruntime.fromcontainerfile import definition_of
-from hyperruntime.process import run_process, stream_process
-from hyperruntime.pulling import explain_pull
+from hyperruntime.host.process import run_process, stream_process
+from hyperruntime.images.containerfile_to_definition import definition_of
+from hyperruntime.images.pull_errors import explain_pull
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.archive import SavedImage, read_archive, write_archive
 from hyperruntime_apptainer.args import environment

@@ -14,13 +14,13 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.inherited import process_ceiling
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.inherited import process_ceiling
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.process import ProcessResult, boot_id, find_program, run_process
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import owned_directory
-from hyperruntime.process import ProcessResult, boot_id, find_program, run_process
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Places, Settings, config_text, environment, run_args

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperruntime.pulling import is_loopback
+from hyperruntime.images.pull_errors import is_loopback
 from hyperruntime_apptainer.sif import BUILD
 from hyperruntime_apptainer.store import with_tag
 

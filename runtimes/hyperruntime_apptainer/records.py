@@ -18,8 +18,8 @@ from platformdirs import user_state_path
 
 from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import EngineError, StorageError
-from hyperruntime.owner import OwnerIdentity
-from hyperruntime.process import process_start_ticks, run_process
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.process import process_start_ticks, run_process
 from hyperruntime_apptainer.texts import REMOVE_TREE
 
 _KILL_TIMEOUT_S = 10.0

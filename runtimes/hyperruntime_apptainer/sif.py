@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hyperruntime.errors import ImageError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 from hyperruntime_apptainer.archive import SavedImage, write_single
 from hyperruntime_apptainer.scratch import scratch_directory
 

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
 from hyperruntime.errors import ImageError, StorageError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.records import remove_tree
 from hyperruntime_apptainer.scratch import NETWORK_FILE_SYSTEMS, claim, file_system, is_private, scratch_directory

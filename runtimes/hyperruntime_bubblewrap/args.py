@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.inherited import nproc_option
+from hyperruntime.host.inherited import nproc_option
 from hyperruntime.spec import ContainerSpec
 
 NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"

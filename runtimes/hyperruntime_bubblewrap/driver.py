@@ -12,10 +12,10 @@ from typing import NoReturn
 import attrs
 import psutil
 
-from hyperruntime import process
 from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
-from hyperruntime.recipes import BASE, PREFIX
+from hyperruntime.host import process
+from hyperruntime.images.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 

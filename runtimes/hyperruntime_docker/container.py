@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.cgroups import kernel_killed_in, memory_cgroups
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import EngineError, EngineUnavailableError, HyperRuntimeError
-from hyperruntime.process import wait_until
+from hyperruntime.host.cgroups import kernel_killed_in, memory_cgroups
+from hyperruntime.host.process import wait_until
 from hyperruntime_docker.args import Settings, container_config, shell_args
 from hyperruntime_docker.client import Engine, is_status, said, translated
 from hyperruntime_docker.gpus import device_env

@@ -12,7 +12,7 @@ from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.errors import SpecError
-from hyperruntime.owner import LABEL
+from hyperruntime.host.owner import LABEL
 from hyperruntime_docker.args import NAME, UID_LABEL, Settings
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove

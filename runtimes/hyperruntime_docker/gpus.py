@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hyperruntime.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
 from hyperruntime_docker.args import NAME, Settings, cdi_names, gpu_names
 
 

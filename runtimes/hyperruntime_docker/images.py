@@ -11,7 +11,7 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.pulling import explain_pull
+from hyperruntime.images.pull_errors import explain_pull
 from hyperruntime_docker.client import Engine, is_status, said, translated
 from hyperruntime_docker.reference import familiar, is_identifier, split
 

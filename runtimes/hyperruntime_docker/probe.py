@@ -19,10 +19,10 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.cache import cache_directory
 from hyperruntime.driver import EngineInfo
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.process import find_program
 from hyperruntime.logs import get_logger
-from hyperruntime.process import find_program
 from hyperruntime_docker.args import NAME, Settings
 from hyperruntime_docker.client import Engine, endpoint_or_default, translated
 from hyperruntime_docker.gpus import gives_gpus

@@ -49,7 +49,7 @@ class FrameSplitter:
 
 
 class SocketShell:
-    """An attached shell on a connection; an :class:`~hyperruntime.attached.AttachedShell`.
+    """An attached shell on a connection; an :class:`~hyperruntime.attached_shell.AttachedShell`.
 
     Attributes:
         input: descriptor of the connection, for writing.

@@ -16,8 +16,8 @@ from typing import Any
 
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineUnavailableError
+from hyperruntime.host.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.spec import Mount
 from hyperruntime_docker.args import NAME, UID_LABEL, probe_config, program_config
 from hyperruntime_docker.client import REMOTE_HINT, Engine, translated

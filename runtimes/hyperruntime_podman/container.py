@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hyperruntime.cdi import Device
-from hyperruntime.cgroups import kernel_killed_in, memory_cgroups
-from hyperruntime.devices import GENERATE, load_devices, merge_edits
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import (
     DeviceError,
@@ -19,8 +16,11 @@ from hyperruntime.errors import (
     ImageNotFoundError,
     SpecError,
 )
-from hyperruntime.gpus import gpu_devices
-from hyperruntime.process import ProcessShell
+from hyperruntime.gpu.cdi import Device
+from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
+from hyperruntime.gpu.grant import gpu_devices
+from hyperruntime.host.cgroups import kernel_killed_in, memory_cgroups
+from hyperruntime.host.process import ProcessShell
 from hyperruntime_podman.args import NAME, Settings, exec_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
 from hyperruntime_podman.gpus import device_args

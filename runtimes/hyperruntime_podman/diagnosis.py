@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
-from hyperruntime.process import find_program
+from hyperruntime.host.process import find_program
 from hyperruntime.units import GIB, format_size
 from hyperruntime_podman.edge import INSTALL_HINT, run_files, run_podman
 from hyperruntime_podman.probe import Probe, forget, probe

@@ -11,7 +11,7 @@ from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
 from hyperruntime.errors import SpecError
-from hyperruntime.owner import LABEL, make_short_directory
+from hyperruntime.host.owner import LABEL, make_short_directory
 from hyperruntime_podman.args import NAME, Settings, base_args
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.diagnosis import diagnose

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from hyperruntime.errors import EngineError, EngineUnavailableError, SpecError
-from hyperruntime.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
-from hyperruntime.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
+from hyperruntime.host.inherited import LINKER_VARIABLES, is_own_directory, own_runtime_directory, program_environment
+from hyperruntime.host.process import PIPE, HostProcess, ProcessResult, find_program, run_process, spawn
 from hyperruntime_podman.args import NAME
 
 _RUN_FILES = "/tmp/podman-run"  # noqa: S108 - made for this user alone, and looked at

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyperruntime.cdi import Device, Edits
-from hyperruntime.devices import DEFAULT_DIRECTORIES, merge_edits
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.gpu.cdi import Device, Edits
+from hyperruntime.gpu.devices import DEFAULT_DIRECTORIES, merge_edits
 from hyperruntime_podman.args import NAME, csv_line
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from hyperruntime.driver import Image
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.inner import end_inner
-from hyperruntime.process import ProcessResult, stream_process
-from hyperruntime.pulling import explain_pull, is_loopback
+from hyperruntime.host.build_processes import end_inner
+from hyperruntime.host.process import ProcessResult, stream_process
+from hyperruntime.images.pull_errors import explain_pull, is_loopback
 from hyperruntime_podman.args import csv_line
 from hyperruntime_podman.edge import environment, require_program, run_podman
 from hyperruntime_podman.service import PodmanService

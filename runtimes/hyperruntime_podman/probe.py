@@ -17,12 +17,12 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.process import ProcessResult, boot_id, find_program
 from hyperruntime.logs import get_logger
-from hyperruntime.owner import owned_directory
-from hyperruntime.process import ProcessResult, boot_id, find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
 from hyperruntime_podman.edge import require_program, run_podman, store_step, unshare_args
 

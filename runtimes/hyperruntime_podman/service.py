@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperruntime.errors import EngineError, EngineUnavailableError
-from hyperruntime.process import DEVNULL, HostProcess, kill_group, spawn
+from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import environment, program_needed, store_step, translated
 

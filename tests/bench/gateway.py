@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 
 import hyperruntime as hr
 from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
-from hyperruntime.process import DEVNULL, PIPE, reap, run_process, spawn
+from hyperruntime.host.process import DEVNULL, PIPE, reap, run_process, spawn
 from tests.bench.measure import Row
 
 _SERVER = r"""

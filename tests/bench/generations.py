@@ -14,13 +14,13 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.loop.archive import Archive, load_run
-from hyperruntime.loop.layout import AGENT_OUTPUT, METADATA, PATCH, Layout, generation_name
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord, record_to_json
-from hyperruntime.loop.run import resume_run, start_run
-from hyperruntime.loop.storage import json_line
+from hyperruntime.loop.run.run import resume_run, start_run
+from hyperruntime.loop.run_files.archive import Archive, load_run
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, METADATA, PATCH, Layout, generation_name
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.runtime import Runtime
+from hyperruntime.storage.atomic import json_line
 from hyperruntime.testing import make_agent_repository
 from tests.bench.measure import Row, in_turn
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import hyperruntime as hr
-from hyperruntime.images import ImageStore
+from hyperruntime.images.store import ImageStore
 from hyperruntime.pool.lease import Lease
+from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
-from hyperruntime.rollout.model import Completion, Sampling
-from hyperruntime.rollout.options import PoolOptions, RolloutOptions
-from hyperruntime.rollout.runner import Parts, run_rollouts
-from hyperruntime.rollout.summary import RolloutSummary
+from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, run_rollouts
+from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.runtime import Runtime
 from tests.bench.measure import Row
 

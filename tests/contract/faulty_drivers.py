@@ -9,7 +9,7 @@ import attrs
 
 from hyperruntime.driver import EngineInfo, Launch
 from hyperruntime.errors import HyperRuntimeError, UnsupportedOptionError
-from hyperruntime.process import DEVNULL, PIPE, HostProcess, spawn
+from hyperruntime.host.process import DEVNULL, PIPE, HostProcess, spawn
 from hyperruntime.spec import ContainerSpec, Mount
 from hyperruntime.testing import FakeDriver
 from hyperruntime.testing.driver import FakeDriverImages, FakeLiveContainer, unshare_args

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
+from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.rollout.environment import Outcome, Verdict
 from hyperruntime.spec import ContainerSpec
 

@@ -13,7 +13,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError
-from hyperruntime.process import run_process, spawn, wait_until
+from hyperruntime.host.process import run_process, spawn, wait_until
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.scratch import scratch_directory
 from hyperruntime_apptainer.store import VARIABLE

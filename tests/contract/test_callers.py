@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import hyperruntime as hr
-from hyperruntime import cancellation
+from hyperruntime.concurrency import cancellation
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, HyperRuntimeError, StorageError
 
 pytestmark = pytest.mark.engine

@@ -11,7 +11,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.driver import PostMortem
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from hyperruntime.units import MIB
 
 pytestmark = pytest.mark.engine

@@ -25,8 +25,8 @@ from hyperruntime.errors import (
     ImageNotFoundError,
     UnsupportedOptionError,
 )
-from hyperruntime.owner import LABEL, OwnerIdentity
-from hyperruntime.process import run_process, wait_until
+from hyperruntime.host.owner import LABEL, OwnerIdentity
+from hyperruntime.host.process import run_process, wait_until
 from hyperruntime_docker import DockerDriver
 from hyperruntime_docker.args import UID_LABEL
 from hyperruntime_docker.client import Engine

@@ -15,7 +15,7 @@ import hyperruntime as hr
 from hyperruntime.adapters.environment import HyperEnvironment
 from hyperruntime.adapters.shared import close_shared_pools
 from hyperruntime.errors import ImageNotFoundError, PoolError, PoolStartError, SandboxLostError, SpecError
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
 

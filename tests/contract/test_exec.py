@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hyperruntime as hr
-from hyperruntime import execution
 from hyperruntime.errors import CommandFailedError, ExecStartError, SpecError, WorkdirNotFoundError
-from hyperruntime.process import wait_until
+from hyperruntime.exec import execution
+from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
 

@@ -16,7 +16,7 @@ from psutil import Process
 import hyperruntime as hr
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Access, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
-from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, chat_stream, scripted_upstream
 from hyperruntime.units import MIB
 

@@ -10,7 +10,6 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime import gpus as gpus_module
 from hyperruntime.driver import Driver, Launch
 from hyperruntime.errors import (
     DeviceBusyError,
@@ -19,6 +18,7 @@ from hyperruntime.errors import (
     DeviceNotVisibleError,
     UnsupportedOptionError,
 )
+from hyperruntime.gpu import grant as gpus_module
 from hyperruntime.registry import load_driver
 from hyperruntime.runtime import Runtime
 from tests.contract.fake_gpus import LIBRARY, Describe, devices_in

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
 HANG_S = 20.0

@@ -16,7 +16,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError, StorageError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 
 pytestmark = pytest.mark.engine
 
@@ -238,7 +238,7 @@ def test_two_processes_at_once_make_one_image(
 def test_bootstrap_of_an_image_that_is_here_makes_nothing(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("hyperruntime.images.build_base_rootfs")
+    monkeypatch.delattr("hyperruntime.images.store.build_base_rootfs")
     assert runtime.images.bootstrap() == base_image
 
 

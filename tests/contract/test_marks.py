@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.process import DEVNULL, ProcessResult, kill_group, run_process, spawn
+from hyperruntime.host.process import DEVNULL, ProcessResult, kill_group, run_process, spawn
 from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine

@@ -16,8 +16,8 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.owner import LABEL, OwnerIdentity
-from hyperruntime.process import HostProcess, run_process, spawn, wait_until
+from hyperruntime.host.owner import LABEL, OwnerIdentity
+from hyperruntime.host.process import HostProcess, run_process, spawn, wait_until
 
 pytestmark = pytest.mark.engine
 

@@ -12,7 +12,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import DeviceNotFoundError, UnsupportedOptionError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 from tests.contract.fake_gpus import Describe, devices_in, fake_spec
 
 pytestmark = pytest.mark.engine

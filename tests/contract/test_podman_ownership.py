@@ -19,8 +19,8 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.cli import main
 from hyperruntime.errors import EngineUnavailableError, PruneError
-from hyperruntime.owner import OwnerIdentity
-from hyperruntime.process import run_process, wait_until
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.process import run_process, wait_until
 from tests.contract.volumes import expect_volumes_to_go
 
 pytestmark = pytest.mark.engine

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.process import ProcessResult, run_process
+from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime_podman.driver import PodmanDriver
 from hyperruntime_podman.probe import cached_probe, forget
 
@@ -111,7 +111,7 @@ def test_a_probe_that_was_killed_leaves_nothing_that_prune_does_not_find(tmp_pat
     script = "from hyperruntime_podman.probe import probe; probe()"
     killed = run_process([sys.executable, "-c", script], env={**os.environ, **env}, timeout_s=60)
     assert killed.exit_code == -9
-    listing = "from hyperruntime.owner import stale_directories; print(*stale_directories(), sep='\\n')"
+    listing = "from hyperruntime.host.owner import stale_directories; print(*stale_directories(), sep='\\n')"
     stale = run_process([sys.executable, "-c", listing], env={**os.environ, **env}).stdout.decode().split()
     left = [path for path in stale if Path(path, "rootfs").is_dir()]
     assert left

@@ -16,7 +16,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import SandboxLostError, StaleLeaseError, TransferTimeoutError
-from hyperruntime.process import DEVNULL, run_process, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, run_process, spawn, wait_until
 from tests.contract.pools import containers, make_pool, run, shell, until
 from tests.contract.test_lost import SUPERVISOR
 

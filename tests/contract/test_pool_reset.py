@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import PoolError, UnsupportedOptionError
-from hyperruntime.pool.sharing import UserKeeper
+from hyperruntime.pool.slots.sharing import UserKeeper
 from tests.contract.pools import containers, make_pool, run, shell
 
 pytestmark = pytest.mark.engine
@@ -131,7 +131,7 @@ def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_
             uid = (await shell(pool.lease_of(spoilt), "id -u")).strip()
             keep = f"touch /tmp/kept && chown {uid} /tmp/kept"
             containers(pool)[0].exec(["sh", "-c", keep])
-            monkeypatch.setattr("hyperruntime.pool.inside.REMOVE_OWN", "true")
+            monkeypatch.setattr("hyperruntime.pool.slots.scripts.REMOVE_OWN", "true")
             await pool.release(spoilt)
             await pool.settle()
             assert pool.status().quarantined == 1
@@ -155,7 +155,7 @@ def test_w8_what_an_image_lets_anybody_write_is_no_way_from_one_slot_to_another(
         loose = "mkdir -m 777 /srv/open && touch /srv/open/file /srv/file && chmod 666 /srv/open/file /srv/file"
         container.exec(["sh", "-c", loose]).check()
         config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=2)
-        from hyperruntime.pool.config import make_plan
+        from hyperruntime.pool.values.config import make_plan
 
         plan = make_plan(config, users=True, driver=runtime.name)
         first, second = UserKeeper(config, plan).prepare(container)
@@ -215,7 +215,7 @@ def test_an_image_of_nothing_but_busybox_does_as_well(runtime: hr.Runtime, busyb
 def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperruntime.pool.inside.REMOVE_OWN", "true")
+    monkeypatch.setattr("hyperruntime.pool.slots.scripts.REMOVE_OWN", "true")
 
     async def work() -> None:
         async with make_pool(runtime, base_image, slots_per_container=1) as pool, pool.lease() as lease:
@@ -223,7 +223,7 @@ def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
         if runtime.info.users:
             with pytest.raises(PoolError, match="could not be made new: file /"):
                 await make_pool(runtime, base_image).start()
-            monkeypatch.setattr("hyperruntime.pool.inside.FIND_PLACES", "exec find-that-is-missing")
+            monkeypatch.setattr("hyperruntime.pool.slots.scripts.FIND_PLACES", "exec find-that-is-missing")
             with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):
                 await make_pool(runtime, base_image).start()
 

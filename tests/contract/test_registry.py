@@ -14,7 +14,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ImageLoginError, ImagePullError, ImageUnknownError, RegistryUnreachableError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 from tests.registry import PASSWORD, USER, Registry, run_registry
 
 pytestmark = pytest.mark.engine

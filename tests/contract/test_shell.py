@@ -12,7 +12,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecStartError, SpecError, WorkdirNotFoundError
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from hyperruntime.spec import ExecResult
 from tests.contract.waits import begun_in_time
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.pool.config import PoolConfig
+from hyperruntime.host.process import HostProcess, spawn, wait_until
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.process import HostProcess, spawn, wait_until
+from hyperruntime.pool.values.config import PoolConfig
 
 pytestmark = pytest.mark.engine
 

@@ -17,7 +17,7 @@ from hyperruntime.errors import (
     TransferError,
     UnsupportedOptionError,
 )
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
 

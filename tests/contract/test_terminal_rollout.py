@@ -13,10 +13,10 @@ import pytest
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.load import load_tasks
-from hyperruntime.rollout.model import Completion, Sampling
-from hyperruntime.rollout.options import RolloutOptions
-from hyperruntime.rollout.rundir import read_groups, read_trajectories
-from hyperruntime.rollout.runner import Parts, run_rollouts
+from hyperruntime.rollout.agent.model import Completion, Sampling
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, run_rollouts
+from hyperruntime.rollout.run_files.run_dir import read_groups, read_trajectories
 
 SOLVED, LEFT = "lost-commit", "log-report"
 

@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from hyperruntime.spec import ExecResult
 from tests.contract.waits import begun_in_time
 

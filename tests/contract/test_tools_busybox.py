@@ -12,8 +12,8 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.process import run_process
 from hyperruntime.pool.tools import artifact
-from hyperruntime.process import run_process
 from tests.conftest import PREFIX
 from tests.contract.toolplace import Desk, make_desk
 

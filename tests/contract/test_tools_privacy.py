@@ -8,12 +8,12 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.pool.batch import run_batch
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.policy import ToolPolicy
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.slots.slot_exec import Place
 from hyperruntime.pool.tools import call_tool
+from hyperruntime.pool.tools.batch import run_batch
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
 from tests.contract.toolplace import Desk
 
 pytestmark = pytest.mark.engine

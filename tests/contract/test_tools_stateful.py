@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools import call_tool
+from hyperruntime.pool.values.result import ExecutionResult
 from tests.contract.toolplace import make_desk
 
 pytestmark = pytest.mark.engine

@@ -11,7 +11,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
-from hyperruntime.tarball import ExtractLimits
+from hyperruntime.transfer.extract import ExtractLimits
 
 pytestmark = pytest.mark.engine
 

@@ -14,8 +14,8 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError, TransferError, TransferTimeoutError
-from hyperruntime.process import wait_until
-from hyperruntime.tarball import ExtractLimits
+from hyperruntime.host.process import wait_until
+from hyperruntime.transfer.extract import ExtractLimits
 
 pytestmark = pytest.mark.engine
 

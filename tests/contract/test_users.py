@@ -13,7 +13,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ExecStartError, SpecError, UnsupportedOptionError
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from tests.contract.waits import begun_in_time
 
 pytestmark = pytest.mark.engine

@@ -15,8 +15,8 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.driver import EngineInfo, PostMortem
 from hyperruntime.errors import ContainerLostError, SpecError, UnsupportedOptionError
-from hyperruntime.process import wait_until
-from hyperruntime.proctree import find_namespace
+from hyperruntime.host.process import wait_until
+from hyperruntime.host.process_tree import find_namespace
 from hyperruntime.runtime import Runtime
 from hyperruntime.units import MIB
 from hyperruntime_podman import PodmanDriver

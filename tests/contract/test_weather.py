@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 
 pytestmark = pytest.mark.engine
 # What a command sees, in a container of a process of its own.

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.policy import ToolPolicy
-from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.slots.slot_exec import Place
 from hyperruntime.pool.tools import call_tool
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.result import ExecutionResult
 
 
 @attrs.define

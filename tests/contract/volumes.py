@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
-from hyperruntime.owner import LABEL, OwnerIdentity
-from hyperruntime.process import run_process
+from hyperruntime.host.owner import LABEL, OwnerIdentity
+from hyperruntime.host.process import run_process
 
 
 def expect_volumes_to_go(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hyperruntime.images import ImageStore
+from hyperruntime.images.store import ImageStore
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.spec import ContainerSpec

@@ -15,10 +15,10 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.errors import AgentError
-from hyperruntime.git import git
-from hyperruntime.loop.events import StepEvent
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.git.command import git
+from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
 
 pytestmark = pytest.mark.engine

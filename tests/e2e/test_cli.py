@@ -20,8 +20,8 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.agents import template_path
-from hyperruntime.owner import OwnerIdentity
-from hyperruntime.process import wait_until
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.process import wait_until
 from hyperruntime.testing.upstream import chat, scripted_upstream
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.runtime import Runtime
 
 pytestmark = pytest.mark.engine

@@ -14,13 +14,13 @@ import pytest
 
 from hyperruntime import Limits, Runtime
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.loop.archive import RunView, load_run
-from hyperruntime.loop.events import StepEvent
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import RunView, load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
-from hyperruntime.workspace import RepositoryStore
 
 pytestmark = pytest.mark.engine
 

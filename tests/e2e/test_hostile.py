@@ -23,14 +23,14 @@ import psutil
 import pytest
 
 from hyperruntime import Limits, Runtime
-from hyperruntime.diskuse import measure
-from hyperruntime.git import git
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.git.command import git
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.host.disk_usage import measure
+from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.testing.upstream import chat, scripted_upstream
 from hyperruntime.units import GIB, MIB
-from hyperruntime.workspace import RepositoryStore
 
 pytestmark = pytest.mark.engine
 

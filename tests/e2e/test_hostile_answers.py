@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.git import git
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
+from hyperruntime.git.command import git
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
 
 pytestmark = pytest.mark.engine

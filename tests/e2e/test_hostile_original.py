@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing.upstream import chat, scripted_upstream
 
 pytestmark = pytest.mark.engine

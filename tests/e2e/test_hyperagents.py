@@ -19,12 +19,12 @@ import pytest
 import hyperruntime as hr
 from hyperruntime import Runtime
 from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
-from hyperruntime.git import git
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.single import evaluate_generation
+from hyperruntime.git.command import git
+from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
 
 pytestmark = pytest.mark.engine

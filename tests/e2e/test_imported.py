@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.loop.run import resume_run
+from hyperruntime.loop.run.run import resume_run
 from hyperruntime.testing.upstream import Received, Reply, chat, scripted_upstream
 from tests.original_run import Old, OriginalRun
 

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.loop.archive import Archive, RunView, load_run
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.metadata import patches_before
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.generation.metadata import patches_before
+from hyperruntime.loop.run_files.archive import Archive, RunView, load_run
+from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.testing import make_agent_repository
-from hyperruntime.workspace import RepositoryStore
 
 pytestmark = pytest.mark.engine
 
@@ -30,7 +30,7 @@ KILLS, GENERATIONS = 25, 4
 SERVER = """
 import glob, json, os, signal, sys, time
 from hyperruntime.cli import main
-import hyperruntime.cli.generate, hyperruntime.runtime, hyperruntime_podman.driver
+import hyperruntime.cli.loop.generate, hyperruntime.runtime, hyperruntime_podman.driver
 
 def reached(logs, text, count):
     return sum(text in open(log).read() for log in glob.glob(logs)) >= count

@@ -13,8 +13,8 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing.model import ModelReply, calls, fails, says, scripted_model
 
 pytestmark = pytest.mark.engine

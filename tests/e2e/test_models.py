@@ -12,11 +12,11 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.cli import main
 from hyperruntime.errors import GatewayError, RunError
-from hyperruntime.git import git
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.single import evaluate_generation
+from hyperruntime.git.command import git
+from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from hyperruntime.testing import make_agent_repository
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.pool.config import PoolConfig
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.rollout.environments import load_environment
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.rollout.environment_lookup import load_environment
 from tests.swecase import outcome
 
 pytestmark = pytest.mark.engine

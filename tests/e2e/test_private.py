@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from tests.e2e.test_hostile import said_by_meta, said_by_tasks, write_agent, write_table
 
 pytestmark = pytest.mark.engine

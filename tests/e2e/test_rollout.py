@@ -18,10 +18,10 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cli import main
-from hyperruntime.rollout.hermes import render_hermes
-from hyperruntime.rollout.record import Trajectory
-from hyperruntime.rollout.rundir import TRAJECTORIES, read_groups, read_trajectories
-from hyperruntime.rollout.tokens import emitted
+from hyperruntime.rollout.agent.hermes import render_hermes
+from hyperruntime.rollout.agent.segments import emitted
+from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from hyperruntime.testing.tokens import ByteTokenizer
 from hyperruntime.testing.tokenserver import in_turn, token_server

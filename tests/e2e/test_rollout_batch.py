@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from hyperruntime.testing.model import ModelReply, Request, calls, says, scripted_model
 
 pytestmark = pytest.mark.engine

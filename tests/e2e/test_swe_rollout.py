@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 from hyperruntime.testing.model import ModelReply, Request, calls, says, scripted_model
 
 pytestmark = pytest.mark.engine

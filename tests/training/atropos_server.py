@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hyperruntime.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, kill_group, spawn, wait_until
 
 PROGRAM = Path(sys.prefix) / "atroposlib/bin/run-api"
 

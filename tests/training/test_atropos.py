@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import SpecError, TrainerError
-from hyperruntime.rollout.record import Segment, Trajectory
-from hyperruntime.rollout.samples import LAST, ScoredGroup, scored_group
-from hyperruntime.rollout.scoreddata import from_scored_data, to_scored_data
+from hyperruntime.rollout.run_files.record import Segment, Trajectory
+from hyperruntime.rollout.training_data.samples import LAST, ScoredGroup, scored_group
+from hyperruntime.rollout.training_data.scored_data import from_scored_data, to_scored_data
 from hyperruntime.trainers.atropos import Atropos
 from hyperruntime.trainers.atropos_api import AtroposApi
 from hyperruntime.trainers.loading import load_trainer

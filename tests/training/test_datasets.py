@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import RunError
-from hyperruntime.rollout.export import ExportOptions, export_run
+from hyperruntime.rollout.training_data.export import ExportOptions, export_run
 from tests.unit.test_rollout_export import MESSAGES, make, write_run
 
 LOAD = """

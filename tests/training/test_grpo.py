@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import SpecError, TrainerError
-from hyperruntime.rollout.record import Segment, Trajectory
-from hyperruntime.rollout.samples import ScoredGroup, scored_group
-from hyperruntime.training.checkpoint import list_checkpoints
-from hyperruntime.training.grpo import Batch, GrpoConfig, importance_ratios, update
-from hyperruntime.training.learner import Learner
-from hyperruntime.training.policy import TinyPolicy, parameters_of
-from hyperruntime.training.sampling import draw, sequence_logprobs
-from hyperruntime.training.tokenizer import SPECIALS, Tokenizer
-from hyperruntime.training.trainer import Grpo
+from hyperruntime.rollout.run_files.record import Segment, Trajectory
+from hyperruntime.rollout.training_data.samples import ScoredGroup, scored_group
+from hypertrainer_grpo.checkpoint import list_checkpoints
+from hypertrainer_grpo.grpo import Batch, GrpoConfig, importance_ratios, update
+from hypertrainer_grpo.learner import Learner
+from hypertrainer_grpo.policy import TinyPolicy, parameters_of
+from hypertrainer_grpo.sampling import draw, sequence_logprobs
+from hypertrainer_grpo.tokenizer import SPECIALS, Tokenizer
+from hypertrainer_grpo.trainer import Grpo
 
 WORDS = ("yes", "no", "perhaps")
 

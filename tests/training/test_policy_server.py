@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.models import ModelOptions, open_model
-from hyperruntime.training.policy import TinyPolicy
-from hyperruntime.training.sampling import sequence_logprobs
-from hyperruntime.training.server import PolicyServer
+from hypertrainer_grpo.policy import TinyPolicy
+from hypertrainer_grpo.sampling import sequence_logprobs
+from hypertrainer_grpo.server import PolicyServer
 
 ASK = [{"role": "user", "content": "red or green?"}]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]

@@ -13,18 +13,18 @@ import torch
 
 import hyperruntime as hr
 from hyperruntime.cli import main
-from hyperruntime.rollout.agent import AgentLimits
-from hyperruntime.rollout.export import ExportOptions, export_groups
-from hyperruntime.rollout.options import PoolOptions, RolloutOptions
-from hyperruntime.rollout.scoreddata import from_scored_data
+from hyperruntime.rollout.agent.agent import AgentLimits
+from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.training_data.export import ExportOptions, export_groups
+from hyperruntime.rollout.training_data.scored_data import from_scored_data
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.trainers.atropos_api import AtroposApi
-from hyperruntime.training.checkpoint import list_checkpoints, load_checkpoint
-from hyperruntime.training.grpo import Batch, GrpoConfig, importance_ratios, update
-from hyperruntime.training.loop import METRICS, TrainOptions, Update, step_seed, train
-from hyperruntime.training.toy import Toy
-from hyperruntime.training.toypolicy import ToyPolicy
-from hyperruntime.training.trainer import Grpo
+from hypertrainer_grpo.checkpoint import list_checkpoints, load_checkpoint
+from hypertrainer_grpo.grpo import Batch, GrpoConfig, importance_ratios, update
+from hypertrainer_grpo.loop import METRICS, TrainOptions, Update, step_seed, train
+from hypertrainer_grpo.toy import Toy
+from hypertrainer_grpo.toypolicy import ToyPolicy
+from hypertrainer_grpo.trainer import Grpo
 from tests.training.atropos_server import atropos_server
 
 pytestmark = pytest.mark.engine

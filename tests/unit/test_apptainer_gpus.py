@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.cdi import DeviceMount, DeviceNode, Edits, Hook
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
+from hyperruntime.gpu.cdi import DeviceMount, DeviceNode, Edits, Hook
 from hyperruntime_apptainer.args import Gpus, Places, device_args, gpu_args
 from hyperruntime_apptainer.gpus import apply_edits, find_gpus
 from hyperruntime_apptainer.hooks import Wishes, parse_hooks

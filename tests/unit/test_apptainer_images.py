@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 from hyperruntime_apptainer.archive import read_archive, write_archive, write_single
 from hyperruntime_apptainer.build import bases, local_bases
 from hyperruntime_apptainer.images import ApptainerImages, is_path

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import EngineError
-from hyperruntime.process import DEVNULL, HostProcess, kill_group, process_start_ticks, run_process, spawn, wait_until
+from hyperruntime.host.process import (
+    DEVNULL,
+    HostProcess,
+    kill_group,
+    process_start_ticks,
+    run_process,
+    spawn,
+    wait_until,
+)
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.texts import KEEPER
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.loop.archive_file import ArchiveFile
-from hyperruntime.loop.selection import GenId
+from hyperruntime.loop.run_files.archive_file import ArchiveFile
+from hyperruntime.loop.run_files.parent_rules import GenId
 
 
 def ids(count: int) -> list[GenId]:

@@ -14,12 +14,12 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import ModelError
 from hyperruntime.pool.lease import Lease
-from hyperruntime.rollout.agent import AgentLimits
-from hyperruntime.rollout.attending import Attendant
-from hyperruntime.rollout.batch import RESULTS, iter_results, run_batch
-from hyperruntime.rollout.model import Completion, Sampling
-from hyperruntime.rollout.prompts import Row, parse_row
-from hyperruntime.rollout.toolset import Tools
+from hyperruntime.rollout.agent.agent import AgentLimits
+from hyperruntime.rollout.agent.model import Completion, Sampling
+from hyperruntime.rollout.agent.toolset import Tools
+from hyperruntime.rollout.batch.batch import RESULTS, iter_results, run_batch
+from hyperruntime.rollout.batch.prompts import Row, parse_row
+from hyperruntime.rollout.batch.row import Attendant
 
 BASE = hr.ContainerSpec(image="base:1", env={"A": "1"})
 SCHEMA = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, ModelError, RunLockedError, SpecError
-from hyperruntime.loop.lock import RunLock
-from hyperruntime.rollout.batch import RESULTS, BatchOptions, BatchSummary, iter_results, run_batch
-from hyperruntime.rollout.prompts import Row, parse_row, read_rows, unknown_keys
+from hyperruntime.rollout.batch.batch import RESULTS, BatchOptions, BatchSummary, iter_results, run_batch
+from hyperruntime.rollout.batch.prompts import Row, parse_row, read_rows, unknown_keys
+from hyperruntime.storage.run_lock import RunLock
 
 ROOT = Path(__file__).parents[2]
 
@@ -271,8 +271,8 @@ def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:
 BATCH = """
 import asyncio, os, sys
 from pathlib import Path
-from hyperruntime.rollout.batch import BatchOptions, run_batch
-from hyperruntime.rollout.prompts import read_rows
+from hyperruntime.rollout.batch.batch import BatchOptions, run_batch
+from hyperruntime.rollout.batch.prompts import read_rows
 
 async def attend(row):
     await asyncio.sleep(0.02)

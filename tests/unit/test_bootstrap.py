@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime import bootstrap
 from hyperruntime.errors import ImageBuildError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
+from hyperruntime.images import bootstrap
 
 MIRROR = "http://mirror.example/debian"
 

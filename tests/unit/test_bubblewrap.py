@@ -12,8 +12,8 @@ import hyperruntime_bubblewrap
 from hyperruntime import registry
 from hyperruntime.driver import ContainerRecord, Images, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.images import ImageStore
-from hyperruntime.process import DEVNULL, kill_group, run_process, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, kill_group, run_process, spawn, wait_until
+from hyperruntime.images.store import ImageStore
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, refuse, run_args
 from hyperruntime_bubblewrap.driver import BubblewrapDriver
@@ -71,7 +71,7 @@ def test_everything_is_unshared_and_nothing_handed_on() -> None:
 def test_of_two_limits_on_processes_the_stricter_one_counts(
     monkeypatch: pytest.MonkeyPatch, ceiling: int, count: int
 ) -> None:
-    monkeypatch.setattr("hyperruntime.inherited.process_ceiling", lambda: ceiling)
+    monkeypatch.setattr("hyperruntime.host.inherited.process_ceiling", lambda: ceiling)
     assert args_of()[-3:] == ["/usr/bin/prlimit", f"--nproc={count}:{count}", "/bin/sh"]
 
 

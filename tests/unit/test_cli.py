@@ -20,7 +20,7 @@ from hyperruntime.cli.app import COMMANDS, app
 from hyperruntime.cli.command import State
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.errors import ImageNotFoundError
-from hyperruntime.loop.interrupt import on_interrupt
+from hyperruntime.loop.run.interrupt import on_interrupt
 
 HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
 Run = Callable[..., tuple[int, str, str]]
@@ -242,7 +242,7 @@ def test_an_unexpected_error_is_one_sentence_unless_debug(run: Run, monkeypatch:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
-    import hyperruntime.cli.domains as module
+    import hyperruntime.cli.loop.domains as module
 
     @click.command()
     def slow() -> None:
@@ -259,7 +259,7 @@ def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: 
 
 
 def test_an_error_that_an_interrupt_leads_to_has_the_interrupts_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hyperruntime.cli.domains as module
+    import hyperruntime.cli.loop.domains as module
 
     @click.command()
     def slow() -> None:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.cli import main
-from hyperruntime.cli.generate import generate
-from hyperruntime.cli.generate_options import make_options
-from hyperruntime.cli.generate_resume import changed_options
-from hyperruntime.cli.spread import spread
+from hyperruntime.cli.legacy_args import spread
+from hyperruntime.cli.loop.generate import generate
+from hyperruntime.cli.loop.options import make_options
+from hyperruntime.cli.loop.resume import changed_options
 from hyperruntime.errors import AgentError, SpecError
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
 from hyperruntime.spec import Limits
 
 DOMAINS = ("--domains", "circle_packing")

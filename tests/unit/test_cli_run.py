@@ -10,15 +10,15 @@ import click
 import pytest
 
 from hyperruntime.cli import main
-from hyperruntime.cli.generate import generate
-from hyperruntime.cli.generate_options import make_options
-from hyperruntime.cli.live import LiveDisplay
-from hyperruntime.cli.progress import PlainDisplay, Tracker
+from hyperruntime.cli.loop.generate import generate
+from hyperruntime.cli.loop.live import LiveDisplay
+from hyperruntime.cli.loop.options import make_options
+from hyperruntime.cli.loop.progress import PlainDisplay, Tracker
 from hyperruntime.cli.tables import plain_lines
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.events import StepEvent
-from hyperruntime.loop.options import GenerateOptions, options_to_json
-from hyperruntime.loop.record import GenerationRecord, record_to_json
+from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
+from hyperruntime.loop.workbench.events import StepEvent
 
 RECORDS = (
     GenerationRecord(

@@ -95,7 +95,7 @@ def test_a_loop_that_is_signalled_before_any_of_its_calls_ends_and_lets_go_of_al
 STUBBORN = """
 import asyncio, os, signal, sys, threading, time
 import click
-import hyperruntime.cli.domains as module
+import hyperruntime.cli.loop.domains as module
 from hyperruntime.cli import main, signals
 from hyperruntime.cli.app import COMMANDS
 
@@ -222,7 +222,7 @@ def test_a_second_signal_ends_a_loop_at_once(tmp_path: Path) -> None:
 
 BUILDS = """
 import asyncio, os, signal, sys, threading
-from hyperruntime import process
+from hyperruntime.host import process
 from hyperruntime.cli.command import State
 from hyperruntime.cli.signals import interrupting, run_until_signal
 
@@ -269,8 +269,8 @@ def test_no_command_has_a_loop_of_its_own() -> None:
 # A handler stops a run; another signal comes at each line of what that calls.
 STOPPING = """
 import os, signal, sys
-from hyperruntime.loop.interrupt import on_interrupt
-from hyperruntime.loop.running import RunningContainers
+from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.workbench.open_containers import RunningContainers
 from hyperruntime.testing.fake import FakeRuntime
 
 def at(moment):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hyperruntime.containerfiles import check_contained, containerfile_of, render
-from hyperruntime.definitions import Copied, parse_definition, with_base
-from hyperruntime.environmentscript import Reference, parse_assignments
 from hyperruntime.errors import SpecError
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
+from hyperruntime.images.definition_file import Copied, parse_definition, with_base
+from hyperruntime.images.definition_to_containerfile import check_contained, containerfile_of, render
+from hyperruntime.images.environment_script import Reference, parse_assignments
 
 HEAD = "Bootstrap: localimage\nFrom: localhost/x:1\n"
 

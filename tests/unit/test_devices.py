@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperruntime.cdi import VERSIONS, DeviceMount, DeviceNode, Edits
-from hyperruntime.devices import DeviceRegistry, load_devices, merge_edits
 from hyperruntime.errors import DeviceNotFoundError, SpecError
+from hyperruntime.gpu.cdi import VERSIONS, DeviceMount, DeviceNode, Edits
+from hyperruntime.gpu.devices import DeviceRegistry, load_devices, merge_edits
 from hyperruntime.spec import ContainerSpec
 
 NVIDIA: dict[str, Any] = {

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hyperruntime import diskuse, diskwatch
-from hyperruntime.diskuse import LEAST_BYTES, measure
-from hyperruntime.diskwatch import DiskWatch, free_space
 from hyperruntime.driver import PostMortem
 from hyperruntime.errors import ContainerLostError, SpecError
-from hyperruntime.loop.failures import GenerationFailedError, InfrastructureFailedError, translate_failure
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.process import wait_until
-from hyperruntime.removal import remove_tree
+from hyperruntime.host import disk_usage as diskuse
+from hyperruntime.host import disk_watchdog as diskwatch
+from hyperruntime.host.disk_usage import LEAST_BYTES, measure
+from hyperruntime.host.disk_watchdog import DiskWatch, free_space
+from hyperruntime.host.process import wait_until
+from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.failures import GenerationFailedError, InfrastructureFailedError, translate_failure
 from hyperruntime.spec import Limits
 from hyperruntime.units import GIB, MIB
 

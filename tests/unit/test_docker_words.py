@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.cgroups import cgroup_paths, kernel_killed_in, memory_cgroups
 from hyperruntime.errors import (
     EngineError,
     EngineUnavailableError,
@@ -22,7 +21,8 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
-from hyperruntime.pulling import explain_pull, registry_of
+from hyperruntime.host.cgroups import cgroup_paths, kernel_killed_in, memory_cgroups
+from hyperruntime.images.pull_errors import explain_pull, registry_of
 from hyperruntime_docker.args import NO_WORKDIR, Settings
 from hyperruntime_docker.client import refuse_remote, unreachable
 from hyperruntime_docker.gpus import device_env

@@ -15,8 +15,8 @@ from hyperdomain_polyglot import Polyglot
 from hyperdomain_table import Table
 from hyperruntime.domain import Domain, Score
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ROOT = Path(__file__).parents[2]

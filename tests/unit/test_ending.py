@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from hyperruntime.ending import Tree, TreeEnder
-from hyperruntime.process import wait_until
+from hyperruntime.exec.tree_killer import Tree, TreeEnder
+from hyperruntime.host.process import wait_until
 
 TREE = Tree(0, "file locks", ((5, 9),))
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.definitions import parse_definition
 from hyperruntime.errors import SpecError
-from hyperruntime.fromcontainerfile import definition_of
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
+from hyperruntime.images.containerfile_to_definition import definition_of
+from hyperruntime.images.definition_file import parse_definition
 
 
 def made(tmp_path: Path, text: str, **arguments: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from hyperruntime.errors import BudgetExceededError, GatewayError
 from hyperruntime.gateway import Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
-from hyperruntime.process import wait_until
+from hyperruntime.host.process import wait_until
 from hyperruntime.testing.upstream import (
     Received,
     Reply,

@@ -16,7 +16,7 @@ import pytest
 
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Gateway, GatewayConfig, ModelRule, Seat, Upstream
-from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.log.redact import Redactor
 from tests.unit.test_gateway_redact import KEY, SPELLINGS
 
 CHAT = "/v1/chat/completions"

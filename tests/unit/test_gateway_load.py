@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from psutil import NoSuchProcess, Process, pid_exists
 
 from hyperruntime.gateway import ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
-from hyperruntime.gateway.pace import Pace
-from hyperruntime.gateway.parse_pool import ParsePool, PoolShare
-from hyperruntime.gateway.request import RefusedError
-from hyperruntime.gateway.values import ValueCounter, count_values
+from hyperruntime.gateway.request.json_size import ValueCounter, count_values
+from hyperruntime.gateway.request.pace import Pace
+from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
 
 LARGE = 10**6  # a cost that no event loop bears
@@ -185,8 +185,8 @@ def test_a_pace_lets_a_burst_go_and_then_waits(monkeypatch: pytest.MonkeyPatch) 
         """Return at once."""
 
     now = [1000.0]
-    monkeypatch.setattr("hyperruntime.gateway.pace.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("hyperruntime.gateway.pace.asyncio.sleep", sleep)
+    monkeypatch.setattr("hyperruntime.gateway.request.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hyperruntime.gateway.request.pace.asyncio.sleep", sleep)
     pace = Pace(10.0, burst=3)
 
     def waits(count: int) -> list[float]:

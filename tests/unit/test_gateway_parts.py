@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import GatewayError, SpecError
-from hyperruntime.gateway.answer_headers import retry_after
-from hyperruntime.gateway.budget import Meter, Tokens
-from hyperruntime.gateway.config import Budget, GatewayConfig, ModelRule, Upstream
-from hyperruntime.gateway.configfile import load_config
-from hyperruntime.gateway.exchange import LineFile
-from hyperruntime.gateway.redact import Redactor
-from hyperruntime.gateway.request import RefusedError, parse_call
-from hyperruntime.gateway.sse import EventSplitter, EventTooLongError, event_data
-from hyperruntime.gateway.tape import Recorded, Tape, tape_line
+from hyperruntime.gateway.answer.headers import retry_after
+from hyperruntime.gateway.answer.sse import EventSplitter, EventTooLongError, event_data
+from hyperruntime.gateway.answer.usage import StreamUsage, usage_of
+from hyperruntime.gateway.config.toml_file import load_config
+from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.log.budget import Meter, Tokens
+from hyperruntime.gateway.log.exchange import LineFile
+from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.gateway.replay import Recorded, Tape, tape_line
+from hyperruntime.gateway.request.parse import RefusedError, parse_call
 from hyperruntime.gateway.upstream import endpoint
-from hyperruntime.gateway.usage import StreamUsage, usage_of
 
 CHAT = "/v1/chat/completions"
 stream_bytes = st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"\xff", b":"])).map(b"".join)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.gateway.redact import Redactor
-from hyperruntime.gateway.request import RefusedError
-from hyperruntime.gateway.screen import screen_event
-from hyperruntime.gateway.sse import event_data
-from hyperruntime.gateway.stream_guard import StreamGuard
+from hyperruntime.gateway.answer.screen import screen_event
+from hyperruntime.gateway.answer.sse import event_data
+from hyperruntime.gateway.answer.stream_guard import StreamGuard
+from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.gateway.request.parse import RefusedError
 from hyperruntime.testing.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime import gpus as gpus_module
-from hyperruntime.cdi import Device, DeviceMount, DeviceNode, Edits, Hook
-from hyperruntime.devices import DeviceRegistry
 from hyperruntime.errors import DeviceBusyError, DeviceError, StorageError, UnsupportedOptionError
-from hyperruntime.gpus import GpuGrant, gpu_devices, lock_directory
-from hyperruntime.nvidia import only_allowed, parse_gpus
+from hyperruntime.gpu import grant as gpus_module
+from hyperruntime.gpu.cdi import Device, DeviceMount, DeviceNode, Edits, Hook
+from hyperruntime.gpu.devices import DeviceRegistry
+from hyperruntime.gpu.grant import GpuGrant, gpu_devices, lock_directory
+from hyperruntime.gpu.nvidia import only_allowed, parse_gpus
 from hyperruntime_podman.gpus import device_args
 
 TABLE = """\

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.contract import detect_contract
+from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 from hyperruntime.loop.hyperagents.initial import add_labels, make_root, read_dataset
-from hyperruntime.loop.hyperagents.repositorydomain import repository_domain
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.start import check_agent
-from hyperruntime.workspace import RepositoryStore
+from hyperruntime.loop.hyperagents.repository_domain import repository_domain
+from hyperruntime.loop.run.preflight import check_agent
+from hyperruntime.loop.run_files.contract import detect_contract
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
 
 STANDIN = Path(__file__).parents[1] / "standin"
 ENSEMBLE = {"ensemble.py", "utils/run_ensemble.py"}

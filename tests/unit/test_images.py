@@ -8,7 +8,7 @@ import pytest
 
 from hyperruntime.driver import Images
 from hyperruntime.errors import ImageNotFoundError
-from hyperruntime.images import ImageStore
+from hyperruntime.images.store import ImageStore
 
 
 class Here:

@@ -10,15 +10,15 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.errors import ArchiveError, SpecError
-from hyperruntime.loop.archive import Archive, load_run
-from hyperruntime.loop.finish import publish_missing
-from hyperruntime.loop.hyperagents.importing import import_run
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.lock import RunLock
-from hyperruntime.loop.metadata import resolve_path
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.start import load_domains
-from hyperruntime.workspace import RepositoryStore
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.generation.metadata import resolve_path
+from hyperruntime.loop.generation.publish import publish_missing
+from hyperruntime.loop.run.import_hyperagents import import_run
+from hyperruntime.loop.run.preflight import load_domains
+from hyperruntime.loop.run_files.archive import Archive, load_run
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.storage.run_lock import RunLock
 from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime import inherited
-from hyperruntime.process import run_process, spawn_attached
+from hyperruntime.host import inherited
+from hyperruntime.host.process import run_process, spawn_attached
 
 MODULES = {
     "BASH_ENV": "/x",
@@ -61,8 +61,8 @@ SHOW = "import signal; print([n.name for n in (signal.SIGHUP, signal.SIGINT, sig
 # A process that ignores signals and starts another one as drivers do; the other one prints what it ignores.
 ATTACH = """
 import json, sys
-from hyperruntime.inherited import ignored_signals
-from hyperruntime.process import spawn_attached
+from hyperruntime.host.inherited import ignored_signals
+from hyperruntime.host.process import spawn_attached
 process = spawn_attached([sys.executable, "-c", sys.argv[1]], {"ONLY": "this =\\n one"})
 out, err = process.communicate()
 print(json.dumps({"ignored": sorted(n.name for n in ignored_signals()), "child": out.decode(), "errors": err.decode()}))
@@ -84,7 +84,7 @@ def test_attached_programs_have_every_signal_at_its_default(ignored: tuple[str, 
 def test_an_attached_program_that_is_not_there_is_an_error(
     monkeypatch: pytest.MonkeyPatch, ignored: frozenset[signal.Signals]
 ) -> None:
-    monkeypatch.setattr("hyperruntime.process.ignored_signals", lambda: ignored)
+    monkeypatch.setattr("hyperruntime.host.process.ignored_signals", lambda: ignored)
     with pytest.raises(FileNotFoundError, match="/no/such/program"):
         spawn_attached(["/no/such/program"], {})
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from hyperruntime.cli.job_findings import CHECKS, Surroundings, job_findings, look_around
+from hyperruntime.cli.machine.job_findings import CHECKS, Surroundings, job_findings, look_around
 
 USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000})
 LONG = "/scratch/" + "x" * 90

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.contract import parse_contract
-from hyperruntime.loop.needs import Needs, agent_needs, parse_needs
+from hyperruntime.loop.run_files.contract import parse_contract
+from hyperruntime.loop.workbench.agent_needs import Needs, agent_needs, parse_needs
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
 from tests.unit.llmtemplate import AGENT, git, imported, make_repository, run_meta
 

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, RunError, RunLockedError
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.events import StepEvent
-from hyperruntime.loop.lock import RECORD, RunLock, owner_state, read_lease
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
-from hyperruntime.loop.start import choose_directory
-from hyperruntime.owner import OwnerIdentity
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.loop.run.preflight import choose_directory
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.storage.run_lock import RECORD, RunLock, owner_state, read_lease
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ELSEWHERE: list[dict[str, Any]] = [
@@ -111,7 +111,7 @@ def test_the_copy_of_a_directory_is_nobodys_and_a_moved_one_is_its_owners(tmp_pa
 def test_a_live_process_of_a_record_without_a_directory_is_respected(
     tmp_path: Path, live: subprocess.Popen[bytes]
 ) -> None:
-    from hyperruntime.process import process_start_ticks
+    from hyperruntime.host.process import process_start_ticks
 
     write_owner(tmp_path, age_s=9999, pid=live.pid, start_ticks=process_start_ticks(live.pid))
     with pytest.raises(RunLockedError, match=f"process {live.pid}, which is alive"):
@@ -222,7 +222,7 @@ def test_a_directory_that_somebody_takes_or_that_holds_anything_is_left_alone(tm
 
 def wait_for(condition: object) -> None:
     """Wait until a function says so."""
-    from hyperruntime.process import wait_until
+    from hyperruntime.host.process import wait_until
 
     assert callable(condition)
     assert wait_until(condition, 60)

@@ -10,7 +10,8 @@ import pytest
 WARN = """
 {before}
 import hyperruntime_podman.probe
-from hyperruntime import container, owner, runtime
+from hyperruntime import container, runtime
+from hyperruntime.host import owner
 from hyperruntime.logs import get_logger
 for name in ("hyperruntime.runtime", "hyperruntime_podman.probe", "hyperruntime_other.driver"):
     get_logger(name).warning("something", path="x")

@@ -11,14 +11,14 @@ import attrs
 import pytest
 
 from hyperruntime.errors import ArchiveError, RunLockedError, SpecError, StorageError
-from hyperruntime.loop.archive import Archive, load_run
-from hyperruntime.loop.journal import Mark
-from hyperruntime.loop.layout import Layout, parse_genid
-from hyperruntime.loop.lock import RECORD, RunLock, owner_state
-from hyperruntime.loop.options import GenerateOptions, options_from_json, options_to_json
-from hyperruntime.loop.record import GenerationRecord, record_from_json, record_to_json
-from hyperruntime.loop.storage import append_line, finish_directory, make_directory, storage_errors, write_atomic
+from hyperruntime.loop.run_files.archive import Archive, load_run
+from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.layout import Layout, parse_genid
+from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
+from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json
 from hyperruntime.spec import Limits
+from hyperruntime.storage.atomic import append_line, finish_directory, make_directory, storage_errors, write_atomic
+from hyperruntime.storage.run_lock import RECORD, RunLock, owner_state
 
 
 def record(genid: str | int, score: float | None = 0.5, parent: str | int | None = None) -> GenerationRecord:

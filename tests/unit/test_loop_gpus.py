@@ -11,8 +11,8 @@ import pytest
 from hyperdomain_circle_packing import CirclePacking
 from hyperruntime import registry
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.options import GenerateOptions, options_from_json, options_to_json
-from hyperruntime.loop.run import start_run
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
 from hyperruntime.spec import ContainerSpec, Limits
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.loop import metadata as metadata_module
-from hyperruntime.loop.archive import Archive
-from hyperruntime.loop.finish import amend_marked
-from hyperruntime.loop.journal import Mark
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.metadata import amend_metadata, resolve_path
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, start_run
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.generation import metadata as metadata_module
+from hyperruntime.loop.generation.metadata import amend_metadata, resolve_path
+from hyperruntime.loop.generation.publish import amend_marked
+from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
-from hyperruntime.workspace import RepositoryStore
 
 KEYS = [
     "gen_output_dir", "current_genid", "parent_genid", "run_baseline", "optimize_option", "agent_archive_path",

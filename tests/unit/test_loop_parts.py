@@ -28,11 +28,11 @@ from hyperruntime.errors import (
     PatchError,
     RepositoryError,
 )
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.collect import copy_files, read_file
-from hyperruntime.loop.contract import Contract, meta_agent_args, parse_contract
-from hyperruntime.loop.failures import GenerationFailedError, one_line, translate_failure
-from hyperruntime.loop.predictions import Prediction, PredictionReader, prediction_to_json
+from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.contract import Contract, meta_agent_args, parse_contract
+from hyperruntime.loop.workbench.copy_out import copy_files, read_file
+from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line, translate_failure
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
@@ -60,8 +60,8 @@ def count(event, arguments):
             os._exit(9)
 
 
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run.run import start_run
 from hyperruntime.testing import FakeRuntime
 
 sys.addaudithook(count)
@@ -338,7 +338,7 @@ def test_a_run_that_dies_at_any_change_of_a_file_is_resumed_whole(tmp_path: Path
         command = [sys.executable, "-c", CRASH, str(agent), str(parent), str(at)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    from hyperruntime.loop.run import resume_run
+    from hyperruntime.loop.run.run import resume_run
 
     total = int(child(tmp_path / "whole", 0).stdout.splitlines()[-1])
     whole = load_run(tmp_path / "whole" / "generate_r").generations

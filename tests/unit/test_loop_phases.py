@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 
 from hyperruntime.domain import Score
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.loop.archive import Archive, load_run
-from hyperruntime.loop.evaluation import SplitResult
-from hyperruntime.loop.events import StepEvent
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.phases import Phases, unfinished
-from hyperruntime.loop.predictions import Prediction
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.selection import select_parent
-from hyperruntime.loop.setting import Plan
+from hyperruntime.loop.evaluation.evaluator import SplitResult
+from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.generation.phases import Phases, unfinished
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import Archive, load_run
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import select_parent
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.context import Plan
+from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 

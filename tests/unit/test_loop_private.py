@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import ReclaimError, StorageError
-from hyperruntime.loop import place
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, start_run
-from hyperruntime.loop.single import evaluate_generation
-from hyperruntime.loop.storage import make_private_directory, open_private
+from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench import container as place
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.spec import ContainerSpec
+from hyperruntime.storage.atomic import make_private_directory, open_private
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 

@@ -24,18 +24,18 @@ from hyperruntime.errors import (
     RunLockedError,
     StorageError,
 )
-from hyperruntime.git import git
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.events import StepEvent
-from hyperruntime.loop.generation import STEPS
-from hyperruntime.loop.lock import RunLock
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.owner import OwnerIdentity
+from hyperruntime.git.command import git
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.loop.generation.generation import STEPS
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.spec import ContainerSpec
+from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.testing import FakeRuntime, make_agent_repository
-from hyperruntime.workspace import RepositoryStore
 
 ESCAPE = "\n".join(
     [

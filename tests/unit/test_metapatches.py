@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import AgentError, RepositoryError, SpecError
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.contract import Contract
-from hyperruntime.loop.metapatches import reset_paths
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.generation.meta_patches import reset_paths
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.contract import Contract
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
-from hyperruntime.workspace import RepositoryStore
 
 Run = Callable[..., RunSummary]
 CHANGES = {

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
-from hyperruntime.gateway.derive import derive_config
-from hyperruntime.gateway.dotenv import parse_dotenv
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.modelchoice import check_stored_servers, choose_gateway, stored_agent
-from hyperruntime.loop.models import evaluation_models, spent_by_generation
-from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.gateway.config.dotenv import parse_dotenv
+from hyperruntime.gateway.config.environment import derive_config
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.gateway_choice import check_stored_servers, choose_gateway, stored_agent
+from hyperruntime.loop.workbench.model_access import evaluation_models, spent_by_generation
 
 VARIABLES = [
     f"{who}_{what}" for who in ("OPENAI", "ANTHROPIC", "GEMINI") for what in ("API_KEY", "BASE_URL", "API_BASE")

@@ -15,16 +15,20 @@ SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "containers")
 # What is copied into containers and runs there is no part of the host's program.
 INSIDE = (
     "hyperruntime/agents/",
-    "hyperruntime/loop/harness.py",
+    "hyperruntime/loop/evaluation/harness.py",
     "domains/hyperdomain_polyglot/exercises/",
     "domains/hyperdomain_polyglot/runner.py",
     "environments/hyperenvironment_swe/inside/",
     "environments/hyperenvironment_terminal/tasks/",
 )
-STARTS_PROCESSES = ("hyperruntime/process.py",)
+STARTS_PROCESSES = ("hyperruntime/host/process.py",)
 FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)  # an owner that ends in all the ways in which one may
-RUNS_COMMANDS = "hyperruntime/execution.py"
-MAKES_EXECUTIONS = ("hyperruntime/container.py", "hyperruntime/sessions.py", "hyperruntime/stateful.py")
+RUNS_COMMANDS = "hyperruntime/exec/execution.py"
+MAKES_EXECUTIONS = (
+    "hyperruntime/container.py",
+    "hyperruntime/exec/user_sessions.py",
+    "hyperruntime/exec/persistent/shell.py",
+)
 DRIVERS = "runtimes/"
 RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/repositories.py",)  # the cache, which no agent can reach
 ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/")
@@ -37,7 +41,7 @@ PROCESS_NAMES = {"create_subprocess_exec", "create_subprocess_shell", "subproces
 PROCESS_NAMES |= {"ProcessPoolExecutor", "Popen"}
 ENGINE_EXECS = {"exec_run", "exec_create", "exec_start", "exec_inspect"}
 ENGINE_MODULES = {"docker", "podman"}
-HOST_MODULES = {"hyperruntime.process"}
+HOST_MODULES = {"hyperruntime.host.process"}
 STANDARD_LIBRARY = {"_register_atexit"}  # of threading: the one hook that comes before threads are joined
 
 
@@ -77,7 +81,7 @@ def starts_processes(tree: ast.Module) -> list[str]:
 
 def runs_commands(tree: ast.Module) -> list[str]:
     """Return what in a module could run a command in a container past :class:`Container`."""
-    found = [name for name in imports(tree) if name == "hyperruntime.execution.Execution"]
+    found = [name for name in imports(tree) if name == "hyperruntime.exec.execution.Execution"]
     found += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS]
     return found
 
@@ -125,7 +129,7 @@ def test_what_is_above_the_runtime_reaches_for_no_engine_no_process_and_no_priva
         name: found for name, tree in shipped().items() if name.startswith(ABOVE) and (found := reaches_below(tree))
     }
     for name in RUNS_GIT_ON_THE_HOST:
-        assert all(found.startswith("hyperruntime.process") for found in guilty.pop(name))
+        assert all(found.startswith("hyperruntime.host.process") for found in guilty.pop(name))
     assert guilty == {}
 
 
@@ -159,7 +163,8 @@ def test_a_second_way_to_start_processes_is_seen(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["from hyperruntime.execution import Execution", "container.exec_run(['true'])", "api.exec_create(1, [])"]
+    "source",
+    ["from hyperruntime.exec.execution import Execution", "container.exec_run(['true'])", "api.exec_create(1, [])"],
 )
 def test_a_second_way_to_run_commands_is_seen(source: str) -> None:
     assert runs_commands(ast.parse(source)) != []
@@ -170,8 +175,8 @@ def test_a_second_way_to_run_commands_is_seen(source: str) -> None:
     [
         "import docker",
         "from hyperruntime_podman.driver import PodmanDriver",
-        "from hyperruntime.process import run_process",
-        "from hyperruntime import process\nimport hyperruntime.process",
+        "from hyperruntime.host.process import run_process",
+        "from hyperruntime import process\nimport hyperruntime.host.process",
         "from hyperruntime.container import _make_exchange",
         "def f(pool):\n    return pool._containers",
     ],

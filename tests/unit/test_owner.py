@@ -13,8 +13,15 @@ import attrs
 import pytest
 
 from hyperruntime.errors import StorageError
-from hyperruntime.owner import LABEL, Owner, OwnerIdentity, make_short_directory, owned_directory, stale_directories
-from hyperruntime.process import is_alive, process_start_ticks
+from hyperruntime.host.owner import (
+    LABEL,
+    Owner,
+    OwnerIdentity,
+    make_short_directory,
+    owned_directory,
+    stale_directories,
+)
+from hyperruntime.host.process import is_alive, process_start_ticks
 
 
 @pytest.fixture
@@ -102,7 +109,7 @@ def test_what_an_interrupt_keeps_an_owner_from_removing_its_guard_removes(
 
     owner = Owner(("true",), OwnerIdentity.current())
     with monkeypatch.context() as patch:
-        patch.setattr(f"hyperruntime.owner.{at}", interrupt)
+        patch.setattr(f"hyperruntime.host.owner.{at}", interrupt)
         with pytest.raises(KeyboardInterrupt):
             owner.close()
     end(owner)
@@ -114,7 +121,7 @@ def test_what_a_thread_puts_there_as_an_owner_closes_its_guard_removes(
 ) -> None:
     owner = Owner(("true",), OwnerIdentity.current())
     with monkeypatch.context() as patch:
-        patch.setattr("hyperruntime.owner.shutil.rmtree", lambda *_, **__: None)  # another thread was faster
+        patch.setattr("hyperruntime.host.owner.shutil.rmtree", lambda *_, **__: None)  # another thread was faster
         owner.close()
     end(owner)
     assert list(temporary.iterdir()) == []
@@ -162,7 +169,7 @@ def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(te
     script = (
         "import os, tempfile\n"
         f"tempfile.tempdir = {str(temporary)!r}\n"
-        "from hyperruntime.owner import owned_directory\n"
+        "from hyperruntime.host.owner import owned_directory\n"
         "with owned_directory() as one, owned_directory(short=True) as two:\n"
         "    print(one, two, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"

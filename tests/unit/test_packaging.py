@@ -34,7 +34,7 @@ SOURCES = (
 GROUPS = tuple(f"hyperruntime.{kind}" for kind in ("runtimes", "domains", "executors", "trainers", "environments"))
 # Which files may import what has one home; whatever else imports it breaks STYLE 4.2.
 HOMES = {
-    "subprocess": ("hyperruntime/process.py",),
+    "subprocess": ("hyperruntime/host/process.py",),
     "stevedore": ("hyperruntime/registry.py",),
     "click": ("hyperruntime/cli/",),
     "podman": ("runtimes/hyperruntime_podman/",),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.loop.archive import Archive, load_run
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.options import VALID_PARENT_RULES, GenerateOptions
-from hyperruntime.loop.parents import is_valid_parent, parent_mark
-from hyperruntime.loop.record import FAILURES, FailureClass, GenerationRecord
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.generation.parent_eligibility import is_valid_parent, parent_mark
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import Archive, load_run
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import VALID_PARENT_RULES, GenerateOptions
+from hyperruntime.loop.run_files.record import FAILURES, FailureClass, GenerationRecord
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperruntime.changes import Change, ChangeRules, escape_problem, link_problem, settle
 from hyperruntime.errors import PatchError
-from hyperruntime.patch import MAX_PATCH_BYTES, filter_patch, parse_patch
+from hyperruntime.git.change_rules import Change, ChangeRules, escape_problem, link_problem, settle
+from hyperruntime.git.patch import MAX_PATCH_BYTES, filter_patch, parse_patch
 
 HUNK = b"@@ -1 +1 @@\n-old\n+new\n"
 TEXT = b"diff --git a/t.py b/t.py\nindex 1..2 100644\n--- a/t.py\n+++ b/t.py\n" + HUNK

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import SandboxLostError, SpecError, StaleLeaseError
-from hyperruntime.pool.batch import Request, run_batch
-from hyperruntime.pool.facade import SlotTools
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
+from hyperruntime.pool.tools.agent_tools import SlotTools
+from hyperruntime.pool.tools.batch import Request, run_batch
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
 
 
 def slot(name: str) -> Slot:

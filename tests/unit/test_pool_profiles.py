@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError
-from hyperruntime.pool.profiles import PREFIX, parse_profiles, profiles_from_environment
+from hyperruntime.pool.values.profiles import PREFIX, parse_profiles, profiles_from_environment
 
 TOML = """
 default_profile = "small"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hyperruntime.errors import ImageLoginError, ImagePullError, ImageUnknownError, RegistryUnreachableError
-from hyperruntime.pulling import explain_pull, is_local, is_loopback, registry_of
+from hyperruntime.images.pull_errors import explain_pull, is_local, is_loopback, registry_of
 
 SOURCE = "Error: initializing source docker://r.example/a:1: "
 CASES = [

@@ -9,10 +9,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hyperruntime.bootstrap import BASE_PACKAGES
 from hyperruntime.errors import SpecError
-from hyperruntime.recipes import image_reference, load_recipe, recipe_names, recipe_of
-from hyperruntime.wheels import download_wheels, pip_args
+from hyperruntime.images.bootstrap import BASE_PACKAGES
+from hyperruntime.images.recipes import image_reference, load_recipe, recipe_names, recipe_of
+from hyperruntime.images.wheels import download_wheels, pip_args
 from tests.unit.recipefiles import read_containerfile, read_definition
 
 CONTAINERS = Path(__file__).parents[2] / "containers"

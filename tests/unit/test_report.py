@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from hyperruntime.errors import ExtraMissingError
-from hyperruntime.loop.archive import RunView, load_run
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.options import GenerateOptions, options_to_json
-from hyperruntime.loop.record import GenerationRecord, record_to_json
-from hyperruntime.loop.storage import append_line
+from hyperruntime.loop.run_files.archive import RunView, load_run
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.report.figures import draw_lineage, draw_progress
 from hyperruntime.report.nodes import Node, best_path, best_so_far, every_series, steps_up, whole_run, whose_scores
 from hyperruntime.report.pictures import write_pictures, write_plots
+from hyperruntime.storage.atomic import append_line
 
 
 def record(

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import RepositoryError, SpecError
-from hyperruntime.git import git
-from hyperruntime.process import run_process
+from hyperruntime.git.command import git
+from hyperruntime.host.process import run_process
 from hyperruntime.rollout.repositories import Repositories, source_of
 
 

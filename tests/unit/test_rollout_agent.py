@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from hyperruntime.errors import ContextLengthError, SandboxLostError
-from hyperruntime.rollout.agent import AgentLimits, AgentResult, AgentTask, run_agent
-from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.agent.agent import AgentLimits, AgentResult, AgentTask, run_agent
+from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.testing.model import ModelReply, calls, says
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]

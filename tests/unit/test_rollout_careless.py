@@ -10,10 +10,17 @@ import hyperruntime as hr
 from hyperruntime.cli import main
 from hyperruntime.errors import ModelError, RunError, SpecError, StorageError
 from hyperruntime.rollout.models import ModelOptions
-from hyperruntime.rollout.options import RolloutOptions
-from hyperruntime.rollout.record import Trajectory
-from hyperruntime.rollout.rundir import GROUPS, TRAJECTORIES, Journal, read_groups, read_trajectories, to_line
-from hyperruntime.rollout.runner import load_agent, run_rollouts
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import load_agent, run_rollouts
+from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.rollout.run_files.run_dir import (
+    GROUPS,
+    TRAJECTORIES,
+    Journal,
+    read_groups,
+    read_trajectories,
+    to_line,
+)
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0, "1"])
@@ -59,7 +66,7 @@ def test_an_agent_is_a_function_of_a_module_or_of_a_file(tmp_path: Path) -> None
     file = tmp_path / "mine.py"
     file.write_text("async def agent(task):\n    raise RuntimeError\n")
     assert load_agent(f"{file}:agent").__name__ == "agent"
-    assert load_agent("hyperruntime.rollout.agent:run_agent") is load_agent(None)
+    assert load_agent("hyperruntime.rollout.agent.agent:run_agent") is load_agent(None)
     for wrong, said in [("agnet", "did you mean 'agent'"), ("none.py:agent", "no file"), ("none:agent", "no module")]:
         with pytest.raises(SpecError, match=said):
             load_agent(wrong if ":" in wrong else f"{file}:{wrong}")

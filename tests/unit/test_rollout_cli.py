@@ -7,9 +7,9 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.rollout.models import ModelOptions
-from hyperruntime.rollout.options import RolloutOptions
-from hyperruntime.rollout.optionsfile import options_to_json
-from hyperruntime.rollout.rundir import write_run
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.options_json import options_to_json
+from hyperruntime.rollout.run_files.run_dir import write_run
 
 MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from hyperruntime.cli import main
 from hyperruntime.errors import RunError, SpecError
-from hyperruntime.rollout.export import ExportOptions, export_run
-from hyperruntime.rollout.record import INFRASTRUCTURE, Segment, Trajectory
-from hyperruntime.rollout.rundir import SCHEMA
-from hyperruntime.rollout.samples import LAST, group_advantages, scored_group
-from hyperruntime.rollout.scoreddata import IGNORED, NO_LOGPROB, from_scored_data, to_scored_data
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Segment, Trajectory
+from hyperruntime.rollout.run_files.run_dir import SCHEMA
+from hyperruntime.rollout.training_data.export import ExportOptions, export_run
+from hyperruntime.rollout.training_data.samples import LAST, group_advantages, scored_group
+from hyperruntime.rollout.training_data.scored_data import IGNORED, NO_LOGPROB, from_scored_data, to_scored_data
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 MESSAGES: list[dict[str, Any]] = [

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.rollout.calls import sendable, settled_message, tool_calls
-from hyperruntime.rollout.hermes import parse_hermes, render_hermes
+from hyperruntime.rollout.agent.hermes import parse_hermes, render_hermes
+from hyperruntime.rollout.agent.tool_calls import sendable, settled_message, tool_calls
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

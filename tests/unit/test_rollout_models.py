@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import ContextLengthError, ModelError, SpecError
-from hyperruntime.rollout.agent import AgentTask, run_agent
-from hyperruntime.rollout.hermes import render_hermes
-from hyperruntime.rollout.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.agent import AgentTask, run_agent
+from hyperruntime.rollout.agent.hermes import render_hermes
+from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch
+from hyperruntime.rollout.agent.segments import emitted
 from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.models.server import Server, ServerOptions
 from hyperruntime.rollout.models.tokens import TokenModel
-from hyperruntime.rollout.recording import RecordedModel, Stopwatch
-from hyperruntime.rollout.tokens import emitted
 from hyperruntime.testing.tokens import ByteTokenizer
 from hyperruntime.testing.tokenserver import TokenServer, in_turn, token_server
 from hyperruntime.testing.upstream import Received, Reply, chat, json_reply, scripted_upstream

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.cli import main
-from hyperruntime.rollout.hermes import render_hermes
+from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.preflight import compare_renderings
 from hyperruntime.testing.tokens import ByteTokenizer
 from hyperruntime.testing.tokenserver import token_server

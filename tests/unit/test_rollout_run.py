@@ -12,19 +12,19 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.cli.rollout_progress import BarDisplay, PlainDisplay
+from hyperruntime.cli.rollout.progress import BarDisplay, PlainDisplay
 from hyperruntime.errors import ArchiveError, RunError, RunLockedError, SandboxLostError, SpecError
-from hyperruntime.rollout.agent import AgentLimits
+from hyperruntime.rollout.agent.agent import AgentLimits
+from hyperruntime.rollout.agent.model import Completion, Sampling
+from hyperruntime.rollout.agent.toolset import Tools
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
-from hyperruntime.rollout.model import Completion, Sampling
 from hyperruntime.rollout.models import ModelOptions
-from hyperruntime.rollout.options import PoolOptions, RolloutOptions
-from hyperruntime.rollout.optionsfile import options_from_json, options_to_json
-from hyperruntime.rollout.record import Trajectory
-from hyperruntime.rollout.rundir import GROUPS, TRAJECTORIES, read_groups, read_trajectories
-from hyperruntime.rollout.runner import Parts, RolloutEvent, run_rollouts
-from hyperruntime.rollout.summary import RolloutSummary
-from hyperruntime.rollout.toolset import Tools
+from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.run.options_json import options_from_json, options_to_json
+from hyperruntime.rollout.run.runner import Parts, RolloutEvent, run_rollouts
+from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.rollout.run_files.run_dir import GROUPS, TRAJECTORIES, read_groups, read_trajectories
 
 
 class Slots:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.loop.selection import SELECTIONS, Candidate, midpoint, select_parent, sigmoid, weights
+from hyperruntime.loop.run_files.parent_rules import SELECTIONS, Candidate, midpoint, select_parent, sigmoid, weights
 
 POOL = [Candidate("initial", 0.2, 3), Candidate(1, 0.6, 0), Candidate(2, 0.6, 8), Candidate(3, 0.1, 1)]
 candidates = st.lists(

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime import execution
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.execoptions import ExecOptions
-from hyperruntime.execution import Execution
-from hyperruntime.lane import Lane
-from hyperruntime.process import PIPE, ProcessShell, spawn
-from hyperruntime.script import make_request
-from hyperruntime.session import Session
-from hyperruntime.tags import Mark, MarkLimit, TagNumbers
+from hyperruntime.exec import execution
+from hyperruntime.exec.exec_marks import Mark, MarkLimit, TagNumbers
+from hyperruntime.exec.exec_script import make_request
+from hyperruntime.exec.execution import Execution
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.options import ExecOptions
+from hyperruntime.exec.session import Session
+from hyperruntime.host.process import PIPE, ProcessShell, spawn
 
 
 class SilentShell:

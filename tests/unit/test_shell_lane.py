@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.shelllane import ShellLane
-from hyperruntime.tags import MarkLimit
+from hyperruntime.exec.exec_marks import MarkLimit
+from hyperruntime.exec.persistent.lane import ShellLane
 
 LIMIT = MarkLimit("w", "x", "file locks", 1, 2**62)
 

@@ -19,14 +19,14 @@ from hyperruntime.errors import (
     RunError,
     SpecError,
 )
-from hyperruntime.loop.archive import load_run
-from hyperruntime.loop.export import export_generation
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.single import evaluate_generation
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.export import export_generation
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.testing import FakeRuntime, make_agent_repository
-from hyperruntime.workspace import RepositoryStore
 
 ACTIONS = {2: "open('it\\'s new.txt', 'w').write('x\\r\\n')\nimprove()", 3: "raise SystemExit(3)"}
 
@@ -101,7 +101,7 @@ def test_an_evaluation_that_is_there_is_read_and_not_made_again(summary: RunSumm
 
 
 def test_an_evaluation_may_be_made_while_another_process_has_the_run(summary: RunSummary) -> None:
-    from hyperruntime.loop.lock import RunLock
+    from hyperruntime.storage.run_lock import RunLock
 
     with RunLock(Path(summary.run_dir)):
         assert evaluate_generation(FakeRuntime(), summary.run_dir, "initial", split="val", samples=1)[0].score > 0

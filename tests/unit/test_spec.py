@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.spec import ContainerSpec, Limits, Mount, check_user
 
 IMAGE = "localhost/x:1"

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.domain import Score, Split, Task, mean_report
-from hyperruntime.loop.evaluation import Evaluator, selection_score
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.predictions import Prediction
-from hyperruntime.loop.stages import evaluate_domains
+from hyperruntime.loop.evaluation.evaluator import Evaluator, selection_score
+from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.evaluation.stages import evaluate_domains
+from hyperruntime.loop.run_files.options import GenerateOptions
 
 TASKS = 10
 

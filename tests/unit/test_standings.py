@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.loop.archive import Archive
+from hyperruntime.loop.generation.generation_view import Standings, add_figures
 from hyperruntime.loop.hyperagents.ensemble import AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW, prepare_agent_archive
-from hyperruntime.loop.hyperagents.repositorydomain import repository_domain
-from hyperruntime.loop.journal import Mark
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import GenerationRecord, record_to_json
-from hyperruntime.loop.standings import Standings, add_figures
+from hyperruntime.loop.hyperagents.repository_domain import repository_domain
+from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 
 DOMAIN = "paper_review"
 SCORES = {DOMAIN: {"train": 0.125, "val": 0.25, "test": 0.0625}}

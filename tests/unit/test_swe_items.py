@@ -14,8 +14,8 @@ from hyperenvironment_swe import Swe
 from hyperenvironment_swe.items import parse_row
 from hyperenvironment_swe.judging import Ended, Findings, read_report
 from hyperenvironment_swe.state import protected_paths
-from hyperruntime.changes import ChangeRules
 from hyperruntime.errors import SpecError, StorageError
+from hyperruntime.git.change_rules import ChangeRules
 from tests.swecase import write_rows
 
 ROW: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperenvironment_swe.judging import Ended, Findings, read_report
-from hyperruntime.process import run_process
+from hyperruntime.host.process import run_process
 
 SECRET, CONTROLS = "0123456789abcdef", ["test_c1", "test_c2", "test_c3", "test_c4"]
 CASES = """

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hyperdomain_table import Table
 from hyperruntime.domain import Split
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import resume_run, start_run
-from hyperruntime.loop.start import load_domains
+from hyperruntime.loop.run.preflight import load_domains
+from hyperruntime.loop.run.run import resume_run, start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ANSWERS = st.recursive(

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from hyperruntime import tags
-from hyperruntime.tags import MarkLimit, TagNumbers
+from hyperruntime.exec import exec_marks as tags
+from hyperruntime.exec.exec_marks import MarkLimit, TagNumbers
 
 
 @given(st.lists(st.sampled_from([None, "a", "b"]), max_size=200))

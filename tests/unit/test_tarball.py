@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
-from hyperruntime.tarball import ExtractLimits, ExtractReport, extract_tree, write_tree
+from hyperruntime.transfer.extract import ExtractLimits, ExtractReport, extract_tree, write_tree
 
 LIMITS = ExtractLimits(max_bytes=1 << 26, max_members=1000)
 ROOMY = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -439,7 +439,7 @@ def test_what_is_not_wanted_after_all_is_not_installed(tmp_path: Path) -> None:
 FULL_DISK = """
 import os, sys
 from hyperruntime.errors import TransferError
-from hyperruntime.tarball import ExtractLimits, extract_tree
+from hyperruntime.transfer.extract import ExtractLimits, extract_tree
 try:
     extract_tree(sys.stdin.buffer, sys.argv[1] + "/t", limits=ExtractLimits())
 except TransferError as error:

@@ -14,8 +14,8 @@ from typing import BinaryIO
 import pytest
 
 from hyperruntime.errors import TransferError
-from hyperruntime.tarball import ExtractLimits
-from hyperruntime.tarpipe import Feeder, LateError, NotTakenError, Receiver, _Chunks
+from hyperruntime.transfer.extract import ExtractLimits
+from hyperruntime.transfer.tar_pipe import Feeder, LateError, NotTakenError, Receiver, _Chunks
 
 
 @contextmanager

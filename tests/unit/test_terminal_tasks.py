@@ -15,8 +15,8 @@ import pytest
 from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.load import load_tasks
 from hyperruntime.errors import ImageNotFoundError, SpecError
-from hyperruntime.images import ImageStore
-from hyperruntime.rollout.environments import load_environment
+from hyperruntime.images.store import ImageStore
+from hyperruntime.rollout.environment_lookup import load_environment
 from hyperruntime.spec import ContainerSpec, Limits
 
 SETTINGS = """

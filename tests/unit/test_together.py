@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.git import git
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.run import start_run
-from hyperruntime.loop.together import at_once
+from hyperruntime.concurrency.parallel_map import at_once
+from hyperruntime.git.command import git
+from hyperruntime.loop.run.run import start_run
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 MEET = """

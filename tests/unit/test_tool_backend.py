@@ -18,11 +18,11 @@ from hyperruntime.adapters.backend_pools import Pools
 from hyperruntime.adapters.slots import BackendSlot, SlotState
 from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
 from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, StaleLeaseError
-from hyperruntime.pool.config import PoolConfig
-from hyperruntime.pool.profiles import Profiles
-from hyperruntime.pool.result import ExecutionResult
-from hyperruntime.pool.slot import Slot
-from hyperruntime.pool.status import PoolStatus
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool.values.result import ExecutionResult
+from hyperruntime.pool.values.slot import Slot
+from hyperruntime.pool.values.status import PoolStatus
 
 
 class KnownBackend(Protocol):

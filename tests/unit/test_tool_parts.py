@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import TransferError
-from hyperruntime.pool.policy import TOOL_NAMES
+from hyperruntime.host.process import run_process
 from hyperruntime.pool.tools.archiving import TooLargeError, pack
 from hyperruntime.pool.tools.content import Window, decode, encode
 from hyperruntime.pool.tools.dispatch import ALIASES, TOOLS
@@ -24,7 +24,7 @@ from hyperruntime.pool.tools.search import EnoughError, Lines
 from hyperruntime.pool.tools.shown import Shown
 from hyperruntime.pool.tools.tool import ToolProblemError
 from hyperruntime.pool.tools.unified import DiffError, apply_hunks, parse_diff
-from hyperruntime.process import run_process
+from hyperruntime.pool.values.policy import TOOL_NAMES
 
 _CHARS = "ab1_ .-]^\tx,[:=AZ"
 _BRACKET = st.builds(

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hyperruntime.changes import ChangeRules
 from hyperruntime.errors import PatchError, RepositoryError, SpecError
-from hyperruntime.process import ProcessResult, run_process, wait_until
-from hyperruntime.workspace import RepositoryStore, inspect_repository
-from hyperruntime.worktree import WorkTree, compare
+from hyperruntime.git.change_rules import ChangeRules
+from hyperruntime.git.store import RepositoryStore, inspect_repository
+from hyperruntime.git.worktree import WorkTree, compare
+from hyperruntime.host.process import ProcessResult, run_process, wait_until
 
 CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
 EDITOR = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "c", "GIT_COMMITTER_EMAIL": "c@d"}
@@ -343,7 +343,7 @@ def as_reader_without_privilege(*args: str) -> str:
 def test_what_cannot_be_read_stays_as_it_was_and_is_named(store: RepositoryStore, root: str, clone: Path) -> None:
     take = """
 import sys
-from hyperruntime.workspace import RepositoryStore
+from hyperruntime.git.store import RepositoryStore
 store, root, clone = sys.argv[1:]
 snapshot = RepositoryStore(store).snapshot(root, clone, 1)
 print(snapshot.commit, *[path for path, _ in snapshot.dropped])
@@ -446,7 +446,7 @@ def test_a_thousandth_generation_costs_no_more_than_the_first(
         calls.append(args)
         return run_process(args, **options)
 
-    monkeypatch.setattr("hyperruntime.git.run_process", counted)
+    monkeypatch.setattr("hyperruntime.git.command.run_process", counted)
     counts = []
     for generation in (0, 999):
         commit, target = store.commit_of(generation), tmp_path / f"gen{generation}"

@@ -13,22 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from hyperruntime.domain import Domain
 from hyperruntime.errors import AgentError, PatchError
-from hyperruntime.loop.collect import read_below
-from hyperruntime.loop.evaluation import Results
-from hyperruntime.loop.failures import GenerationFailedError
-from hyperruntime.loop.hyperagents import commands
-from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
-from hyperruntime.loop.hyperagents.evaluation import judged_result, samples_of
-from hyperruntime.loop.hyperagents.judging import TABLE, judge, label_answers, run_command, table_limit
-from hyperruntime.loop.hyperagents.labels import blank
-from hyperruntime.loop.hyperagents.original import links_below
-from hyperruntime.loop.hyperagents.repositorydomain import original_of
-from hyperruntime.loop.layout import AGENT_OUTPUT, METADATA, PATCH, REPORT, Layout, generation_name, parse_genid
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.place import Place
-from hyperruntime.loop.selection import GenId
-from hyperruntime.loop.setting import Plan, Setting
-from hyperruntime.loop.standings import (
+from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.generation.generation_view import (
     ARCHIVE_FILE,
     add_evaluations,
     add_generation,
@@ -36,9 +22,31 @@ from hyperruntime.loop.standings import (
     read_json,
     shown_report,
 )
-from hyperruntime.loop.steps import StepLog
-from hyperruntime.loop.storage import json_document, make_directory, storage_errors, write_file
+from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
+from hyperruntime.loop.hyperagents.evaluation import judged_result, samples_of
+from hyperruntime.loop.hyperagents.judging import TABLE, judge, label_answers, run_command, table_limit
+from hyperruntime.loop.hyperagents.labels import blank
+from hyperruntime.loop.hyperagents.original import links_below
+from hyperruntime.loop.hyperagents.repository_domain import original_of
+from hyperruntime.loop.run_files.layout import (
+    AGENT_OUTPUT,
+    METADATA,
+    PATCH,
+    REPORT,
+    Layout,
+    generation_name,
+    parse_genid,
+)
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.container import Place
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.copy_out import read_below
+from hyperruntime.loop.workbench.failures import GenerationFailedError
+from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
+from hyperruntime.storage.atomic import json_document, make_directory, storage_errors, write_file
 
 FOLDER, AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW = "answers", "agent_archive", "agent_archive_view"
 LOG = "ensemble.log"

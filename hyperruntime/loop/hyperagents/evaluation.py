@@ -14,21 +14,21 @@ from pathlib import Path
 
 from hyperruntime.domain import Score
 from hyperruntime.errors import PatchError
-from hyperruntime.loop.collect import copy_files, read_below
-from hyperruntime.loop.evaluation import Results, SplitResult
-from hyperruntime.loop.failures import GenerationFailedError
+from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
+from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.initial import reference_folder
 from hyperruntime.loop.hyperagents.judging import TABLE, Judged, judge, label_answers, run_command, table_limit
 from hyperruntime.loop.hyperagents.labels import Labelled
-from hyperruntime.loop.hyperagents.repositorydomain import original_of
-from hyperruntime.loop.layout import INITIAL
-from hyperruntime.loop.phases import Phases
-from hyperruntime.loop.place import Place
-from hyperruntime.loop.setting import Plan, Setting
-from hyperruntime.loop.steps import StepLog
-from hyperruntime.loop.storage import storage_errors, write_file
+from hyperruntime.loop.hyperagents.repository_domain import original_of
+from hyperruntime.loop.run_files.layout import INITIAL
+from hyperruntime.loop.workbench.container import Place
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.copy_out import copy_files, read_below
+from hyperruntime.loop.workbench.failures import GenerationFailedError
+from hyperruntime.loop.workbench.step_log import StepLog
+from hyperruntime.storage.atomic import storage_errors, write_file
 
 ALL = -1
 

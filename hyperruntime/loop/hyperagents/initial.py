@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyperruntime.errors import AgentError, RepositoryError
+from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.contract import MARKS
 from hyperruntime.loop.hyperagents.domains import DOMAINS, TEST, OriginalDomain
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.readme import readme
-from hyperruntime.loop.layout import Layout
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.storage import make_directory, storage_errors, write_file
-from hyperruntime.workspace import RepositoryStore
+from hyperruntime.loop.run_files.contract import MARKS
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.storage.atomic import make_directory, storage_errors, write_file
 
 log = get_logger(__name__)
 

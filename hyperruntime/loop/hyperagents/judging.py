@@ -12,20 +12,20 @@ import attrs
 
 from hyperruntime.domain import Score
 from hyperruntime.errors import AgentError, PatchError
-from hyperruntime.loop.collect import read_file
-from hyperruntime.loop.failures import GenerationFailedError, last_line
+from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import OriginalDomain
 from hyperruntime.loop.hyperagents.initial import read_dataset
 from hyperruntime.loop.hyperagents.labels import Labelled, relabel
-from hyperruntime.loop.layout import REPORT
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.place import Place
-from hyperruntime.loop.predictions import Prediction
-from hyperruntime.loop.setting import Setting
-from hyperruntime.loop.steps import StepLog
-from hyperruntime.loop.storage import json_document, storage_errors, write_file
+from hyperruntime.loop.run_files.layout import REPORT
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.container import Place
+from hyperruntime.loop.workbench.context import Setting
+from hyperruntime.loop.workbench.copy_out import read_file
+from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
+from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import ExecResult
+from hyperruntime.storage.atomic import json_document, storage_errors, write_file
 from hyperruntime.units import MIB
 
 TABLE = "predictions.csv"

@@ -19,10 +19,10 @@ import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
-from hyperruntime.loop.layout import INITIAL, METADATA, Layout
-from hyperruntime.loop.options import GenerateOptions
-from hyperruntime.loop.record import FailureClass, genid_from_json
-from hyperruntime.loop.selection import SELECTIONS, GenId
+from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
+from hyperruntime.loop.run_files.record import FailureClass, genid_from_json
 
 WORK_TREE = "hyperagents"
 REPOSITORY = f"gen_initial/{WORK_TREE}"

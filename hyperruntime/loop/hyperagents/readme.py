@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hyperruntime.loop.hyperagents.domains import OriginalDomain
-from hyperruntime.loop.options import GenerateOptions
+from hyperruntime.loop.run_files.options import GenerateOptions
 
 _INTRODUCTION = """\
 # An agent that rewrites itself

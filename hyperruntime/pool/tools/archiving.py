@@ -19,7 +19,7 @@ import attrs
 
 from hyperruntime.pool.tools.inside import show
 from hyperruntime.pool.tools.listing import Entry
-from hyperruntime.tarstream import Member, TarReader
+from hyperruntime.transfer.tar_reader import Member, TarReader
 
 _TYPES = {"file": "file", "directory": "directory", "symlink": "link", "hardlink": "link"}
 _TAR_TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}

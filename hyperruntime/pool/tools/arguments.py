@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyperruntime.errors import name_hint
-from hyperruntime.pool.policy import POLICY_KEYS, ToolPolicy
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError
+from hyperruntime.pool.values.policy import POLICY_KEYS, ToolPolicy
 
 _WORDS = {"true": True, "false": False}
 _KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}

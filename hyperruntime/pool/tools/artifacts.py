@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import TransferError
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.archiving import FORMATS, Packed, TooLargeError, pack
 from hyperruntime.pool.tools.content import Window, encode
 from hyperruntime.pool.tools.files import stream_file
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.listing import list_entries
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+from hyperruntime.pool.values.result import ExecutionResult
 
 _DRAIN_BYTES = 1 << 20
 _MIMES = {"tar.gz": "application/gzip", "tar": "application/x-tar", "zip": "application/zip"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.shown import Shown
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError
+from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.spec import ExecResult
 
 # The text comes first on standard input, so that no command line holds it: it may be long, siblings may list

@@ -10,9 +10,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import ExecLostError, ExecStartError, SpecError, unknown_name
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.policy import ToolPolicy
-from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.slots.slot_exec import Place
 from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
 from hyperruntime.pool.tools.command import BASH, BASH_STATEFUL
@@ -21,6 +19,8 @@ from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
 from hyperruntime.pool.tools.search import SEARCH
 from hyperruntime.pool.tools.tool import Call, Tool, ToolProblemError
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.spec import check_seconds
 
 _ALL = (

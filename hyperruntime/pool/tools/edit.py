@@ -10,12 +10,12 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.content import Window
 from hyperruntime.pool.tools.files import replace_file, stream_file
 from hyperruntime.pool.tools.inside import absolute, run_inside, show
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
 from hyperruntime.pool.tools.unified import DiffError, FileDiff, apply_hunks, parse_diff
+from hyperruntime.pool.values.result import ExecutionResult
 
 _MAX_FILES = 200
 _MAX_BYTES = 16 * 1024**2

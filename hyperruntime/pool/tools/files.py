@@ -7,10 +7,10 @@ import uuid
 
 import attrs
 
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.content import Window, decode, encode
 from hyperruntime.pool.tools.inside import remove_left, run_inside, show
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+from hyperruntime.pool.values.result import ExecutionResult
 
 READ_LIMIT_BYTES = 1024**3
 

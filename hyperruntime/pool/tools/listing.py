@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.tool import Call, Param, Tool, done
+from hyperruntime.pool.values.result import ExecutionResult
 
 _KINDS = {"f": "file", "d": "directory", "l": "link", "p": "pipe", "s": "socket", "c": "device", "b": "device"}
 _STAT_KINDS = {"directory": "d", "symbolic link": "l", "fifo": "p", "socket": "s"}

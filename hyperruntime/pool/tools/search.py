@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.pool.result import ExecutionResult
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done
+from hyperruntime.pool.values.result import ExecutionResult
 
 _DEFAULT_RESULTS = 200
 _MAX_CONTEXT = 20

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from hyperruntime.pool.place import Place
-from hyperruntime.pool.policy import ToolPolicy
-from hyperruntime.pool.result import ExecutionResult
+from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.pool.values.result import ExecutionResult
 
 _INLINE_BYTES = 64 * 1024
 T = TypeVar("T")

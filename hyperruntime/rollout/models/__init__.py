@@ -1,4 +1,4 @@
-"""Clients of model servers, each a :class:`~hyperruntime.rollout.model.Model`."""
+"""Clients of model servers, each a :class:`~hyperruntime.rollout.agent.model.Model`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.rollout.model import Model
+from hyperruntime.rollout.agent.model import Model
 
 Wire = Literal["chat", "sglang", "vllm", "completions"]
 WIRES: tuple[Wire, ...] = get_args(Wire)

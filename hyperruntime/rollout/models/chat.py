@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyperruntime.errors import ModelError
-from hyperruntime.rollout.calls import Message, sendable
-from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.agent.model import Completion, Sampling
+from hyperruntime.rollout.agent.tool_calls import Message, sendable
 from hyperruntime.rollout.models.server import RefusedError, Server
 
 # What a server may refuse to know, each with what to do then: leave it out, or say it by another name.

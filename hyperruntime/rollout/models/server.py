@@ -19,8 +19,8 @@ import aiohttp
 import attrs
 
 from hyperruntime.errors import ContextLengthError, ModelError
-from hyperruntime.gateway.answer_headers import retry_after
-from hyperruntime.gateway.redact import Redactor
+from hyperruntime.gateway.answer.headers import retry_after
+from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyperruntime.errors import ModelError
-from hyperruntime.rollout.calls import Message, settled_message
-from hyperruntime.rollout.model import Completion, Sampling
+from hyperruntime.rollout.agent.model import Completion, Sampling
+from hyperruntime.rollout.agent.tool_calls import Message, settled_message
 from hyperruntime.rollout.models.chat import as_ids, first_choice
 from hyperruntime.rollout.models.server import Server
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer

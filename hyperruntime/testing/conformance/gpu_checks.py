@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hyperruntime.devices import ENVIRONMENT_VARIABLE
 from hyperruntime.errors import DeviceNotFoundError, UnsupportedOptionError
+from hyperruntime.gpu.devices import ENVIRONMENT_VARIABLE
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, shell
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyperruntime.container import Container
-from hyperruntime.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, kill_group, spawn, wait_until
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import Driver
-from hyperruntime.process import PIPE, HostProcess, spawn
+from hyperruntime.host.process import PIPE, HostProcess, spawn
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context
 

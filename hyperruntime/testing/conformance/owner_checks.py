@@ -16,11 +16,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from hyperruntime.cache import cache_directory
 from hyperruntime.driver import Launch, LiveContainer
-from hyperruntime.owner import LABEL as OWNER_LABEL
-from hyperruntime.owner import OwnerIdentity
-from hyperruntime.process import HostProcess, kill_group, run_process, wait_until
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.owner import LABEL as OWNER_LABEL
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.process import HostProcess, kill_group, run_process, wait_until
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context, host_processes, marker, shell
@@ -30,9 +30,11 @@ GONE_S = 10.0
 TRIES = 3  # a busy machine may be late once
 AT_LAST_S = 20.0  # but not for ever
 OTHERS_S = 180.0
-_PRINT_IDENTITY = (
-    "import json; from hyperruntime.owner import OwnerIdentity; print(json.dumps(OwnerIdentity.current().to_labels()))"
-)
+_PRINT_IDENTITY = """
+import json
+from hyperruntime.host.owner import OwnerIdentity
+print(json.dumps(OwnerIdentity.current().to_labels()))
+"""
 
 
 @check("owner.close-removes")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hyperruntime.container import Container
 from hyperruntime.errors import TransferError, TransferTimeoutError, UnsafeArchiveError
-from hyperruntime.tarball import ExtractLimits
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
+from hyperruntime.transfer.extract import ExtractLimits
 
 INSIDE = "/tmp/conformance"  # noqa: S108 - inside a container
 TOOLS = f"{INSIDE}-tools"

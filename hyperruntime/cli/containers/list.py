@@ -1,0 +1,107 @@
+"""``hyperrun ps`` and ``hyperrun prune``: what is there, whose it is, and removing what the dead left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.machine.engines import view_engines
+from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.errors import EngineUnavailableError, PruneError
+from hyperruntime.host.owner import LABEL
+from hyperruntime.runtime import OwnedContainer, Runtime, open_runtime
+from hyperruntime.units import format_duration
+
+_COLUMNS = ("name", "image", "state", "owner pid", "owner host", "owner", "run", "age")
+
+
+@click.command(cls=Command, epilog=example("hyperrun ps", "hyperrun --runtime podman ps --json"))
+@json_option
+@click.pass_obj
+def ps(state: State, as_json: bool) -> None:
+    """List this library's containers, of every owner, on every runtime that works (or on --runtime).
+
+    An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, where nobody can see from
+    here whether it lives.
+    """
+    rows = []
+    for runtime in _runtimes(state):
+        rows += [_to_json(runtime.name, owned) for owned in runtime.containers()]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        click.echo("no containers")
+    else:
+        print_table(_COLUMNS, [_row(row) for row in rows], right=("owner pid", "age"))
+
+
+@click.command(cls=Command, epilog=example("hyperrun prune", "hyperrun prune --json"))
+@json_option
+@click.pass_obj
+def prune(state: State, as_json: bool) -> None:
+    """Remove the containers and temporary files of owners on this machine that are dead, and nothing else."""
+    removed, failures = {}, []
+    for runtime in _runtimes(state):
+        try:
+            removed[runtime.name] = list(runtime.prune())
+        except PruneError as error:
+            removed[runtime.name] = list(error.removed)
+            failures.append(error)
+    if as_json:
+        print_json(removed)
+    else:
+        _print_removed(removed, none=not failures)
+    if failures:
+        names = tuple(name for failure in failures for name in failure.removed)
+        raise PruneError(names, tuple(reason for failure in failures for reason in failure.reasons))
+
+
+def _print_removed(removed: dict[str, list[str]], *, none: bool) -> None:
+    for name, items in removed.items():
+        for item in items:
+            click.echo(f"removed {item} ({name})")
+    if none and not any(removed.values()):
+        click.echo("nothing to remove: every container here has a live owner, or one that cannot be seen from here")
+
+
+def _runtimes(state: State) -> Iterator[Runtime]:
+    """Yield, opened, the runtime that was asked for, or each that works.
+
+    Raises:
+        EngineUnavailableError: none works.
+    """
+    if state.runtime not in (None, "auto"):
+        with open_runtime(state.runtime) as runtime:
+            yield runtime
+        return
+    names = [view.name for view in view_engines() if view.usable]
+    if not names:
+        raise EngineUnavailableError("auto", "no runtime works here", "see `hyperrun doctor`")
+    for name in names:
+        with open_runtime(name) as runtime:
+            yield runtime
+
+
+def _to_json(runtime: str, owned: OwnedContainer) -> dict[str, Any]:
+    record = owned.record
+    return {
+        "name": record.id,
+        "runtime": runtime,
+        "image": record.image,
+        "state": record.state,
+        "owner_pid": owned.owner.pid,
+        "owner_host": owned.owner.host,
+        "owner_state": owned.owner_state,
+        "run": record.labels.get(f"{LABEL}.run", ""),
+        "created": record.created,
+        "age_s": round(max(0.0, time.time() - record.created), 3),
+    }
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    keys = ("name", "image", "state", "owner_pid", "owner_host", "owner_state", "run")
+    return (*(str(row[key]) for key in keys), format_duration(row["age_s"]))

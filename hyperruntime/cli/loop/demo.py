@@ -1,0 +1,103 @@
+"""``hyperrun demo``: agents that improve, from nothing to pictures, offline and with no API key."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import click
+
+from hyperruntime import registry
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.loop.generate import exit_code, run_generations
+from hyperruntime.cli.loop.generations import best_generation, print_generations, run_to_json
+from hyperruntime.cli.loop.report import picture_to_json, print_pictures
+from hyperruntime.cli.messages import note
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.loop.evaluation.evaluator import selected_split
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.report.facts import read_figures
+from hyperruntime.report.figures import can_draw
+from hyperruntime.report.pictures import write_pictures
+from hyperruntime.units import format_duration
+
+DOMAIN = "circle_packing"
+GENERATIONS, SEED, PARALLEL = 20, 1, 1  # one at a time: the same seed then gives the same table on every engine
+_FIGURE = "sum_of_radii"
+
+
+@click.command(cls=Command, epilog=example("hyperrun demo", "hyperrun demo --generations 30 --seed 3 --output ./runs"))
+@click.option("--generations", type=click.IntRange(min=0), default=GENERATIONS, show_default=True, help="How many.")
+@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True, help="Of every choice.")
+@click.option("--output", metavar="DIR", default="outputs", show_default=True, help="Where the run goes.")
+@click.option("--parallel", type=click.IntRange(min=1), default=PARALLEL, show_default=True, help="How many at once.")
+@json_option
+@click.pass_obj
+def demo(state: State, generations: int, seed: int, output: str, parallel: int, as_json: bool) -> int:
+    """Evolve a program that packs circles into a square: no model, no network, no registry.
+
+    Each generation is a copy of the program that edits its own source in a fresh container and is scored on the
+    host. Ends with a table and pictures of the best packing and of the lineage.
+    """
+    started = time.monotonic()
+    options = GenerateOptions(
+        domains=(DOMAIN,), max_generation=generations, seed=seed, output_dir_parent=output, parallel=parallel
+    ).settled()
+    note(f"demo: {generations} generations of a program that packs circles into the unit square")
+    summary, number = run_generations(state, options)
+    view = attrs.evolve(load_run(summary.run_dir), run_dir=shown_path(summary.run_dir))
+    best = best_generation(view.generations)
+    pictures = write_pictures(view, best) if view.generations and can_draw() else ()
+    if as_json:
+        facts = {"seed": seed, "interrupted": summary.interrupted, "duration_s": time.monotonic() - started}
+        drawn = [picture_to_json(picture) for picture in pictures]
+        print_json({**run_to_json(view.run_dir, view.generations, **facts), "pictures": drawn})
+        return exit_code(summary, number)
+    print_generations(view.generations, extra=figures(view.run_dir, view.generations))
+    _print_best(view.generations, time.monotonic() - started)
+    print_pictures(pictures)
+    _print_next(view.run_dir, generations, interrupted=summary.interrupted)
+    return exit_code(summary, number)
+
+
+def figures(run_dir: str, records: Sequence[GenerationRecord]) -> Mapping[str, Mapping[str, str]]:
+    """Return a column for each task of the selected split: the sum of radii, where a generation has one."""
+    split = selected_split(registry.load_domain(DOMAIN))
+    columns: dict[str, dict[str, str]] = {}
+    for record in records:
+        for task, facts in read_figures(run_dir, record.genid, DOMAIN, split).items():
+            if isinstance(value := facts.get(_FIGURE), float):
+                columns.setdefault(f"sum {task}", {})[str(record.genid)] = f"{value:.4f}"
+    return columns
+
+
+def shown_path(path: str) -> str:
+    """Return a path as it is shortest from here, to be typed again."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
+
+
+def _print_best(records: Sequence[GenerationRecord], duration_s: float) -> None:
+    best = best_generation(records)
+    first = next((record for record in records if record.parent is None and record.score is not None), None)
+    if best is None:
+        click.echo(f"\nno generation has a score, after {format_duration(duration_s)}")
+    elif first is None or first is best:
+        click.echo(f"\nbest score {best.score:.4f} (generation {best.genid}), in {format_duration(duration_s)}")
+    else:
+        scores = f"from {first.score:.4f} to {best.score:.4f} (generation {best.genid})"
+        click.echo(f"\nthe score went {scores} in {format_duration(duration_s)}")
+
+
+def _print_next(run_dir: str, generations: int, *, interrupted: bool) -> None:
+    further = "" if interrupted else f" --max-generation {generations + 10}"
+    click.echo(f"\ngo on:   hyperrun resume {shlex.quote(str(run_dir))}{further}")
+    click.echo(f"read:    hyperrun status {shlex.quote(str(run_dir))}")
+    click.echo(f"a patch: less {shlex.quote(str(run_dir))}/gen_1/agent_output/model_patch.diff")

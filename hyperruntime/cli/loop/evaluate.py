@@ -1,0 +1,96 @@
+"""``hyperrun evaluate``: one generation on one split, apart from the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.loop.generate import ensure_image
+from hyperruntime.cli.messages import note
+from hyperruntime.cli.params import GENERATION, RUN_DIRECTORY
+from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.loop.run.evaluate_one import Evaluation, evaluate_generation
+from hyperruntime.loop.run_files.archive import read_run
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.loop.workbench.failures import RunInterruptedError
+
+_EXIT_BY_SIGNAL, _SIGINT = 128, 2
+
+
+@click.command(
+    cls=Command,
+    epilog=example(
+        "hyperrun evaluate outputs/generate_1 best --split test",
+        "hyperrun evaluate outputs/generate_1 7 --split val --samples 20 --repeat 3 --json",
+    ),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.argument("generation", type=GENERATION)
+@click.option("--split", metavar="NAME", default="test", show_default=True, help="On what.")
+@click.option("--samples", type=click.IntRange(min=1), help="Tasks of each domain at most; default: all.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How many times.")
+@json_option
+@click.pass_obj
+def evaluate(
+    state: State, run_dir: str, generation: GenId, split: str, samples: int | None, repeat: int, as_json: bool
+) -> int:
+    """Evaluate GENERATION (a number, initial, or best) of the run in RUN_DIR on its own, in full.
+
+    Predictions and reports go below evaluations/ in RUN_DIR, where no agent sees them; nothing else of the run changes,
+    and it may be going on. What is there already is not made again.
+    """
+    options = read_run(Layout(Path(run_dir)))[0]
+    with state.open_runtime(run_id=str(options.run_id)) as runtime:
+        ensure_image(runtime, options)
+        with last_signal(state) as number:
+            made: tuple[Evaluation, ...] = ()
+            interrupted = ""
+            try:
+                made = evaluate_generation(
+                    runtime, run_dir, generation, split=split, samples=samples, repeat=repeat, on_event=_tell
+                )
+            except RunInterruptedError as error:
+                interrupted = str(error)
+    if interrupted:
+        note(interrupted)
+        return _EXIT_BY_SIGNAL + (number() or _SIGINT)
+    if as_json:
+        print_json([attrs.asdict(one) for one in made])
+    else:
+        _print(made)
+    return 0
+
+
+def _tell(event: StepEvent) -> None:
+    if event.state == "start" and event.step in ("load check", "evaluate"):
+        note(f"generation {event.generation}: {event.step}")
+
+
+def _print(made: Sequence[Evaluation]) -> None:
+    """Print one row per repetition, and their mean below."""
+    domains = tuple(made[0].scores)
+    rows = [
+        (
+            f"{one.genid}",
+            one.split,
+            f"{one.repeat}",
+            f"{sum(one.tasks.values())}",
+            f"{one.score:.4f}",
+            *(f"{one.scores[name]:.4f}" for name in domains if len(domains) > 1),
+            one.path,
+        )
+        for one in made
+    ]
+    more = domains if len(domains) > 1 else ()
+    print_table(
+        ("generation", "split", "repeat", "tasks", "score", *more, "where"), rows, right=("tasks", "score", *more)
+    )
+    if len(made) > 1:
+        note(f"mean {sum(one.score for one in made) / len(made):.4f}")

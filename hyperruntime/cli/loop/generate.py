@@ -1,0 +1,193 @@
+"""``hyperrun generate`` and ``hyperrun resume``: run the generate loop, showing progress."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from hyperruntime.cli.command import AGENT_FILE, Command, State, example
+from hyperruntime.cli.config_file import agent_domains, agent_table
+from hyperruntime.cli.legacy_args import SpreadingCommand
+from hyperruntime.cli.loop.generations import print_generations, run_to_json
+from hyperruntime.cli.loop.options import make_options, model_options, option_decorators
+from hyperruntime.cli.loop.progress import Display, PlainDisplay, Tracker
+from hyperruntime.cli.loop.report import plots_at_end
+from hyperruntime.cli.loop.resume import changed_options
+from hyperruntime.cli.messages import Lines, WrongUsageError, note
+from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.errors import RunError, StorageError
+from hyperruntime.images.recipes import BASE, image_reference
+from hyperruntime.loop.run.import_hyperagents import import_run
+from hyperruntime.loop.run.preflight import check_agent, choose_directory, choose_image, load_domains
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run_files.archive import RunView, load_run
+from hyperruntime.loop.run_files.contract import detect_contract
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.agent_needs import agent_needs
+from hyperruntime.loop.workbench.gateway_choice import agent_directory, choose_gateway
+from hyperruntime.runtime import Runtime
+from hyperruntime.storage.atomic import make_directory
+
+_EXIT_FAILED, _EXIT_BY_SIGNAL = 1, 128
+
+
+@click.command(
+    cls=SpreadingCommand,
+    epilog=example(
+        "hyperrun generate --domains circle_packing --max-generation 20 --parallel 2",
+        "hyperrun generate --domains circle_packing --agent ./my-agent --timeout-meta 10m --json",
+        "hyperrun generate --config run.toml --limits memory=2g,cpus=1.5 --seed 3",
+        "hyperrun generate --resume-from outputs/generate_1 --max-generation 50",
+    ),
+)
+@option_decorators
+@json_option
+@click.pass_context
+def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
+    """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
+
+    Ends with 0 when some generation has a score, else with 1. Interrupted, it keeps all finished generations, and
+    `hyperrun resume` goes on. Options may be written with underscores.
+    """
+    state, run_dir = ctx.ensure_object(State), values.pop("resume_from")
+    state.runtime = values.pop("runtime") or state.runtime
+    if run_dir is not None:
+        import_run(run_dir)
+        view = load_run(run_dir)
+        return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir))
+    if values.get("agent") is None and detect_contract(".") == "hyperagents":
+        values["agent"] = "."  # the original is run in its own checkout
+    if not values["domains"] and values.get("agent"):
+        values["domains"] = (agent_domains(Path(values["agent"])),)
+    options = make_options(values)
+    summary, number = run_generations(state, options)
+    print_summary(summary, as_json, seed=options.seed)
+    plots_at_end(summary, options)
+    return exit_code(summary, number)
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun resume outputs/generate_1", "hyperrun resume outputs/generate_1 --max-generation 50"),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
+@click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
+@click.option("--image", metavar="REF", help="Another image for all that is still to be made.")
+@model_options
+@json_option
+@click.pass_obj
+def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
+    """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one.
+
+    A run that HyperAgents wrote is gone on with too: its files stay, and ours come beside them.
+    """
+    import_run(run_dir)
+    return go_on(state, load_run(run_dir), as_json, changes)
+
+
+def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]) -> int:
+    """Go on with a run whose options may change, show it, and return the exit code."""
+    run_dir, asked = view.run_dir, changes.get("max_generation")
+    last = view.options.max_generation if asked is None else int(asked)
+    tracker = Tracker(last + 1, view.generations)
+    note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
+    with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
+        ensure_image(runtime, attrs.evolve(view.options, image=changes.get("image") or view.options.image))
+        with last_signal(state) as number, _make_display(tracker) as display:
+            summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
+    print_summary(summary, as_json, seed=view.seed)
+    plots_at_end(summary, view.options)
+    return exit_code(summary, number())
+
+
+def generate_here(ctx: click.Context) -> Any:  # noqa: ANN401 - what the command returns
+    """Run ``generate`` on the agent repository in the current directory, with its ``[generate]`` options."""
+    table = agent_table(Path(AGENT_FILE), generate)
+    with generate.make_context("generate", [], parent=ctx, default_map={**table, "agent": "."}) as below:
+        return generate.invoke(below)
+
+
+def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary, int]:
+    """Start a run and show it; return what became of it, and the number of the signal that ended it or 0.
+
+    Everything that can be wrong with the options is found before an engine is asked.
+    """
+    run_dir = check_options(options)
+    with state.open_runtime(run_id=str(options.run_id)) as runtime:
+        ensure_image(runtime, options)
+        note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
+        with last_signal(state) as number, _make_display(Tracker(options.max_generation + 1)) as display:
+            summary = start_run(runtime, options, on_event=display.on_event)
+    return summary, number()
+
+
+def check_options(options: GenerateOptions) -> Path:
+    """Return where the run will be.
+
+    Raises:
+        HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
+    """
+    domains = load_domains(options.domains, options.contract)
+    agent = check_agent(options, domains)
+    choose_image(options, domains)
+    try:
+        path = choose_directory(options)
+        choose_gateway(options, agent_directory(agent), Layout(path), required=agent_needs(agent).models)
+        make_directory(path.parent)
+    except (RunError, StorageError) as error:
+        raise WrongUsageError(str(error)) from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise WrongUsageError(f"{str(path.parent)!r} cannot be written; give another --output-dir-parent")
+    return path
+
+
+def ensure_image(runtime: Runtime, options: GenerateOptions) -> None:
+    """Make the run's image where it is missing, showing how that goes."""
+    name = choose_image(options, load_domains(options.domains, options.contract))
+    reference = image_reference(name)
+    if not runtime.images.exists(reference):
+        if name == BASE:
+            note(f"image {reference} is missing; making it, which takes about a minute")
+        runtime.images.ensure(name, on_output=Lines())
+
+
+def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> None:
+    """Print what became of a run, and on standard error what to do next."""
+    if as_json:
+        facts = {"seed": seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
+        print_json(run_to_json(summary.run_dir, summary.generations, **facts))
+    elif summary.generations:
+        print_generations(summary.generations)
+    if not as_json:
+        click.echo(summary.run_dir)
+    if summary.interrupted:
+        note(f"interrupted; go on with: hyperrun resume {shlex.quote(summary.run_dir)}")
+    elif summary.used_up:
+        note(f"{summary.used_up}; go on with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-...")
+
+
+def exit_code(summary: RunSummary, number: int) -> int:
+    """Return the exit code of a run that ended, by itself or by a signal."""
+    if summary.interrupted:
+        return _EXIT_BY_SIGNAL + (number or 2)
+    return _EXIT_FAILED if summary.best is None else 0
+
+
+def _make_display(tracker: Tracker) -> Display:
+    """Return the live display where standard error is a terminal, else plain lines."""
+    if sys.stderr.isatty():
+        from hyperruntime.cli.loop.live import LiveDisplay
+
+        return LiveDisplay(tracker)
+    return PlainDisplay(tracker)

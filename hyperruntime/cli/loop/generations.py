@@ -1,0 +1,105 @@
+"""A run's generations as a table or as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hyperruntime.cli.tables import print_table
+from hyperruntime.gateway.log.budget import Spent
+from hyperruntime.loop.run_files.record import FAILURES, GenerationRecord, record_to_json
+from hyperruntime.units import format_duration
+
+_DETAIL_CHARS = 90
+_USAGE = ("requests", "tokens", "money")
+
+
+def print_generations(
+    records: Sequence[GenerationRecord], *, extra: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """Print one row per generation: parent, scores, what failed, duration; the best one has a star.
+
+    Args:
+        records: as they were archived; shown by number.
+        extra: further columns, each with a text per generation id.
+    """
+    more = extra or {}
+    best, splits = best_generation(records), _splits(records)
+    failures = ("failure",) if any(record.failure for record in records) else ()
+    usage = _USAGE if any(record.usage is not None for record in records) else ()
+    columns = ("generation", "parent", "score", *splits, *more, *usage, "duration", *failures)
+    rows = [
+        (
+            f"{record.genid}{' *' if record is best else ''}",
+            "" if record.parent is None else str(record.parent),
+            "" if record.score is None else f"{record.score:.4f}",
+            *(_split_score(record, name) for name in splits),
+            *(texts.get(str(record.genid), "") for texts in more.values()),
+            *(_usage_texts(record.usage) if usage else ()),
+            format_duration(sum(record.durations.values())),
+            *(failure_text(record) for _ in failures),
+        )
+        for record in sorted(records, key=lambda record: -1 if isinstance(record.genid, str) else record.genid)
+    ]
+    print_table(columns, rows, right=("score", *splits, *more, *usage, "duration"))
+
+
+def _usage_texts(usage: Spent | None) -> tuple[str, ...]:
+    if usage is None:
+        return ("",) * len(_USAGE)
+    return f"{usage.requests}", f"{usage.input_tokens + usage.output_tokens}", f"{usage.money:.4g}"
+
+
+def best_generation(records: Sequence[GenerationRecord]) -> GenerationRecord | None:
+    """Return the one with the highest score, the earlier one on a tie; None where none has a score."""
+    scored = [record for record in records if record.score is not None]
+    return max(scored, key=lambda record: record.score or 0.0, default=None)
+
+
+def failure_text(record: GenerationRecord) -> str:
+    """Return what failed, in one short line."""
+    if record.failure is None:
+        return ""
+    detail = " ".join(record.detail.split())
+    short = detail if len(detail) <= _DETAIL_CHARS else detail[: _DETAIL_CHARS - 3] + "..."
+    return f"{record.failure}: {short}" if short else record.failure
+
+
+def failure_counts(records: Sequence[GenerationRecord]) -> dict[str, int]:
+    """Return how many generations failed, by the class of the failure."""
+    counts: Counter[str] = Counter(record.failure for record in records if record.failure is not None)
+    return {failure: counts[failure] for failure in FAILURES if failure in counts}
+
+
+def run_to_json(
+    run_dir: str,
+    records: Sequence[GenerationRecord],
+    **facts: Any,  # noqa: ANN401 - JSON values
+) -> dict[str, Any]:
+    """Return a run as JSON values."""
+    best = best_generation(records)
+    return {
+        "run_dir": run_dir,
+        **facts,
+        "failures": failure_counts(records),
+        "best": None if best is None else record_to_json(best),
+        "generations": [record_to_json(record) for record in records],
+    }
+
+
+def _splits(records: Sequence[GenerationRecord]) -> list[str]:
+    """Return the columns of split scores, ``train``, or ``domain train`` where there are several domains."""
+    pairs = dict.fromkeys(
+        (domain, split) for record in records for domain, splits in record.scores.items() for split in splits
+    )
+    many = len({domain for domain, _ in pairs}) > 1
+    return [f"{domain} {split}" if many else split for domain, split in pairs]
+
+
+def _split_score(record: GenerationRecord, column: str) -> str:
+    for domain, splits in record.scores.items():
+        for split, score in splits.items():
+            if column in (split, f"{domain} {split}"):
+                return f"{score:.4f}"
+    return ""

@@ -1,0 +1,72 @@
+"""The live display of a run on a terminal, with rich."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hyperruntime.cli.loop.progress import SETTLED, Tracker
+from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.units import format_duration
+
+_REFRESHES_PER_S = 5
+_BAR_WIDTH = 30
+
+
+class LiveDisplay:
+    """One line per running generation and one for the whole run; finished generations stay above as text."""
+
+    def __init__(self, tracker: Tracker, console: Console | None = None) -> None:
+        """Show what a tracker makes of the events, on standard error."""
+        self._tracker, self._lock, self._started = tracker, threading.Lock(), time.monotonic()
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live = Live(
+            console=self._console,
+            get_renderable=self.render,
+            refresh_per_second=_REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def on_event(self, event: StepEvent) -> None:
+        """Take the event; one that ends a generation leaves a line."""
+        with self._lock:
+            line = self._tracker.take(event)
+        if line and event.step == SETTLED:
+            self._console.print(Text(line, style="yellow" if event.state == "failed" else ""))
+
+    def render(self) -> RenderableType:
+        """Return the display as it is now."""
+        with self._lock:
+            running = [(name, entry.step, entry.started) for name, entry in self._tracker.running.items()]
+            done, total, best = self._tracker.done, self._tracker.total, self._tracker.best_text()
+        now = time.monotonic()
+        rows = Table.grid(padding=(0, 2))
+        for name, step, started in running:
+            rows.add_row(Text(f"generation {name}", style="bold"), step, Text(format_duration(now - started)))
+        whole = Table.grid(padding=(0, 2))
+        whole.add_row(
+            ProgressBar(total=max(total, 1), completed=done, width=_BAR_WIDTH),
+            f"{done}/{total} generations",
+            Text(best, style="green"),
+            format_duration(now - self._started),
+        )
+        return Group(rows, whole)
+
+    def __enter__(self) -> LiveDisplay:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the live lines away; what was printed above stays."""
+        self._live.stop()

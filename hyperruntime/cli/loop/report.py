@@ -1,0 +1,71 @@
+"""``hyperrun report``: draw a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hyperruntime.cli.command import Command, example
+from hyperruntime.cli.loop.generations import best_generation
+from hyperruntime.cli.messages import note
+from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.loop.run.run import RunSummary
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.report.nodes import whose_scores
+from hyperruntime.report.pictures import Picture, write_pictures, write_plots
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun report outputs/generate_1", "hyperrun report outputs/generate_1 --output ./pictures"),
+)
+@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.option("--output", metavar="DIR", help="Where to; default: the run directory, and report/ in it.")
+@json_option
+def report(run_dir: str, output: str | None, as_json: bool) -> None:
+    """Draw the run in RUN_DIR as SVG and PNG: lineage, best answers, progress and archive for each domain and split."""
+    view, folder = load_run(run_dir), Path(output) if output else None
+    drawn = write_pictures(view, best_generation(view.generations), folder)
+    whose = whose_scores(view.options.optimize_option)
+    pictures = (*drawn, *write_plots(view.generations, folder or Path(run_dir), whose))
+    if as_json:
+        print_json([picture_to_json(picture) for picture in pictures])
+    else:
+        print_pictures(pictures)
+
+
+def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
+    """Write the plots of a run that came to its end; where that cannot be, say why, for the run itself is well."""
+    if summary.interrupted or not summary.generations:
+        return
+    try:
+        pictures = write_plots(summary.generations, Path(summary.run_dir), whose_scores(options.optimize_option))
+    except HyperRuntimeError as error:
+        note(f"no plots: {error}")
+    else:
+        more = f"hyperrun report {shlex.quote(summary.run_dir)}"
+        note(f"{len(pictures)} plots are in {summary.run_dir}; `{more}` draws more")
+
+
+def print_pictures(pictures: Sequence[Picture]) -> None:
+    """Print where pictures are, one line each."""
+    width = max((len(picture.subject) for picture in pictures), default=0)
+    for picture in pictures:
+        also = "" if picture.png is None else f" and {picture.png.suffix}"
+        click.echo(f"{picture.subject:{width}}  {picture.svg}{also}")
+
+
+def picture_to_json(picture: Picture) -> dict[str, Any]:
+    """Return a picture as JSON values."""
+    return {
+        "subject": picture.subject,
+        "svg": str(picture.svg),
+        "png": None if picture.png is None else str(picture.png),
+    }

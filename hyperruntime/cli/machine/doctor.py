@@ -1,0 +1,151 @@
+"""``hyperrun doctor``: what was found, what failed and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.machine.engines import diagnose_engine, engine_names, view_engine
+from hyperruntime.cli.machine.job_findings import job_findings, look_around
+from hyperruntime.cli.params import GPUS
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.driver import Finding
+from hyperruntime.gpu.devices import load_devices
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.units import GIB, MIB, format_size
+
+_LEAST_PYTHON = (3, 11)
+_LEAST_FREE = {"temporary files": 256 * MIB, "cache": 64 * MIB, "current directory": 64 * MIB}
+_LEAST_MEMORY = GIB
+_EXIT_NO_RUNTIME = 3
+_OTHER_PLACE = "choose another one: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
+_DIRECTORIES: dict[str, Callable[[], Path]] = {
+    "temporary files": lambda: Path(tempfile.gettempdir()),
+    "cache": cache_directory,
+    "current directory": Path.cwd,
+}
+_MARKS = {True: ("ok", "green"), False: ("FAIL", "red"), None: ("note", "yellow")}
+
+
+@click.command(
+    cls=Command, epilog=example("hyperrun doctor", "hyperrun doctor podman --json", "hyperrun doctor --gpu cuda")
+)
+@click.argument("name", required=False)
+@click.option("--gpu", "image", metavar="IMAGE", help="Give GPUs to a container of this image and look step by step.")
+@click.option("--gpus", type=GPUS, default="all", show_default=True, help="Which ones, with --gpu.")
+@json_option
+@click.pass_obj
+def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[str, ...], as_json: bool) -> int:
+    """Say what is right and wrong on this machine, for every runtime or for NAME, and what to do about it.
+
+    Exits with 0 where a runtime works, else with 3; with --gpu, 1 where a step fails.
+    """
+    if image is not None:
+        state.runtime = name or state.runtime
+        return _examine_gpus(state, image, gpus, as_json=as_json)
+    names = engine_names(name or state.runtime)
+    job = list(job_findings(look_around()))
+    parts = {"machine": [*machine_findings(), *job], **{engine: diagnose_engine(engine) for engine in names}}
+    usable = [engine for engine in names if view_engine(engine).usable]
+    if as_json:
+        findings = {part: [attrs.asdict(found) for found in items] for part, items in parts.items()}
+        print_json({"usable": usable, "findings": findings})
+    else:
+        _print(parts, usable, names)
+    return 0 if usable else _EXIT_NO_RUNTIME
+
+
+def _examine_gpus(state: State, image: str, gpus: str | tuple[str, ...], *, as_json: bool) -> int:
+    from hyperruntime.cli.machine.gpu_doctor import gpu_findings
+
+    found: list[Finding] = []
+    for finding in gpu_findings(state, image, gpus):
+        found.append(finding)
+        if not as_json:
+            _print_finding(finding)
+    works = all(finding.ok is not False for finding in found)
+    if as_json:
+        print_json({"works": works, "findings": [attrs.asdict(finding) for finding in found]})
+    return 0 if works else 1
+
+
+def _print(parts: dict[str, list[Finding]], usable: Sequence[str], names: Sequence[str]) -> None:
+    for part, findings in parts.items():
+        click.secho(part, bold=True)
+        for found in findings:
+            _print_finding(found)
+        if not findings:
+            click.echo("  note  nothing to say")
+    if usable:
+        click.echo(f"\ncontainers run here with: {', '.join(usable)}")
+    else:
+        click.echo(f"\nno runtime works here yet ({', '.join(names) or 'none is installed'}): see the next steps above")
+
+
+def _print_finding(found: Finding) -> None:
+    word, colour = _MARKS[found.ok]
+    click.echo(f"  {click.style(f'{word:4}', fg=colour)}  {found.subject}: {found.detail}")
+    if found.next_step:
+        click.echo(f"        next step: {found.next_step}")
+
+
+def machine_findings() -> Iterator[Finding]:
+    """Yield what does not belong to any engine: Python, git, memory, disk space and devices."""
+    version = platform.python_version()
+    old = sys.version_info < _LEAST_PYTHON
+    yield Finding(subject="python", ok=not old, detail=f"{version} ({sys.executable})")
+    yield _git()
+    yield _memory()
+    for what, find in _DIRECTORIES.items():
+        try:
+            yield _space(what, find())
+        except OSError as error:
+            yield Finding(subject=what, ok=False, detail=str(error), next_step=_OTHER_PLACE)
+    registry = load_devices()
+    yield from registry.findings
+    if names := registry.names():
+        yield Finding(subject="devices", ok=True, detail=f"{', '.join(names)} (CDI)")
+
+
+def _git() -> Finding:
+    from hyperruntime.host.process import find_program, run_process
+
+    path = find_program("git")
+    if path is None:
+        step = "install it, on Debian with `apt-get install git`; the generate loop needs it"
+        return Finding(subject="git", ok=False, detail="not on PATH", next_step=step)
+    words = run_process([path, "--version"]).stdout.decode(errors="replace").split()
+    return Finding(subject="git", ok=True, detail=f"{words[2] if len(words) > 2 else 'unknown version'} ({path})")
+
+
+def _memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    low = free < _LEAST_MEMORY
+    return Finding(
+        subject="memory",
+        ok=None if low else True,
+        detail=f"{format_size(free)} available, {os.cpu_count()} cores",
+        next_step="use --parallel 1, or end what uses the memory" if low else "",
+    )
+
+
+def _space(what: str, directory: Path) -> Finding:
+    """Return whether a directory, or the nearest one above it that exists, can be written and has room."""
+    place = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Finding(subject=what, ok=False, detail=f"{directory} cannot be written", next_step=_OTHER_PLACE)
+    low = free < _LEAST_FREE[what]
+    step = f"free space in {place}, or name another directory" if low else ""
+    return Finding(subject=what, ok=not low, detail=f"{directory}, {format_size(free)} free", next_step=step)

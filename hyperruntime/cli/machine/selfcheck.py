@@ -1,0 +1,153 @@
+"""``hyperrun selfcheck``: every promise of the library as a named check, on one engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.machine.engines import engine_names, view_engine
+from hyperruntime.cli.messages import note
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.errors import EngineUnavailableError
+
+if TYPE_CHECKING:
+    from hyperruntime.testing.conformance import Check, CheckResult, Context
+
+_WORDS = {"pass": ("pass", "green"), "refused": ("refused as declared", "cyan"), "fail": ("FAIL", "red")}
+_WIDTH = max(len(word) for word, _ in _WORDS.values())
+
+Report = Callable[["CheckResult"], None]
+
+
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun selfcheck", "hyperrun selfcheck podman --only 'timeout.*'", "hyperrun selfcheck --json"),
+)
+@click.argument("name", required=False)
+@click.option("--only", metavar="PATTERN", default="*", help="A check's name, a pattern ('exec.*') or a family.")
+@click.option("--image", metavar="REF", help="Image to check with; default is the base image, made if missing.")
+@json_option
+@click.pass_obj
+def selfcheck(state: State, name: str | None, only: str, image: str | None, as_json: bool) -> int:
+    """Check that runtime NAME (default: the one that is used) keeps every promise of the library on this machine.
+
+    What the runtime declares that it cannot do must be refused by name; that is no failure. Exits with 0 where
+    every check passed or was refused as declared, with 1 where one failed, with 3 where the engine is unusable.
+    """
+    from hyperruntime.registry import load_driver
+    from hyperruntime.testing.conformance import open_context, select_checks
+
+    checks = select_checks(only)
+    _expect_losses(state)
+    chosen = _choose(name or state.runtime)
+    with open_context(load_driver(chosen), image) as context:
+        if not as_json:
+            note(f"{chosen} {context.info.version}, image {context.image}, {len(checks)} checks")
+        results = _run(context, checks, as_json)
+        if as_json:
+            print_json(_to_json(context, results))
+        else:
+            _print_summary(results)
+    return 1 if any(result.outcome == "fail" for result in results) else 0
+
+
+def _expect_losses(state: State) -> None:
+    """Log no warning: that a container was lost is what several checks bring about."""
+    from hyperruntime.cli.logs import configure_logging
+
+    if state.log_level == "warning":
+        state.log_level = "error"
+        configure_logging(state.log_level, as_json=state.log_json)
+
+
+def _choose(name: str | None) -> str:
+    """Return a runtime's name: the one that is asked for, or the first that works here.
+
+    Raises:
+        DriverNotFoundError: no installed driver has this name.
+        EngineUnavailableError: none works.
+    """
+    from hyperruntime.runtime import AUTO, ENVIRONMENT_VARIABLE
+
+    wanted = name or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO
+    names = engine_names(wanted)
+    if wanted != AUTO:
+        return names[0]
+    for candidate in names:
+        if view_engine(candidate).usable:
+            return candidate
+    raise EngineUnavailableError(AUTO, "no runtime works here", "see `hyperrun doctor`")
+
+
+def _run(context: Context, checks: Sequence[Check], quiet: bool) -> list[CheckResult]:
+    from hyperruntime.testing.conformance import run_check
+
+    results = []
+    with _display(quiet) as (begin, report):
+        for one in checks:
+            begin(one.name)
+            results.append(run_check(context, one))
+            report(results[-1])
+    return results
+
+
+@contextmanager
+def _display(quiet: bool) -> Iterator[tuple[Callable[[str], None], Report]]:
+    """Yield what shows a check that begins, and what prints a result."""
+    if quiet:
+        yield (lambda _: None), (lambda _: None)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        with Console(highlight=False).status("") as status:
+            yield status.update, (lambda result: _print_result(result, status.console.print))
+    else:
+        yield (lambda _: None), _print_result
+
+
+def _print_result(result: CheckResult, rich_print: Callable[..., None] | None = None) -> None:
+    """Print a result: one line, and below a failure or a refusal why."""
+    word, colour = _WORDS[result.outcome]
+    line = f"  {result.name}: {result.sentence} ({result.duration_s:.1f} s)"
+    reason = f"{'':{_WIDTH}}    {result.detail}" if result.detail else ""
+    if rich_print is None:
+        click.echo("\n".join(filter(None, (f"{word:{_WIDTH}}{line}", reason))))
+        return
+    from rich.text import Text
+
+    rich_print(Text(f"{word:{_WIDTH}}", style=colour) + Text(line))
+    if reason:
+        rich_print(Text(reason, style="dim" if result.outcome == "refused" else colour))
+
+
+def _print_summary(results: Sequence[CheckResult]) -> None:
+    counts, took = _counts(results), sum(result.duration_s for result in results)
+    said = ", ".join(f"{counts[outcome]} {word.lower()}" for outcome, (word, _) in _WORDS.items())
+    click.echo(f"{len(results)} checks in {took:.0f} s: {said}")
+    failed = [result.name for result in results if result.outcome == "fail"]
+    if failed:
+        click.echo(f"failed: {', '.join(failed)}")
+
+
+def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
+    found = Counter(result.outcome for result in results)
+    return {outcome: found[outcome] for outcome in ("pass", "refused", "fail")}
+
+
+def _to_json(context: Context, results: Sequence[CheckResult]) -> dict[str, Any]:
+    return {
+        "runtime": context.info.engine,
+        "version": context.info.version,
+        "rootless": context.info.rootless,
+        "image": context.image,
+        "counts": _counts(results),
+        "checks": [attrs.asdict(result) for result in results],
+    }

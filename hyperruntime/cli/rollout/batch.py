@@ -1,0 +1,219 @@
+"""``hyperrun rollout batch``: let an agent work on every prompt of a file, with no scoring."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.messages import Lines, note
+from hyperruntime.cli.params import DURATION, NAMES, SIZE
+from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.images.recipes import BASE, image_reference
+from hyperruntime.pool.manager import PoolManager
+from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.rollout.agent.agent import AgentLimits
+from hyperruntime.rollout.agent.model import Sampling
+from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS, slot_tools
+from hyperruntime.rollout.batch.batch import DONE, RESULTS, BatchOptions, BatchSummary, run_batch
+from hyperruntime.rollout.batch.prompts import Row, read_rows, unknown_keys
+from hyperruntime.rollout.batch.row import Attendant
+from hyperruntime.rollout.models import WIRES, ModelOptions, open_model
+from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
+from hyperruntime.units import format_duration
+
+if TYPE_CHECKING:
+    from hyperruntime.runtime import Runtime
+
+_ERRORS_SHOWN = 5
+_ACQUIRE_TIMEOUT_S = 600.0
+Settled = Callable[[Mapping[str, Any]], None]
+
+
+@attrs.frozen(kw_only=True)
+class BatchCall:
+    """What the command line says.
+
+    Attributes:
+        rows: what to work on.
+        output: where results go.
+        batch: how many at once, how often.
+        model: who is asked.
+        container: where, unless a row says otherwise.
+        limits: of a conversation.
+        sampling: of the model.
+        tools: of the slot.
+        system: put in front of conversations.
+        slots: rows in one container.
+    """
+
+    rows: tuple[Row, ...]
+    output: Path
+    batch: BatchOptions
+    model: ModelOptions
+    container: ContainerSpec
+    limits: AgentLimits
+    sampling: Sampling
+    tools: tuple[str, ...]
+    system: str
+    slots: int
+
+
+@click.command(
+    cls=Command,
+    epilog=example(
+        "hyperrun rollout batch prompts.jsonl --model qwen --base-url http://gpu:8000/v1 --parallel 16",
+        "hyperrun rollout batch prompts.jsonl --model qwen --base-url http://gpu:8000/v1 --retry-failed",
+    ),
+)
+@click.argument("prompts", metavar="PROMPTS.jsonl", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--output-dir", type=click.Path(path_type=Path), help="[default: outputs/batch_<name of PROMPTS>]")
+@click.option("--model", "name", required=True, help="The model, as its server knows it.")
+@click.option("--base-url", required=True, metavar="URL", help="Its server, such as http://127.0.0.1:8000/v1.")
+@click.option("--wire", type=click.Choice(WIRES), default="chat", show_default=True, help="How it is asked.")
+@click.option("--key-env", metavar="NAME", help="The environment variable that holds its key.")
+@click.option("--tokenizer", metavar="DIR", help="The model's tokenizer, for wires that take tokens.")
+@click.option(
+    "--image", default=BASE, show_default=True, help="Of rows that name none: a recipe's name, or a reference."
+)
+@click.option(
+    "--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="What agents can reach."
+)
+@click.option("--memory", type=SIZE, help="Memory of a container, such as 2g.")
+@click.option("--cpus", type=float, help="Cores of a container.")
+@click.option("--tools", type=NAMES, default=",".join(DEFAULT_TOOLS), show_default=True, help="What agents may call.")
+@click.option("--system", default="", help="A system message for conversations that have none.")
+@click.option(
+    "--slots-per-container",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Rows in one container, each with a user of its own; with 1 a row is its container's root.",
+)
+@click.option("--parallel", type=int, default=8, show_default=True, help="Rows at once.")
+@click.option("--attempts", type=int, default=2, show_default=True, help="How often a row is begun before it failed.")
+@click.option("--retry-failed", is_flag=True, help="Begin rows again that failed before.")
+@click.option("--max-turns", type=click.IntRange(min=1), default=30, show_default=True, help="Of a conversation.")
+@click.option("--max-time", type=DURATION, help="Of a conversation, such as 30m.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=4096, show_default=True, help="Of one turn.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of the sampling.")
+@json_option
+@click.pass_obj
+def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options, by name
+    """Let an agent work on every prompt in PROMPTS.jsonl, each in a slot of its own, and write what came of it.
+
+    A row is an object with "prompt" or "messages", and, if it likes, "id", "image" and "cwd"; its other keys are
+    kept. What is settled is in results.jsonl of the output directory; the same command goes on with the rest.
+    """
+    call = make_call(values)
+    if other := ", ".join(unknown_keys(call.rows)):
+        note(f"{len(call.rows)} rows; kept as they are: {other}")
+    with state.open_runtime() as runtime:
+        runtime.images.ensure(values["image"], on_output=Lines())
+        with _progress(len(call.rows)) as settled:
+            summary = run_until_signal(_run(runtime, call, settled), state)
+    if as_json:
+        print_json({**attrs.asdict(summary), "results": str(call.output / RESULTS)})
+    else:
+        click.echo(str(call.output / RESULTS))
+        note(_sentence(summary))
+    return 1 if summary.failed else 0
+
+
+def make_call(values: Mapping[str, Any]) -> BatchCall:
+    """Return what the command line says, all of it checked before an engine is asked.
+
+    Raises:
+        SpecError: an option or a row is malformed.
+    """
+    prompts: Path = values["prompts"]
+    return BatchCall(
+        rows=read_rows(prompts),
+        output=values["output_dir"] or Path("outputs", f"batch_{prompts.stem}"),
+        batch=BatchOptions(**{name: values[name] for name in ("parallel", "attempts", "retry_failed")}),
+        model=ModelOptions(**{name: values[name] for name in ("name", "base_url", "wire", "key_env", "tokenizer")}),
+        container=ContainerSpec(
+            image=image_reference(values["image"]),
+            network=values["network"],
+            limits=Limits(memory_bytes=values["memory"], cpus=values["cpus"]),
+        ),
+        limits=AgentLimits(turns=values["max_turns"], time_s=values["max_time"]),
+        sampling=Sampling(temperature=values["temperature"], max_tokens=values["max_tokens"]),
+        tools=values["tools"],
+        system=values["system"],
+        slots=values["slots_per_container"],
+    )
+
+
+async def _run(runtime: Runtime, call: BatchCall, settled: Settled) -> BatchSummary:
+    model = open_model(call.model)
+    try:
+        async with PoolManager(runtime, Profiles.of(_pool(call))) as pools:
+            attendant = Attendant(
+                lease=lambda spec, row_id: pools.lease(row_id, spec=spec),
+                model=model,
+                toolset=slot_tools(call.tools),
+                container=call.container,
+                system=call.system,
+                limits=call.limits,
+                sampling=call.sampling,
+            )
+            return await run_batch(call.rows, attendant, call.output, call.batch, settled)
+    finally:
+        await model.close()
+
+
+def _pool(call: BatchCall) -> PoolConfig:
+    """Return the pool of each image that rows name."""
+    return PoolConfig(
+        spec=call.container,
+        slots_per_container=call.slots,
+        min_containers=0,
+        max_containers=-(-call.batch.parallel // call.slots),
+        acquire_timeout_s=_ACQUIRE_TIMEOUT_S,
+    )
+
+
+@contextmanager
+def _progress(rows: int) -> Iterator[Settled]:
+    """Show how far a batch is: a bar on a terminal, a line now and then elsewhere."""
+    counts: Counter[str] = Counter()
+
+    def count(line: Mapping[str, Any]) -> str:
+        counts[line["status"]] += 1
+        if line["status"] != DONE and counts[line["status"]] <= _ERRORS_SHOWN:
+            note(f"row {line['id']} failed: {line['error']['kind']}: {line['error']['message'][:160]}")
+        return f"{counts[DONE]} done, {counts.total() - counts[DONE]} failed of {rows}"
+
+    if not sys.stderr.isatty():
+        every = max(1, rows // 20)
+
+        def say(line: Mapping[str, Any]) -> None:
+            text = count(line)
+            if counts.total() % every == 0:
+                note(text)
+
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as shown:
+        bar = shown.add_task("rows", total=rows)
+        yield lambda line: shown.update(bar, advance=1, description=count(line))
+
+
+def _sentence(summary: BatchSummary) -> str:
+    before = f", {summary.skipped} of them settled before" if summary.skipped else ""
+    again = "; begin those again with --retry-failed" if summary.failed else ""
+    took = format_duration(summary.duration_s)
+    return f"{summary.done} of {summary.rows} rows done, {summary.failed} failed{before}, in {took}{again}"

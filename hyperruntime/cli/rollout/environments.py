@@ -1,0 +1,42 @@
+"""``hyperrun rollout environments``: what agents can be given to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hyperruntime.cli.command import Command, example
+from hyperruntime.cli.tables import json_option, print_json, print_table
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.rollout.environment_lookup import describe_environment, known_environments
+
+_COLUMNS = ("environment", "package", "options", "description")
+
+
+@click.command(cls=Command, epilog=example("hyperrun rollout environments", "hyperrun rollout environments --json"))
+@json_option
+def environments(as_json: bool) -> None:
+    """List the installed environments with the names of their options (--option NAME=VALUE)."""
+    views = [_view(known.name, known.package) for known in known_environments()]
+    if as_json:
+        print_json(views)
+    elif not views:
+        click.echo("no environment is installed")
+    else:
+        print_table(_COLUMNS, [_row(view) for view in views])
+
+
+def _view(name: str, package: str) -> dict[str, Any]:
+    """Return an environment as JSON values; one that is broken says so."""
+    view: dict[str, Any] = {"environment": name, "package": package, "options": {}, "description": "", "problem": ""}
+    try:
+        description, options = describe_environment(name)
+    except HyperRuntimeError as error:
+        return {**view, "problem": str(error)}
+    return {**view, "options": dict(options), "description": description}
+
+
+def _row(view: dict[str, Any]) -> tuple[str, ...]:
+    said = f"broken: {view['problem']}" if view["problem"] else view["description"]
+    return view["environment"], view["package"], " ".join(view["options"]), said

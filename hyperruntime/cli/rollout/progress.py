@@ -1,0 +1,126 @@
+"""Show a run of rollouts while it runs: a bar on a terminal, plain lines elsewhere; on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from hyperruntime.cli.messages import note
+from hyperruntime.rollout.run.runner import RolloutEvent
+from hyperruntime.rollout.run_files.record import SCORED
+from hyperruntime.units import format_duration
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+_LINES_EVERY_S = 1.0
+
+
+class Display(Protocol):
+    """Something that shows events while its ``with`` block runs."""
+
+    def on_event(self, event: RolloutEvent) -> None:
+        """Show an event."""
+        ...
+
+    def __enter__(self) -> Display:
+        """Begin."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        ...
+
+
+def make_display() -> Display:
+    """Return the bar where standard error is a terminal, else plain lines."""
+    return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
+
+
+class PlainDisplay:
+    """A line for each failure; one for what was scored, at most every second; one at the end."""
+
+    def __init__(self) -> None:
+        """Begin the clock."""
+        self._started, self._said = time.monotonic(), 0.0
+
+    def on_event(self, event: RolloutEvent) -> None:
+        """Print the event's line, if it has one."""
+        if event.kind != "done" or event.trajectory is None:
+            return
+        now = time.monotonic() - self._started
+        failed = event.trajectory.status != SCORED
+        if failed or event.done == event.wanted or now - self._said >= _LINES_EVERY_S:
+            self._said = now
+            note(f"{now:8.1f}s  {line_of(event)}")
+
+    def __enter__(self) -> PlainDisplay:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End; nothing is left to do."""
+
+
+class BarDisplay:
+    """A bar, with how many are done and the mean reward; failures stay above it as text."""
+
+    def __init__(self) -> None:
+        """Make the bar; it is drawn inside the ``with`` block."""
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        console = Console(stderr=True, highlight=False)
+        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+        self._task: TaskID | None = None
+        self._running = 0
+
+    def on_event(self, event: RolloutEvent) -> None:
+        """Move the bar."""
+        if self._task is None:
+            self._task = self._progress.add_task("", total=event.wanted)
+        self._running += 1 if event.kind == "start" else -1
+        mean = "" if event.mean_reward is None else f"mean reward {event.mean_reward:.3f}, "
+        self._progress.update(self._task, completed=event.done, description=f"{mean}{self._running} running")
+        if event.trajectory is not None and event.trajectory.status != SCORED:
+            self._progress.console.print(line_of(event), style="yellow", markup=False)
+
+    def __enter__(self) -> BarDisplay:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def line_of(event: RolloutEvent) -> str:
+    """Return the line that tells a trajectory that is done."""
+    trajectory = event.trajectory
+    assert trajectory is not None, "only of one that is done"
+    took = format_duration(trajectory.timing.get("total_s", 0.0))
+    if trajectory.status == SCORED:
+        what = f"reward {trajectory.reward:.3f}, {trajectory.turns} turns, {trajectory.stop_reason}, in {took}"
+    else:
+        error = trajectory.error or {}
+        message = " ".join(str(error.get("message", "")).split())[:200]
+        what = f"{trajectory.status}: {error.get('kind')} in {error.get('phase')}: {message}"
+    mean = "" if event.mean_reward is None else f"; mean {event.mean_reward:.3f}"
+    return f"{event.done}/{event.wanted}  {trajectory.id}: {what}{mean}"

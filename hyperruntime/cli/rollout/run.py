@@ -1,0 +1,136 @@
+"""``hyperrun rollout run``: let agents attempt items, score them, and write training data."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+from click.core import ParameterSource
+
+from hyperruntime.cli.command import State, example
+from hyperruntime.cli.legacy_args import SpreadingCommand
+from hyperruntime.cli.messages import WrongUsageError, note
+from hyperruntime.cli.rollout.options import make_options, option_decorators
+from hyperruntime.cli.rollout.progress import make_display
+from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
+from hyperruntime.rollout.run.options_json import options_from_json
+from hyperruntime.rollout.run.runner import run_rollouts
+from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.run_dir import RUN, read_run
+from hyperruntime.runtime import Runtime
+from hyperruntime.units import format_duration
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+_CHANGES = ("parallel", "attempts", "give_up_after", "retry_failed")
+_POOL = ("slots_per_container", "min_containers", "max_containers")
+_MODEL = {"base_url": "base_url", "key_env": "key_env", "model_timeout": "timeout_s", "patience": "patience_s"}
+_OTHERS = ("resume_from", "json", "as_json", "config")
+
+
+@click.command(
+    cls=SpreadingCommand,
+    epilog=example(
+        "hyperrun rollout run --environment swe --option items=items.jsonl --group-size 8 --parallel 16 \\",
+        "    --model qwen --base-url http://127.0.0.1:8000/v1",
+        "hyperrun rollout run --config rollout.toml --seed 3",
+        "hyperrun rollout run --resume-from outputs/rollout_1 --retry-failed",
+    ),
+)
+@option_decorators
+@json_option
+@click.pass_context
+def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
+    """Let agents attempt items in leased slots, score what they did, and write trajectories and groups.
+
+    Each item is attempted --group-size times. Ends with 0 when something was scored, else with 1. Interrupted, it keeps
+    all that was scored, and --resume-from goes on.
+    """
+    state = ctx.ensure_object(State)
+    if values["resume_from"]:
+        run_dir = Path(values["resume_from"])
+        options = _changed(ctx, values, options_from_json(read_run(run_dir)["options"]))
+    else:
+        options = make_options(values).settled()
+        run_dir = _directory(values)
+    with state.open_runtime(run_id=run_dir.name) as runtime:
+        note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
+        with make_display() as display:
+            try:
+                summary = _run(runtime, options, run_dir, display.on_event, state)
+            except KeyboardInterrupt:
+                note(f"interrupted; go on with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
+                raise
+    _print(summary, as_json)
+    return 0 if summary.scored else 1
+
+
+def _directory(values: dict[str, Any]) -> Path:
+    """Return where a new run goes.
+
+    Raises:
+        WrongUsageError: there is a run already, or the run's name is no name.
+    """
+    chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
+    if not _RUN_ID.fullmatch(run_id):
+        raise WrongUsageError(f"--run-id {run_id!r} is no name; use letters, digits, '-', '_' and '.'")
+    path = Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}"
+    if (path / RUN).exists():
+        step = f"go on with it by `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
+        raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
+    return path.absolute()
+
+
+def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions) -> RolloutOptions:
+    """Return a run's options with what may change and is said.
+
+    Raises:
+        WrongUsageError: something else is said.
+    """
+    said = {name for name in values if ctx.get_parameter_source(name) in _SAID} - set(_OTHERS)
+    for name in sorted(said - {*_CHANGES, *_POOL, *_MODEL}):
+        raise WrongUsageError(
+            f"--{name.replace('_', '-')} cannot change when a run goes on; leave it out, or start another run"
+        )
+    model = stored.model
+    if model is not None:
+        model = attrs.evolve(model, **{field: values[name] for name, field in _MODEL.items() if name in said})
+    pool = attrs.evolve(stored.pool, **{name: values[name] for name in _POOL if name in said})
+    changes = {name: values[name] for name in _CHANGES if name in said}
+    return attrs.evolve(stored, model=model, pool=pool, **{"retry_failed": False, **changes})
+
+
+def _run(runtime: Runtime, options: RolloutOptions, run_dir: Path, on_event: Any, state: State) -> RolloutSummary:  # noqa: ANN401 - a display's
+    """Run until all is done or a signal comes: slots are given back first."""
+    work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
+    return run_until_signal(work, state)
+
+
+def _print(summary: RolloutSummary, as_json: bool) -> None:
+    """Print what became of a run."""
+    if as_json:
+        print_json(summary.to_json())
+        return
+    mean = "none" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
+    note(
+        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; {summary.groups} whole groups"
+        + (f"; {summary.infrastructure} failed ({_counts(summary.errors)})" if summary.infrastructure else "")
+    )
+    note(
+        f"{format_duration(summary.duration_s)}, {summary.per_minute:.1f} trajectories per minute, "
+        f"{summary.own_share:.1%} of their time neither the model's nor that of commands"
+    )
+    for kind, message in sorted(summary.last_errors.items()):
+        note(f"the last {kind or 'failure'}: {message}")
+    click.echo(os.fspath(summary.run_dir))
+
+
+def _counts(counted: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))

@@ -1,0 +1,130 @@
+"""Turn one exec into the shell text that a lane sources: pure, no I/O. Imports errors, spec and tags."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.spec import check_env, check_inside_path
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Names that some shell sets, reads or refuses to assign. Sources: dash(1), bash(1) "Shell Variables", POSIX.1 sh.
+_SPECIAL = frozenset(
+    "_ IFS OPTIND OPTARG OPTERR LINENO PPID UID EUID GROUPS RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME SHELLOPTS"
+    " BASHOPTS BASH BASHPID DIRSTACK FUNCNAME FUNCNEST HISTCMD PIPESTATUS POSIXLY_CORRECT SHLVL PS1 PS2 PS4 ENV PWD"
+    " OLDPWD CDPATH GLOBIGNORE EXECIGNORE TMOUT".split()
+)
+# An engine that gives libraries of the host to a container adds them to what was asked for.
+_LIBRARIES = b'[ -z "$_hr_library_path" ] || export LD_LIBRARY_PATH="$_hr_library_path"; unset _hr_library_path\n'
+_MAX_VARIABLE_BYTES = 128 * 1024  # source: execve(2), MAX_ARG_STRLEN
+_MAX_ENV_BYTES = 1024**2  # half of what Linux allows by default for arguments and environment together
+
+
+@attrs.frozen(kw_only=True)
+class ExecRequest:
+    """One command, checked.
+
+    Attributes:
+        args: argv; bytes keep any file name.
+        env: set for this command only, on top of the container's.
+        workdir: where it starts; None is the container's.
+        has_input: whether its standard input is fed (else it is empty).
+    """
+
+    args: tuple[bytes, ...]
+    env: Mapping[str, str]
+    workdir: str | None
+    has_input: bool
+
+
+def make_request(
+    args: Sequence[str | bytes],
+    *,
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    has_input: bool = False,
+) -> ExecRequest:
+    """Return a checked request.
+
+    Raises:
+        SpecError: args is a string or empty, holds NUL or has no program; env or workdir is malformed.
+    """
+    if isinstance(args, (str, bytes)):
+        raise SpecError("args", args, "a list of arguments, never a shell string: ['sh', '-c', text] runs one")
+    try:
+        encoded = tuple(a if isinstance(a, bytes) else os.fsencode(a) for a in args)
+    except (TypeError, UnicodeEncodeError):
+        raise SpecError("args", args, "a list of str, bytes or paths") from None
+    if not encoded or not encoded[0] or encoded[0].startswith(b"-"):
+        raise SpecError("args", args, "a list that begins with a program's name or path")
+    if any(b"\0" in a for a in encoded):
+        raise SpecError("args", args, "arguments without NUL")
+    check_env("env", env or {})
+    if workdir is not None:
+        check_inside_path("workdir", workdir)
+    return ExecRequest(args=encoded, env=dict(env or {}), workdir=workdir, has_input=has_input)
+
+
+def shell_keeps(name: str) -> bool:
+    """Tell whether a variable of this name passes through a shell unchanged; others go through env(1)."""
+    return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith(("BASH_", "_hr_"))
+
+
+def export_script(env: Mapping[str, str]) -> bytes:
+    """Return the shell text that sets variables, all of names that a shell keeps, for whatever it starts.
+
+    Raises:
+        SpecError: no program could be started with so much text.
+    """
+    sizes = [len(os.fsencode(f"{name}={value}")) for name, value in env.items()]
+    if max(sizes, default=0) >= _MAX_VARIABLE_BYTES or sum(sizes) > _MAX_ENV_BYTES:
+        allowed = "less text, at most 128 KiB each and 1 MiB in all: it is more than a command line holds"
+        raise SpecError("env", "...", allowed)
+    lines = [b"export %s=%s\n" % (name.encode(), _quote_text(value)) for name, value in env.items()]
+    return b"".join((*lines, _LIBRARIES))
+
+
+def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bool = False) -> bytes:
+    """Return what a lane sources to run a request.
+
+    The command runs in a subshell that lowers a hard limit to a value of its own: a mark that every descendant
+    inherits, also after it changes its session, group, parent or environment.
+
+    Args:
+        request: what to run.
+        sequence: number of the exec in its lane, echoed in its status lines.
+        mark: of this exec.
+        announce: whether the status shall say that a process was made, as it does for a command with input.
+    """
+    started = b'echo "%d in" >&4;' % sequence if request.has_input or announce else b""
+    source = b'"$_hr_lane/i"' if request.has_input else b"/dev/null"
+    lines = [b"(ulimit %s;%s" % (mark.options, started)]
+    if request.workdir is not None:
+        lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (_quote_text(request.workdir), sequence))
+    through_env: list[bytes] = []
+    for name, value in request.env.items():
+        pair = os.fsencode(name) + b"=" + os.fsencode(value)
+        if shell_keeps(name):
+            lines.append(b"export %s=%s" % (name.encode(), _quote_text(value)))
+        else:
+            through_env.append(pair)
+    args = (b"env", *through_env, *request.args) if through_env else request.args
+    lines.append(b"exec 3<&- 4>&-")
+    lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(quote, args)), source))
+    # On one line: once the status is out the host may write the next script, so nothing may be left to read of this.
+    lines.append(b'echo "%d $?" >&4;return\n' % sequence)
+    return b"\n".join(lines)
+
+
+def quote(argument: bytes) -> bytes:
+    """Return a word that a shell takes as it is."""
+    return b"'" + argument.replace(b"'", b"'\\''") + b"'"
+
+
+def _quote_text(text: str) -> bytes:
+    return quote(os.fsencode(text))

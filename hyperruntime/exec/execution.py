@@ -1,0 +1,382 @@
+"""Run one exec in a session: the poll loop between a command's streams and its caller. See docs/decisions/0002-exec.md.
+
+The calling thread does all the work itself: no hand-over to another thread lies between a command's end and
+its result.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import math
+import os
+import select
+import time
+
+from hyperruntime.errors import (
+    ContainerLostError,
+    ExecStartError,
+    HyperRuntimeError,
+    StorageError,
+    WorkdirNotFoundError,
+)
+from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.exec.exec_script import ExecRequest, lane_script
+from hyperruntime.exec.input_source import CallerError, Feed
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.options import ExecOptions, Stream
+from hyperruntime.exec.output_buffer import OutputBuffer
+from hyperruntime.exec.session import Session
+from hyperruntime.exec.stdin_writer import Stdin, widen
+from hyperruntime.logs import get_logger
+from hyperruntime.run_as import RunAs
+from hyperruntime.spec import ExecResult
+
+log = get_logger(__name__)
+
+TIMEOUT_EXIT_CODE = 124
+KILLED_EXIT_CODE = 137
+_STREAMS: tuple[tuple[str, Stream], ...] = (("o", "stdout"), ("e", "stderr"))
+_CHUNK_BYTES = 1 << 20
+_PIPE_BYTES = 65536
+_GRACE_S = 0.25  # how long output of a command's own children may follow its end
+_HEARTBEAT_S = 5.0
+_START_TRIES_S = 5.0
+_IN = select.POLLIN
+
+
+class CancelledExecError(Exception):
+    """The caller gave up; everything the command had started was ended."""
+
+
+class End(enum.Enum):
+    """How an attempt to run a command ended."""
+
+    EXIT = enum.auto()
+    TIMEOUT = enum.auto()
+    GONE = enum.auto()  # its lane died, and the command with it
+    NOT_STARTED = enum.auto()  # no process could be made
+    NO_USER = enum.auto()  # its user's numbers are none of this container's
+
+
+class Execution:
+    """One command, from its request to its result; used once, by one thread."""
+
+    def __init__(self, session: Session, request: ExecRequest, options: ExecOptions) -> None:
+        """Prepare; nothing runs yet."""
+        self.session = session
+        self._request, self._on_output, self._group = request, options.on_output, options.group
+        self._feed = None if options.source is None else Feed(options.source)
+        self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
+        self._user = options.user if isinstance(options.user, RunAs) else None
+        self._buffers: dict[Stream, OutputBuffer] = {
+            "stdout": OutputBuffer(options.output_limit_bytes),
+            "stderr": OutputBuffer(options.output_limit_bytes),
+        }
+        self._streams: dict[int, Stream] = {}
+        self._wide: set[int] = set()
+        self._stdin: Stdin | None = None
+        self._tries = 0
+        self._poll = select.poll()
+
+    def run(self) -> ExecResult:
+        """Run the command to its end, its deadline, or the end of its container.
+
+        Raises:
+            ContainerLostError: the container ended or stopped answering.
+            ExecStartError: no process could be made for it, or its working directory does not exist.
+            StorageError: the host has no space or descriptors left for the exchange files.
+            CallerError: the callback or the source of input failed.
+            CancelledExecError: the caller gave up.
+        """
+        self._started = time.monotonic()
+        self._deadline = None if self._timeout_s is None else self._started + self._timeout_s
+        patience = self._started + _START_TRIES_S
+        pause_s = 0.02
+        try:
+            while (result := self._attempt()) is None:
+                if time.monotonic() + pause_s > min(patience, self._deadline or patience):
+                    raise ExecStartError(
+                        "no process could be made in the container for this command (its pids limit, or its user's, is "
+                        "reached); end what runs in it, or raise Limits.pids or RunAs.pids"
+                    )
+                time.sleep(pause_s)
+                pause_s *= 1.5
+            return result
+        finally:
+            if self._feed is not None:
+                self._feed.close()
+
+    def _attempt(self) -> ExecResult | None:
+        """Run it once; return None when no process could be made for it."""
+        self._end: End | None = None
+        self._exit_code = 0
+        self._tries += 1
+        self._made = self._no_workdir = reusable = False
+        try:
+            lane = self._take_lane()
+        except HyperRuntimeError:
+            raise
+        except OSError as error:
+            raise storage_error(error) from error
+        try:
+            self._lane, self._mark = lane, self._next_mark()
+            self._open(lane)
+            self._wait()
+            reusable = self._finish()
+            if self._no_workdir:
+                raise WorkdirNotFoundError(str(self._request.workdir))
+            return self._result()
+        except (ContainerLostError, StorageError, WorkdirNotFoundError):
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        finally:
+            self._close_streams()
+            self._leave_lane(lane, reusable)
+
+    def _take_lane(self) -> Lane:
+        return self.session.acquire_lane(self._user, checks=self._tries > 1)
+
+    def _leave_lane(self, lane: Lane, reusable: bool) -> None:
+        (self.session.release_lane if reusable else self.session.retire_lane)(lane)
+
+    def _next_mark(self) -> Mark:
+        return self.session.next_mark(self._group)
+
+    def _start(self, lane: Lane) -> None:
+        lane.start(lane_script(self._request, lane.sequence, self._mark, announce=self.session.announces))
+
+    def _open(self, lane: Lane) -> None:
+        try:
+            self._open_streams(lane)
+            self._start(lane)
+        except BlockingIOError as error:
+            raise ContainerLostError("a process in the container keeps its commands from being started") from error
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def _open_streams(self, lane: Lane) -> None:
+        lane.sequence += 1
+        self._poll = select.poll()
+        self._poll.register(lane.status, _IN)
+        for letter, name in _STREAMS:
+            descriptor = lane.open_stream(letter)
+            self._streams[descriptor] = name
+            self._poll.register(descriptor, _IN)
+        if self._feed is not None:
+            lane.open_input()
+            self._stdin = Stdin(self._feed, lane, self._poll)
+        if self._cancel_fd is not None:
+            self._poll.register(self._cancel_fd, _IN)
+
+    def _wait(self) -> None:
+        while not self._has_ended():
+            events = self._poll.poll(self._poll_ms())
+            for descriptor, event in events:
+                self._on_event(descriptor, event)
+            if self._is_late() and not self._has_ended():
+                self._end = End.TIMEOUT
+            elif not events:
+                self._check_alive()
+
+    def _has_ended(self) -> bool:
+        return self._end is not None
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _check_alive(self) -> None:
+        remaining = math.inf if self._deadline is None else self._deadline - time.monotonic()
+        patience = self.session.patience_s
+        answered = self.session.responds(min(patience, remaining))
+        if not answered and (remaining >= patience or self.session.lost.is_set()):
+            raise ContainerLostError("the container stopped answering while a command ran in it")
+
+    def _poll_ms(self) -> int:
+        if self._deadline is None:
+            return int(_HEARTBEAT_S * 1000)
+        return int(max(0.0, min(_HEARTBEAT_S, self._deadline - time.monotonic())) * 1000) + 1
+
+    def _on_event(self, descriptor: int, event: int) -> None:
+        if descriptor in self._streams:
+            self._read(descriptor)
+        elif descriptor == self._lane.status:
+            self._read_status()
+        elif descriptor == self._cancel_fd:
+            raise CancelledExecError
+        elif self._stdin is not None:
+            self._stdin.on_event(descriptor, event)
+
+    def _read(self, descriptor: int) -> bool:
+        """Read once; return whether there was anything."""
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES if descriptor in self._wide else _PIPE_BYTES)
+        except BlockingIOError:
+            return False
+        name = self._streams[descriptor]
+        if not chunk:
+            self._poll.unregister(descriptor)
+            del self._streams[descriptor]
+            self._wide.discard(descriptor)
+            os.close(descriptor)
+            return False
+        if len(chunk) == _PIPE_BYTES and descriptor not in self._wide:
+            self._wide.add(descriptor)
+            widen(descriptor)
+        self._buffers[name].write(chunk)
+        if self._on_output is not None:
+            try:
+                self._on_output(name, chunk)
+            except Exception as error:
+                raise CallerError(error) from error
+        return True
+
+    def _read_status(self) -> None:
+        """Take what the lane reports; what is malformed a hostile command has written, and means nothing."""
+        try:
+            data = os.read(self._lane.status, 4096)
+        except BlockingIOError:  # the end was seen, and the session opens the other end for a moment to show it again
+            return
+        if not data:
+            never_up = self._lane.user is not None and not self._lane.is_up
+            self._end = self._end or (End.NOT_STARTED if never_up else self._unless_never_made(End.GONE))
+            return
+        for line in data.decode(errors="replace").splitlines():
+            match line.split(" "):
+                case ["0", *words]:
+                    self._on_lane(words)
+                case [number, word] if number == str(self._lane.sequence):
+                    self._on_status(word)
+                case _:
+                    pass
+
+    def _on_lane(self, words: list[str]) -> None:
+        match words:
+            case ["group" | "up" as word, group] if is_number(group, 10):
+                self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
+                if word == "up" and not self._lane.is_up:
+                    self._lane.is_up = True
+                    self.session.lanes_seen += 1
+            case ["fork"]:
+                self._end = self._end or End.NOT_STARTED
+            case ["user"] if self._lane.checks:
+                self._end = self._end or End.NO_USER
+
+    def _on_status(self, word: str) -> None:
+        if word == "in":
+            self._made = True
+            if self._stdin is not None:
+                self._stdin.start()
+        elif word == "dir":
+            self._no_workdir = True  # the lane is free only once its own status follows
+        elif self._end is None and is_number(word, 3) and int(word) < 256:
+            self._end, self._exit_code = self._unless_never_made(End.EXIT), int(word)
+
+    def _unless_never_made(self, end: End) -> End:
+        return End.NOT_STARTED if self.session.announces and not self._made else end
+
+    def _finish(self) -> bool:
+        """Settle what the end means; return whether the lane may serve again."""
+        match self._end:
+            case End.EXIT:
+                self._drain()
+                self._renew()
+                return True
+            case End.TIMEOUT:
+                self._end_tree()
+                self._drain()
+            case End.GONE:
+                self.session.on_death()
+                if not self.session.responds():
+                    raise ContainerLostError("the container ended while a command ran in it")
+                self._end_tree()
+                self._drain()
+        return False
+
+    def _result(self) -> ExecResult | None:
+        """Return the result, or None when no process was made and it may be tried again."""
+        if self._end is End.NOT_STARTED:
+            return None
+        if self._end is End.NO_USER:
+            raise no_user_error(self._user)
+        codes = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.GONE: KILLED_EXIT_CODE}
+        return ExecResult(
+            args=tuple(os.fsdecode(a) for a in self._request.args),
+            exit_code=codes.get(self._end or End.GONE, self._exit_code),
+            stdout=self._buffers["stdout"].value(),
+            stderr=self._buffers["stderr"].value(),
+            timed_out=self._end is End.TIMEOUT,
+            truncated=any(buffer.truncated for buffer in self._buffers.values()),
+            duration_s=time.monotonic() - self._started,
+        )
+
+    def _drain(self) -> None:
+        """Read what is there, and what children of the command still write for a moment."""
+        end = time.monotonic() + _GRACE_S
+        while self._streams:
+            moved = [self._read(descriptor) for descriptor in tuple(self._streams)]
+            if any(moved) and time.monotonic() < end + 1:
+                continue
+            remaining = end - time.monotonic()
+            if not self._streams or remaining <= 0:
+                return
+            poll = select.poll()
+            for descriptor in self._streams:
+                poll.register(descriptor, _IN)
+            poll.poll(int(remaining * 1000) + 1)
+
+    def _renew(self) -> None:
+        """Make the lane ready for the next exec though a background process may hold this one's streams."""
+        for descriptor, name in self._streams.items():
+            self._lane.renew_stream("o" if name == "stdout" else "e")
+            self.session.drain(descriptor)
+        self._streams.clear()
+
+    def _group_of(self, lane: Lane) -> int:
+        """Return the process group that is this command's own, or 0."""
+        return lane.group
+
+    def _marks(self) -> tuple[Mark, ...]:
+        """Return the marks of what has to end with this command: its lane too, which may be about to begin it."""
+        return (self._mark, self._lane.mark)
+
+    def _end_tree(self) -> None:
+        if not self.session.end_tree(self._group_of(self._lane), self._marks()):
+            raise ContainerLostError(
+                f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended, "
+                "so its container was given up"
+            )
+
+    def _abort(self) -> None:
+        if not self.session.end_tree(self._group_of(self._lane), self._marks()):
+            log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
+
+    def _close_streams(self) -> None:
+        for descriptor in self._streams:
+            os.close(descriptor)
+        self._streams.clear()
+        self._wide.clear()
+        self._lane.close_input()
+
+
+def no_user_error(user: RunAs | None) -> ExecStartError:
+    """Return the error of a user that the container does not have."""
+    return ExecStartError(
+        f"no process can run as {user} in this container: the engine maps no such ids; take a uid and a gid below 65536"
+    )
+
+
+def is_number(word: str, digits: int) -> bool:
+    """Tell whether a word is a plain number of so many digits at most."""
+    return word.isascii() and word.isdigit() and len(word) <= digits
+
+
+def storage_error(error: OSError) -> StorageError:
+    """Return the error of a host that has no space or no descriptors left."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StorageError(f"no file descriptors left for another exec ({error}); raise `ulimit -n`")
+    return StorageError(
+        f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to another disk"
+    )

@@ -1,0 +1,187 @@
+"""One lane of a container: a shell inside, and the FIFOs through which the host hands it one exec at a time.
+
+The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but create,
+replace or rename nothing. A lane's directory has a name that nobody can guess in a directory that only the
+container's main user can list, so the lanes of its other users are out of each other's reach. Imports runas and tags.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import stat
+import time
+
+from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.run_as import RunAs
+
+_TO_HOST, _TO_CONTAINER = 0o622, 0o644
+
+
+class Lane:
+    """The host's end of one lane.
+
+    Attributes:
+        program: what runs in it.
+        name: its directory's, in the exchange directory; a secret between the host and its user inside.
+        user: whose commands it runs; None is the user of its session.
+        mark: of its own processes, from the first one on.
+        sequence: number of the exec it runs or ran last.
+        group: process group (and session) of its shell inside, 0 while unknown or shared.
+        is_up: whether its shell has said that it runs.
+        checks: whether it is asked to say why it cannot.
+        input: descriptor that feeds the command which runs, or None.
+        go: descriptor that starts an exec.
+        status: descriptor where the lane reports.
+    """
+
+    program = "lane"
+
+    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None) -> None:
+        """Make the directory and its FIFOs; nothing runs yet.
+
+        Raises:
+            OSError: no space, or too many open files.
+        """
+        self.name, self.mark, self.user = secrets.token_hex(16), mark, user
+        self.sequence = self.group = 0
+        self.is_up = self.checks = False
+        self.input: int | None = None
+        self._dir = os.path.join(exchange, self.name)
+        self._prologue = b"" if user is None else user.prologue()
+        self._open: list[int] = []
+        self._script_bytes = 0
+        os.mkdir(self._dir)
+        try:
+            os.chmod(self._dir, 0o755)
+            for name, mode in (
+                ("go", _TO_CONTAINER),
+                ("i", _TO_CONTAINER),
+                ("o", _TO_HOST),
+                ("e", _TO_HOST),
+                ("s", _TO_HOST),
+            ):
+                self._make_fifo(name, mode)
+            self._script = self._keep(os.open(self._path("c"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+            os.fchmod(self._script, 0o644)
+            self.go = self._keep(self._open_fifo("go", os.O_RDWR))
+            self.status = self._keep(self._open_fifo("s", os.O_RDONLY))
+        except BaseException:
+            self.close()
+            raise
+
+    def is_usable(self) -> bool:
+        """Tell whether the shell inside is there, or may still come, and nobody else has told it to start something."""
+        poll = select.poll()
+        poll.register(self.status, 0)
+        poll.register(self.go, select.POLLIN)
+        return not poll.poll(0)
+
+    def start(self, script: bytes) -> None:
+        """Hand the lane its next script, whose status lines carry the present ``sequence``.
+
+        Raises:
+            OSError: the script could not be written (no space).
+        """
+        script, self._prologue = self._prologue + script, b""
+        written = 0
+        while written < len(script):
+            written += os.pwrite(self._script, script[written:], written)
+        if self._script_bytes > len(script) + 65536:
+            os.ftruncate(self._script, len(script))
+        self._script_bytes = len(script)
+        os.write(self.go, b"\n")
+
+    def wait_for(self, word: str, timeout_s: float) -> str | None:
+        """Return what follows a word that it says of itself; None when it ends, or does not say it in time."""
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self.status, select.POLLIN)
+        while (remaining := deadline - time.monotonic()) > 0:
+            if poll.poll(int(remaining * 1000) + 1):
+                try:
+                    said = os.read(self.status, 4096)
+                except BlockingIOError:  # somebody has opened the other end since
+                    continue
+                for line in said.decode(errors="replace").splitlines():
+                    if line.startswith(f"0 {word} "):
+                        return line.split(" ", 2)[2]
+                if not said:
+                    return None
+        return None
+
+    def open_stream(self, name: str) -> int:
+        """Return a new non-blocking read end of stream ``o`` or ``e``; the caller closes it."""
+        return self._open_fifo(name, os.O_RDONLY)
+
+    def open_input(self) -> None:
+        """Open a new input, both ends in one: writable before the command has opened it."""
+        self.renew_stream("i")
+        self.input = self._open_fifo("i", os.O_RDWR)
+
+    def hand_over_input(self) -> int | None:
+        """Keep and return the write end only, once the command holds the read end; None when nobody reads any more."""
+        both = self.input
+        try:
+            self.input = self._open_fifo("i", os.O_WRONLY)
+        except OSError:
+            self.input = None
+        finally:
+            if both is not None:
+                os.close(both)
+        return self.input
+
+    def close_input(self) -> None:
+        """Let the command read end-of-file."""
+        if self.input is not None:
+            descriptor, self.input = self.input, None
+            os.close(descriptor)
+
+    def renew_stream(self, name: str) -> None:
+        """Give the next exec a FIFO of its own, because a process of this one still holds ``name``."""
+        os.unlink(self._path(name))
+        self._make_fifo(name, _TO_CONTAINER if name == "i" else _TO_HOST)
+
+    def is_open(self) -> bool:
+        """Tell whether it was not closed yet."""
+        return bool(self._open)
+
+    def hang_up(self) -> None:
+        """Let whoever waits for its status see an end: its container is gone, and no shell may ever have come."""
+        try:
+            os.close(self._open_fifo("s", os.O_WRONLY))
+        except OSError:
+            pass  # its user has closed it
+
+    def close(self) -> None:
+        """Close every descriptor (an idle lane inside then ends) and remove the directory."""
+        self.close_input()
+        # First the names, then the ends: whoever opens one meanwhile finds none, or our end, and never waits for it.
+        shutil.rmtree(self._dir, ignore_errors=True)
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what the lane holds open."""
+        return tuple(self._open) if self.input is None else (*self._open, self.input)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._dir, name)
+
+    def _make_fifo(self, name: str, mode: int) -> None:
+        os.mkfifo(self._path(name))
+        os.chmod(self._path(name), mode)
+
+    def _open_fifo(self, name: str, flags: int) -> int:
+        descriptor = os.open(self._path(name), flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(f"{self._path(name)} is no FIFO")
+        return descriptor
+
+    def _keep(self, descriptor: int) -> int:
+        self._open.append(descriptor)
+        return descriptor

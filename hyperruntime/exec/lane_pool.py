@@ -1,0 +1,135 @@
+"""The lanes of one session: idle ones of each user, and new ones. Imports lane, runas and tags."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.exec.lane import Lane
+from hyperruntime.run_as import RunAs
+
+
+class LanePool:
+    """Lanes that a supervisor has started; safe to use from many threads."""
+
+    def __init__(self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]) -> None:
+        """Prepare; there is none yet.
+
+        Args:
+            exchange: where their directories are made.
+            request: asks the supervisor to start a lane.
+            next_mark: returns the mark of a new lane.
+        """
+        self._exchange, self._request, self.next_mark = exchange, request, next_mark
+        self._lock = threading.Lock()
+        self._idle: dict[RunAs | None, list[Lane]] = {}
+        self._lanes: set[Lane] = set()
+        self._unseen: dict[int, set[Mark]] = {}
+        self._closing = False
+
+    def acquire(self, user: RunAs | None, *, checks: bool) -> Lane:
+        """Return a lane for one exec as a user: an idle one, else a new one.
+
+        Args:
+            user: whose.
+            checks: whether a new one shall say why it cannot begin.
+
+        Raises:
+            ContainerLostError: the container is gone.
+            OSError: no space or no descriptors for a new lane.
+        """
+        while (idle := self._pop_idle(user)) is not None:
+            if idle.is_usable():
+                return idle
+            self.retire(idle)
+        lane = Lane(self._exchange, self.next_mark(), user)
+        lane.checks = checks
+        return self.begin(lane)
+
+    def begin(self, lane: Lane) -> Lane:
+        """Have a new lane started, and return it; errors as of :meth:`acquire`."""
+        with self._lock:
+            self._lanes.add(lane)
+            if lane.user is not None:
+                self._unseen.setdefault(lane.user.uid, set()).add(lane.mark)
+        try:
+            self._request(lane)
+        except BaseException:
+            self.retire(lane)
+            raise
+        return lane
+
+    def release(self, lane: Lane) -> None:
+        """Keep a lane that is clean for the next exec of its user."""
+        with self._lock:
+            if not self._closing and lane in self._lanes:
+                self._idle.setdefault(lane.user, []).append(lane)
+                return
+        self.retire(lane)
+
+    def retire(self, lane: Lane) -> None:
+        """Give up a lane that may not serve again."""
+        with self._lock:
+            known = lane in self._lanes
+            self._lanes.discard(lane)
+            self._see(lane)
+        if known or lane.is_open():
+            lane.close()
+
+    def forget(self, uid: int) -> None:
+        """Give up the idle lanes of a uid now, and those in use as soon as they are free."""
+        with self._lock:
+            users = [user for user in self._idle if user is not None and user.uid == uid]
+            idle = [lane for user in users for lane in self._idle.pop(user)]
+            for lane in tuple(self._lanes):
+                if lane.user is not None and lane.user.uid == uid:
+                    self._lanes.discard(lane)
+                    self._see(lane)
+        for lane in idle:
+            lane.close()
+
+    def unseen(self, uid: int) -> tuple[Mark, ...]:
+        """Return the marks of a uid's lanes that were given up before they had said that they run as that user.
+
+        Root's processes of such a lane may still be on their way to become the user's.
+        """
+        with self._lock:
+            return tuple(self._unseen.get(uid, ()))
+
+    def forget_unseen(self, uid: int, marks: Collection[Mark]) -> None:
+        """Forget marks of which nothing lives any more."""
+        with self._lock:
+            self._drop_unseen(uid, marks)
+
+    def close(self) -> None:
+        """Close the idle lanes; one in use is closed by the thread that uses it."""
+        with self._lock:
+            self._closing = True
+            idle = [lane for lanes in self._idle.values() for lane in lanes]
+            self._idle.clear()
+            self._lanes.difference_update(idle)
+        for lane in idle:
+            lane.close()
+
+    def all(self) -> tuple[Lane, ...]:
+        """Return every lane; takes no lock, for in a forked child whoever held it is not."""
+        return tuple(self._lanes)
+
+    def _see(self, lane: Lane) -> None:
+        """Forget the mark of a lane that was given up, where its processes are all its user's."""
+        if lane.user is not None and lane.is_up:
+            self._drop_unseen(lane.user.uid, [lane.mark])
+
+    def _drop_unseen(self, uid: int, marks: Collection[Mark]) -> None:
+        left = self._unseen.pop(uid, set()).difference(marks)
+        if left:
+            self._unseen[uid] = left
+
+    def _pop_idle(self, user: RunAs | None) -> Lane | None:
+        with self._lock:
+            lanes = self._idle.get(user)
+            lane = lanes.pop() if lanes else None
+            if not lanes:
+                self._idle.pop(user, None)
+            return lane

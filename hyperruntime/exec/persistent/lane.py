@@ -1,0 +1,93 @@
+"""The lane of a shell that lasts: beside a lane's own FIFOs one for what each text left. Imports lane and shelltext."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.persistent.script import begin_script, text_line
+from hyperruntime.run_as import RunAs
+
+_STATE_LIMIT = 8 * 1024**2
+_CHUNK_BYTES = 1 << 16
+_MARK_BYTES = 128
+
+
+class ShellLane(Lane):
+    """One life of a shell.
+
+    Attributes:
+        state: descriptor where bash tells what makes another one like it.
+        left: the last state that came whole and stands, or None; one that is too large never does.
+    """
+
+    program = "shell"
+
+    def __init__(self, exchange: str, user: RunAs | None, inside: str, body: bytes, marks: tuple[Mark, Mark]) -> None:
+        """Make the directory with what bash reads first; nothing runs yet.
+
+        Args:
+            exchange: the exchange directory on the host.
+            user: as whom it runs; None is its session's user.
+            inside: where the exchange is in the container.
+            body: what its bash runs first.
+            marks: its own, and that of what its bash starts.
+
+        Raises:
+            OSError: no space, or too many open files.
+        """
+        super().__init__(exchange, marks[0], user)
+        self.left: bytes | None = None
+        self._partial = bytearray()
+        self._before: bytes | None = None
+        self._heard, self._undone = 0, 1 << 62  # numbers of texts: of `left`; from which on states do not stand
+        self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
+        try:
+            self._make_fifo("d", 0o622)
+            self.state = self._keep(self._open_fifo("d", os.O_RDWR))
+            prologue = b"" if user is None else user.prologue()
+            self._write(begin_script(prologue, body, f"{inside}/{self.name}", marks[1]))
+        except BaseException:
+            self.close()
+            raise
+
+    def begin_text(self, text: bytes, mark: Mark, exit_code: int, *, has_input: bool) -> None:
+        """Hand bash its next text; errors as of :meth:`Lane.start`."""
+        self._write(text)
+        os.write(self.go, text_line(self.sequence, mark, exit_code, has_input=has_input))
+
+    def undo_text(self) -> None:
+        """Let the state be what it was before the text: while all of that is ended, bash may still reach its end."""
+        self.hear_state()
+        self._undone = self.sequence
+        if self._heard >= self.sequence:
+            self.left = self._before
+
+    def hear_state(self) -> None:
+        """Take what has come of states, each with the number of the text that left it."""
+        while True:
+            try:
+                chunk = os.read(self.state, _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            self._partial += chunk
+            *whole, rest = self._mark.split(bytes(self._partial))
+            for state, number in zip(whole[::2], whole[1::2], strict=True):
+                self._take(state, int(number))
+            if whole or len(rest) > 2 * _STATE_LIMIT:
+                self._partial = bytearray(rest[: _STATE_LIMIT + 1] + rest[-_MARK_BYTES:] if not whole else rest)
+
+    def _take(self, state: bytes, number: int) -> None:
+        if len(state) > _STATE_LIMIT or number >= self._undone:
+            return
+        if number != self._heard:
+            self._before = self.left
+        self.left, self._heard = state + b"\n", number
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._script, data[written:], written)
+        os.ftruncate(self._script, len(data))

@@ -1,0 +1,337 @@
+"""A bash of a container that lasts: what a command does to the shell is there for the next one.
+
+Design: docs/decisions/0022-users-and-shells.md.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+import attrs
+
+from hyperruntime.concurrency.cancellation import run_cancellable
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    ExecStartError,
+    HyperRuntimeError,
+    WorkdirNotFoundError,
+)
+from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.exec.exec_script import ExecRequest
+from hyperruntime.exec.execution import (
+    KILLED_EXIT_CODE,
+    TIMEOUT_EXIT_CODE,
+    CancelledExecError,
+    End,
+    Execution,
+    is_number,
+    no_user_error,
+    storage_error,
+)
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.options import ExecOptions, OutputCallback
+from hyperruntime.exec.persistent.lane import ShellLane
+from hyperruntime.exec.persistent.script import check_text, first_script, next_script
+from hyperruntime.exec.session import Session
+from hyperruntime.exec.user_sessions import Sessions
+from hyperruntime.run_as import RunAs
+from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+
+_START_TRIES_S = 5.0
+_POISONED_TRIES = 2  # then what the shell before had left is what keeps a new one from starting
+
+
+@attrs.frozen(kw_only=True)
+class ShellStart:
+    """How a shell begins.
+
+    Attributes:
+        user: as whom it runs.
+        env: its variables, on top of the container's.
+        workdir: where it starts; None is the container's.
+        group: by which name what it starts is ended together with others.
+    """
+
+    user: str | RunAs | None
+    env: dict[str, str]
+    workdir: str | None
+    group: str | None
+
+
+class Shell:
+    """A bash that lasts; made by :meth:`Container.shell`. One text at a time; others wait their turn."""
+
+    def __init__(self, sessions: Sessions, start: ShellStart, on_close: Callable[[Shell], None]) -> None:
+        """Prepare; bash is started with the first text.
+
+        Args:
+            sessions: of its container.
+            start: how it begins.
+            on_close: called with it when it is closed.
+        """
+        self._sessions, self._start, self._on_close = sessions, start, on_close
+        self._series = sessions.numbers.open_series(start.group)
+        self._turn = threading.Lock()
+        self._lane: ShellLane | None = None
+        self._session: Session | None = None
+        self._left: bytes | None = None
+        self._exit_code = 0
+        self._closed = False
+
+    def run(
+        self,
+        text: str | bytes,
+        *,
+        timeout_s: float | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
+        on_output: OutputCallback | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> ExecResult:
+        """Run a text in the shell to its end and return how it ended.
+
+        Directory, variables, functions, aliases, options, traps, umask and jobs stay as it leaves them. Where it ends
+        the shell (``exit``, ``exec``, ``set -e``), or runs past its deadline, another bash goes on: after an end of its
+        own with what it left, else with what was there before it; jobs live on, but are no longer this shell's.
+
+        Args:
+            text: of any number of lines.
+            timeout_s: after this many seconds all that this text has started is ended, nothing else.
+            input: its standard input; None is an empty one.
+            on_output: as of :meth:`Container.exec`.
+            output_limit_bytes: as of :meth:`Container.exec`.
+
+        Raises:
+            ContainerLostError: the container ended.
+            ContainerStateError: the shell or its container was closed.
+            ExecStartError: the image has no bash, or no process could be made for it.
+            SpecError: an argument is malformed.
+        """
+        return self._run(check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes))
+
+    async def arun(
+        self,
+        text: str | bytes,
+        *,
+        timeout_s: float | None = None,
+        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
+        on_output: OutputCallback | None = None,
+        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    ) -> ExecResult:
+        """Do what :meth:`run` does without blocking the event loop; cancelling ends what this text started, no more."""
+        code, options = check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes)
+        return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(options, cancel_fd=cancel_fd)))
+
+    def close(self) -> bool:
+        """End the shell and everything that it has started; tell whether none is left. May be called again."""
+        self._closed = True
+        ended = self._end_all()
+        while not self._turn.acquire(timeout=0.2):  # a text may have been about to begin
+            ended = self._end_all()
+        self._drop_lane()
+        self._turn.release()
+        if ended:
+            self._sessions.numbers.close_series(self._series)
+        self._on_close(self)
+        return ended
+
+    def _end_all(self) -> bool:
+        try:
+            return self._sessions.end_series(self._series)
+        except (ContainerLostError, ContainerStateError):
+            return True  # everything in it has ended
+
+    def abandon(self) -> None:
+        """Close what it holds open, because its container is gone."""
+        self._closed = True
+        if self._turn.acquire(blocking=False):  # else whoever runs a text finds its end
+            self._drop_lane()
+            self._turn.release()
+
+    def __enter__(self) -> Shell:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it, whatever happened."""
+        self.close()
+
+    def _run(self, text: bytes, options: ExecOptions) -> ExecResult:
+        self._wait_turn(options.cancel_fd)
+        try:
+            if self._closed:
+                raise ContainerStateError("the shell is closed; open another one")
+            session = self._sessions.find(self._start.user)
+            options = attrs.evolve(options, user=self._start.user)
+            return self._sessions.run(_TextExecution(self, session, text, options))
+        finally:
+            if self._closed:
+                self._drop_lane()
+            self._turn.release()
+
+    def _wait_turn(self, cancel_fd: int | None) -> None:
+        while not self._turn.acquire(timeout=-1 if cancel_fd is None else 0.05):
+            if cancel_fd is not None and select.select([cancel_fd], [], [], 0)[0]:
+                raise CancelledExecError
+
+    def take_lane(self, session: Session) -> ShellLane:
+        """Return the lane of a bash that waits for a text: the one there is, or one that goes on in its place."""
+        if self._lane is not None and (self._session is not session or not _waits(self._lane)):
+            self._drop_lane()
+        if self._lane is None:
+            self._lane, self._session = self._begin(session), session
+        return self._lane
+
+    def leave_lane(self, *, keep: bool, exit_code: int) -> None:
+        """Take the lane back after a text."""
+        self._exit_code = exit_code
+        if not keep:
+            self._drop_lane()
+
+    def next_mark(self, session: Session) -> Mark:
+        """Return the mark of the next text."""
+        return session.next_mark(self._series)
+
+    @property
+    def exit_code(self) -> int:
+        """What the next text sees in ``$?``."""
+        return self._exit_code
+
+    def _drop_lane(self) -> None:
+        if self._lane is not None and self._session is not None:
+            if self._lane.is_open():
+                self._lane.hear_state()
+            self._left = self._lane.left or self._left
+            self._session.retire_lane(self._lane)
+        self._lane = self._session = None
+
+    def _begin(self, session: Session) -> ShellLane:
+        """Start a bash and wait until it is ready; where no process can be made, try for a while."""
+        deadline, pause_s, failures = time.monotonic() + _START_TRIES_S, 0.02, 0
+        while True:
+            lane, said = self._try(session, checks=failures > 0)
+            if said == "ready":
+                return lane
+            session.retire_lane(lane)
+            failures += said != "fork"
+            if failures >= _POISONED_TRIES:
+                self._left = None
+            if not session.responds():
+                raise ContainerLostError("the container ended while a shell was starting in it")
+            if said in ("bash", "user", "dir") or time.monotonic() > deadline:
+                raise self._explain(said)
+            time.sleep(pause_s)
+            pause_s *= 1.5
+
+    def _try(self, session: Session, *, checks: bool) -> tuple[ShellLane, str]:
+        """Start a bash; return its lane and the word that says how that went."""
+        start = self._start
+        body = next_script(self._left) if self._left is not None else first_script(start.env, start.workdir)
+        user = start.user if isinstance(start.user, RunAs) else None
+        try:
+            marks = (session.next_lane_mark(), self.next_mark(session))
+            lane = ShellLane(session.exchange, user, session.inside, body, marks)
+        except OSError as error:
+            raise storage_error(error) from error
+        lane.checks = checks
+        session.begin_lane(lane)
+        return lane, _first_word(lane, session)
+
+    def _explain(self, said: str) -> HyperRuntimeError:
+        if said == "bash":
+            return ExecStartError(
+                "the image has no bash, which a shell that lasts needs; install it in the image, or use exec"
+            )
+        if said == "user" and isinstance(self._start.user, RunAs):
+            return no_user_error(self._start.user)
+        if said == "dir":
+            return WorkdirNotFoundError(str(self._start.workdir))
+        return ExecStartError(
+            "no process could be made in the container for a shell (its pids limit, or its user's, is reached); "
+            "end what runs in it, or raise the limit"
+        )
+
+
+class _TextExecution(Execution):
+    """One text, run by a bash that waits for it."""
+
+    def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
+        request = ExecRequest(args=(text,), env={}, workdir=None, has_input=options.source is not None)
+        super().__init__(session, request, options)
+        self._shell, self._text, self._over = shell, text, False
+
+    def _take_lane(self) -> Lane:
+        return self._shell.take_lane(self.session)
+
+    def _leave_lane(self, lane: Lane, reusable: bool) -> None:
+        codes = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.EXIT: self._exit_code}
+        code = KILLED_EXIT_CODE if self._end is None else codes.get(self._end, KILLED_EXIT_CODE)
+        ended = self._end is not End.EXIT
+        if ended and isinstance(lane, ShellLane):
+            lane.undo_text()
+        self._shell.leave_lane(keep=reusable and not self._over and not ended, exit_code=code)
+
+    def _next_mark(self) -> Mark:
+        return self._shell.next_mark(self.session)
+
+    def _start(self, lane: Lane) -> None:
+        assert isinstance(lane, ShellLane)
+        self._poll.register(lane.state, select.POLLIN)
+        has_input = self._request.has_input
+        lane.begin_text(self._text, self._mark, self._shell.exit_code, has_input=has_input)
+
+    def _on_event(self, descriptor: int, event: int) -> None:
+        if isinstance(self._lane, ShellLane) and descriptor == self._lane.state:
+            self._lane.hear_state()
+        else:
+            super()._on_event(descriptor, event)
+
+    def _on_lane(self, words: list[str]) -> None:
+        match words:
+            case ["end", code] if is_number(code, 3) and int(code) < 256:
+                self._over = True
+                self._end, self._exit_code = self._end or End.EXIT, int(code)
+
+    def _unless_never_made(self, end: End) -> End:
+        return end
+
+    def _group_of(self, lane: Lane) -> int:
+        return 0  # the shell's own, which earlier jobs have too
+
+
+def _waits(lane: ShellLane) -> bool:
+    """Tell whether a bash still waits for a text."""
+    return lane.is_usable() and not any(words[:1] == ["end"] for words in _said(lane))
+
+
+def _first_word(lane: ShellLane, session: Session) -> str:
+    """Return the first word that says how the start went: ``ready``, or why not."""
+    deadline = time.monotonic() + session.patience_s
+    poll = select.poll()
+    poll.register(lane.status, select.POLLIN)
+    poll.register(lane.state, select.POLLIN)
+    while (remaining := deadline - time.monotonic()) > 0 and not session.lost.is_set():
+        if poll.poll(int(remaining * 1000) + 1):
+            lane.hear_state()
+            for words in _said(lane):
+                lane.is_up = lane.is_up or words[0] in ("up", "ready")
+                if words[0] not in ("up", "group"):
+                    return words[0]
+    return "nothing"
+
+
+def _said(lane: ShellLane) -> list[list[str]]:
+    """Return what the lane has said of itself since it was asked last; its end is a word too."""
+    try:
+        data = os.read(lane.status, 4096)
+    except BlockingIOError:
+        return []
+    if not data:
+        return [["end"]]
+    lines = [line.split() for line in data.decode(errors="replace").splitlines()]
+    return [words[1:] for words in lines if words[:1] == ["0"] and len(words) > 1]

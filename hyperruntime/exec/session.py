@@ -1,0 +1,382 @@
+"""The long-lived shell inside a container through which execs run: lanes, control, the end of a process tree.
+
+A session owns one attached shell (the supervisor, ``shell/supervisor.sh``). The supervisor starts lanes and
+ends process trees; the lanes run the execs, and the hot path touches nothing but a lane's own FIFOs. One
+thread per session reads what the supervisor answers, keeps the last lines of its errors, and drains streams
+that background processes hold on to. Design: docs/decisions/0002-exec.md.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from hyperruntime.attached_shell import AttachedShell
+from hyperruntime.errors import ContainerLostError
+from hyperruntime.exec.exec_marks import Mark, MarkLimit, TagNumbers, TagSeries
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.lane_pool import LanePool
+from hyperruntime.exec.tree_killer import Tree, TreeEnder
+from hyperruntime.exec.user_killer import UserEnder
+from hyperruntime.logs import get_logger
+from hyperruntime.run_as import RunAs
+
+log = get_logger(__name__)
+
+_LINE_LIMIT = 4096
+_TAIL_LINES = 20
+_MAX_DRAINS = 256
+_PONG_TIMEOUT_S = 10.0
+_BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
+_CHANGED_SHELL = (
+    "the container's shell reports limits that it cannot have, so no command is run in it; /bin/sh was replaced in the "
+    "container: start another one"
+)
+_LOW_LIMITS = (
+    "the container's hard limits of file locks ({locks}) and of resident memory ({resident} bytes) are both too low to "
+    "mark what its commands start; raise one before you start hyperrun: prlimit --pid $$ --locks=unlimited"
+)
+_FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
+
+
+class Session:
+    """Execs as one user in one container.
+
+    Attributes:
+        lost: set once the attached shell is gone.
+        on_death: called when a lane is seen to be dead.
+        announces: whether its lanes must be asked to say that a command's process was made.
+        exchange: the exchange directory on the host.
+        inside: where it is in the container.
+        lanes_seen: how many lanes have said that they run; whoever hears it counts it.
+        refusal: why the container cannot run commands though its shell works, or "".
+    """
+
+    def __init__(
+        self,
+        shell: AttachedShell,
+        exchange: str,
+        inside: str,
+        numbers: TagNumbers,
+        on_death: Callable[[], None] = lambda: None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take over a shell that was just attached.
+
+        Args:
+            shell: the live shell; the session owns it from now on.
+            exchange: the exchange directory on the host.
+            inside: where it is mounted in the container.
+            numbers: the container's counters.
+            on_death: called at once when a lane is seen to be dead, by the thread that sees it.
+            on_lost: called once when the shell has ended, by whatever.
+        """
+        self.lost = threading.Event()
+        self.on_death, self._on_lost = on_death, on_lost
+        self.announces = False
+        self.exchange, self.inside = exchange, inside
+        self._shell, self._numbers = shell, numbers
+        self._lanes = LanePool(exchange, self._request_lane, self.next_lane_mark)
+        self.lanes_seen = 0
+        self._switch: int | None = None
+        self._lock = threading.Lock()
+        self._answers: dict[str, int | None] = {}  # only what somebody waits for: the container is not trusted
+        self._answered = threading.Condition()
+        self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._drains: set[int] = set()
+        self._ender = TreeEnder(self._ask, self.lost.is_set)
+        self._limit: MarkLimit | None = None
+        self.refusal = ""
+        self._ready = threading.Event()
+        self._closing = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._serve, name="hyperruntime-session", daemon=True)
+
+    def start(self, timeout_s: float) -> bool:
+        """Start the supervisor; return whether it answered before the deadline.
+
+        When it did not and its process has ended, :meth:`error_text` is all that this process wrote.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._send(f"_hr_dir={self.inside}; . {self.inside}/supervisor.sh\n")
+        except ContainerLostError:
+            self._thread.join(timeout_s)
+        while not self._ready.wait(0.05):
+            if self.lost.is_set() or time.monotonic() > deadline:
+                return self._ready.is_set()
+        return True
+
+    def switches_users(self) -> bool | None:
+        """Tell whether its lanes can run as other users; None where this session's own user is not root.
+
+        Raises:
+            ContainerLostError: it did not say.
+        """
+        if self._switch is None:
+            answer = self._ask("switch", "", self.patience_s)
+            if answer is None:
+                raise ContainerLostError("the container stopped answering")
+            self._switch = answer
+        return None if self._switch == 0 else self._switch >= _FIRST_SWITCH
+
+    def acquire_lane(self, user: RunAs | None = None, *, checks: bool = False) -> Lane:
+        """Return a lane for one exec: an idle one, else a new one.
+
+        Args:
+            user: whose; None is this session's own. Where the session cannot switch it is this user's already.
+            checks: whether a new one shall say why it cannot begin.
+
+        Raises:
+            ContainerLostError: the container is gone.
+            OSError: no space or no descriptors for a new lane.
+        """
+        return self._lanes.acquire(user, checks=checks)
+
+    def begin_lane(self, lane: Lane) -> None:
+        """Have a lane started that its owner keeps; errors as of :meth:`acquire_lane`."""
+        self._lanes.begin(lane)
+
+    def release_lane(self, lane: Lane) -> None:
+        """Keep a lane that is clean for the next exec."""
+        self._lanes.release(lane)
+
+    def retire_lane(self, lane: Lane) -> None:
+        """Give up a lane that may not serve again."""
+        self._lanes.retire(lane)
+
+    def _request_lane(self, lane: Lane) -> None:
+        as_user = ""
+        if lane.user is not None and self._switch:
+            as_user = f" {lane.user.uid} {lane.user.gid}{' check' if lane.checks else ''}"
+        self._send(f"{lane.program} {lane.name} {lane.mark.steps}{as_user}\n")
+
+    def next_mark(self, source: str | TagSeries | None = None) -> Mark:
+        """Return the mark of the next exec, of a group or series where there is one."""
+        number = source.next() if isinstance(source, TagSeries) else self._numbers.next(source)
+        return self._mark_limit.mark(number)
+
+    def next_lane_mark(self) -> Mark:
+        """Return the mark of a new lane."""
+        return self._mark_limit.mark(self._numbers.next_lane())
+
+    @property
+    def _mark_limit(self) -> MarkLimit:
+        assert self._limit is not None  # the supervisor says it before anything else
+        return self._limit
+
+    def drain(self, descriptor: int) -> None:
+        """Read and drop what arrives on a descriptor until it ends, then close it."""
+        with self._lock:
+            full = len(self._drains) >= _MAX_DRAINS or self._closing
+            if not full:
+                self._drains.add(descriptor)
+        if full:
+            os.close(descriptor)
+        else:
+            self._wake()
+
+    def end_tree(self, group: int, marks: Iterable[Mark]) -> bool:
+        """End every process that an exec started; return whether none is left.
+
+        Args:
+            group: process group that is the exec's own, or 0.
+            marks: its own, and those of all else that ends with it.
+        """
+        return self._ender.end(Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks)))
+
+    def end_series(self, series: Iterable[TagSeries]) -> bool:
+        """End every process that all execs of these series started; return whether none is left."""
+        limit = self._mark_limit
+        spans = tuple(limit.span(span) for one in series for span in one.spans())
+        return not spans or self._ender.end(Tree(0, limit.title, spans))
+
+    def end_user(self, user: RunAs) -> bool:
+        """Kill every process of a uid and forget its lanes; return whether none is left."""
+        switches = bool(self._switch and self._switch >= _FIRST_SWITCH)
+        return UserEnder(self._lanes, self.exchange, self._ask, self.lost.is_set).end(user, switches=switches)
+
+    @property
+    def patience_s(self) -> float:
+        """How long the supervisor may be silent before it counts as gone."""
+        return _BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S
+
+    def responds(self, timeout_s: float | None = None) -> bool:
+        """Tell whether the supervisor still works, after at most ``timeout_s`` or its usual patience.
+
+        An answer may wait behind many lanes that are asked for at once: one that has come is a sign too.
+        """
+        timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes_seen
+        if self.lost.is_set():
+            return False
+        return self._ask("ping", "", timeout_s) is not None or (self.lanes_seen != before and not self.lost.is_set())
+
+    def error_text(self) -> str:
+        """Return the last lines the engine wrote about this shell."""
+        return "\n".join(self._error_tail)
+
+    def wait_end(self, timeout_s: float) -> int | None:
+        """Return the exit code of the attached process, or None while it runs."""
+        return self._shell.wait(timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """End the session; return whether the attached process ended by itself in time."""
+        with self._lock:
+            self._closing = True
+        self._shell.close_input()
+        ended = self._shell.wait(timeout_s) is not None
+        self._wake()
+        if self._thread.is_alive() and ended:
+            self._thread.join(timeout_s)
+        self._lanes.close()
+        return ended
+
+    def abandon(self) -> None:
+        """Close the attached process and the thread after the container was removed by the engine."""
+        self._shell.close()
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(2)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors whose end tells the container that its owner is gone.
+
+        Called in a forked child, where whoever held the lock is not: takes none.
+        """
+        held = [descriptor for lane in self._lanes.all() for descriptor in lane.descriptors()]
+        return tuple(held) if self._closing else (self._shell.input, *held)
+
+    def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
+        """Send a request and return the number it is answered with, or None when none comes in time."""
+        key = str(self._numbers.take(1))
+        deadline = time.monotonic() + timeout_s
+        with self._answered:
+            self._answers[key] = None
+        try:
+            self._send(f"{verb} {key} {words}\n")
+            with self._answered:
+                while (answer := self._answers[key]) is None and not self.lost.is_set():
+                    if not self._answered.wait(max(0.0, deadline - time.monotonic())):
+                        break
+                return answer if answer is not None else self._answers[key]
+        except ContainerLostError:
+            return None
+        finally:
+            with self._answered:
+                del self._answers[key]
+
+    def _send(self, line: str) -> None:
+        with self._lock:
+            if self._closing:
+                raise ContainerLostError("the container was closed while a command was starting in it")
+            try:
+                if not _is_writable(self._shell.input):
+                    raise ContainerLostError("the container's shell takes no more requests")
+                os.write(self._shell.input, line.encode())
+            except OSError:
+                self.lost.set()
+                raise ContainerLostError("the container is gone") from None
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._wake_write >= 0:
+                try:
+                    os.write(self._wake_write, b"x")
+                except BlockingIOError:
+                    pass
+
+    def _serve(self) -> None:
+        try:
+            self._serve_streams()
+        finally:
+            with self._answered:
+                self.lost.set()
+                self._answered.notify_all()
+            with self._lock:
+                drains, self._drains, self._closing = self._drains, set(), True
+                for descriptor in (*drains, self._wake_read, self._wake_write):
+                    os.close(descriptor)
+                self._wake_write = -1
+            for lane in self._lanes.all():
+                lane.hang_up()
+            self._shell.close_output()
+            self._on_lost()
+
+    def _serve_streams(self) -> None:
+        partial = {self._shell.output: b"", self._shell.errors: b""}
+        while self._shell.output in partial:
+            poll = select.poll()
+            with self._lock:
+                watched = (*partial, self._wake_read, *self._drains)
+            for descriptor in watched:
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wake_read:
+                    os.read(descriptor, 4096)
+                elif descriptor in partial:
+                    self._read_lines(descriptor, partial)
+                else:
+                    self._drop(descriptor)
+
+    def _read_lines(self, descriptor: int, partial: dict[int, bytes]) -> None:
+        try:
+            chunk = os.read(descriptor, 65536)
+        except OSError:
+            chunk = b""
+        *lines, rest = (partial[descriptor] + chunk).split(b"\n")
+        partial[descriptor] = rest[-_LINE_LIMIT:]
+        for line in lines:
+            text = line[-_LINE_LIMIT:].decode(errors="replace")
+            if descriptor == self._shell.output:
+                self._hear(text.split())
+            else:
+                self._error_tail.append(text)
+        if not chunk:
+            del partial[descriptor]
+
+    def _hear(self, words: list[str]) -> None:
+        match words:
+            case ["ready", group, option, hard, *shell] if not self._ready.is_set():
+                self._ender.private_groups = group == "setsid"
+                self.announces = shell == ["bash"]
+                self._limit = MarkLimit.parse(option, hard)
+                if self._limit is None or not self._numbers.agree(self._limit):
+                    self.refusal = _CHANGED_SHELL
+                self._ready.set()
+            case ["unmarked", locks, resident] if not self._ready.is_set():
+                self.refusal = _LOW_LIMITS.format(locks=locks, resident=resident)
+                self._ready.set()
+            case ["done", key, number] if _is_number(number):
+                with self._answered:
+                    if key in self._answers:
+                        self._answers[key] = int(number)
+                        self._answered.notify_all()
+            case _:
+                pass
+
+    def _drop(self, descriptor: int) -> None:
+        try:
+            chunk = os.read(descriptor, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk:
+            with self._lock:
+                self._drains.discard(descriptor)
+            os.close(descriptor)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 20
+
+
+def _is_writable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))

@@ -1,0 +1,89 @@
+"""Moves what a :class:`Feed` gives into a command's standard input, as fast as the command takes it and no faster."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+
+from hyperruntime.exec.input_source import Feed
+from hyperruntime.exec.lane import Lane
+
+_PIPE_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
+
+
+class Stdin:
+    """The input of one running command, driven by the poll loop of its exec."""
+
+    def __init__(self, feed: Feed, lane: Lane, poll: select.poll) -> None:
+        """Prepare; the loop hears of nothing before :meth:`start`."""
+        self._feed, self._lane, self._poll = feed, lane, poll
+        self._pending = memoryview(b"")
+
+    def start(self) -> None:
+        """Begin, now that the command has opened its input."""
+        if self._lane.input is None or (descriptor := self._lane.hand_over_input()) is None:
+            return
+        widen(descriptor)
+        if self._feed.is_ready:
+            self._poll.register(descriptor, select.POLLOUT)
+        elif self._feed.descriptor is not None:
+            self._poll.register(self._feed.descriptor, select.POLLIN)
+
+    def on_event(self, descriptor: int, event: int) -> None:
+        """Go on after an event of the loop; one that is of neither end is not ours.
+
+        Raises:
+            CallerError: the source failed.
+        """
+        if descriptor == self._lane.input:
+            self._write(descriptor, event)
+        elif descriptor == self._feed.descriptor:
+            self._fill(descriptor)
+
+    def _fill(self, source: int) -> None:
+        """Take what has come, then wait until the command takes it."""
+        try:
+            self._pending = memoryview(self._feed.read())
+        except BlockingIOError:
+            return
+        self._poll.unregister(source)
+        if not self._pending:
+            self._end()
+        elif self._lane.input is not None:
+            self._poll.register(self._lane.input, select.POLLOUT)
+
+    def _write(self, target: int, event: int) -> None:
+        if not self._pending:
+            self._pending = memoryview(self._feed.read())
+        if not self._pending or event & (select.POLLERR | select.POLLNVAL):
+            self._end()
+            return
+        try:
+            self._pending = self._pending[os.write(target, self._pending) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._end()
+            return
+        if not self._pending and not self._feed.is_ready and self._feed.descriptor is not None:
+            self._poll.unregister(target)
+            self._poll.register(self._feed.descriptor, select.POLLIN)
+
+    def _end(self) -> None:
+        for descriptor in (self._lane.input, self._feed.descriptor):
+            if descriptor is not None:
+                try:
+                    self._poll.unregister(descriptor)
+                except KeyError:
+                    pass
+        self._lane.close_input()
+
+
+def widen(descriptor: int) -> None:
+    """Give a FIFO a large buffer where the kernel allows it."""
+    try:
+        fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _PIPE_BYTES)
+    except OSError:
+        pass

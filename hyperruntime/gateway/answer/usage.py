@@ -1,0 +1,56 @@
+"""Read what an exchange used out of answers of both wire formats. Imports budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hyperruntime.gateway.log.budget import Tokens
+
+_BYTES_PER_TOKEN = 4
+_MOST_TOKENS = 10**9
+_INPUT = ("prompt_tokens", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_OUTPUT = ("completion_tokens", "output_tokens")
+
+
+def _count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    found = [usage.get(name) for name in names]
+    return sum(min(n, _MOST_TOKENS) for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0)
+
+
+def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a server
+    """Return what an answer, or one event of a stream, says it used; None where it says nothing."""
+    if not isinstance(message, dict):
+        return None
+    inner = message.get("message")
+    usage = message.get("usage") or (inner.get("usage") if isinstance(inner, dict) else None)
+    if not isinstance(usage, dict):
+        return None
+    return Tokens(input=_count(usage, _INPUT), output=_count(usage, _OUTPUT))
+
+
+def estimate(request_bytes: int, answer_bytes: int) -> Tokens:
+    """Guess from the bytes, for an upstream that does not say or a stream that was cut."""
+    return Tokens(input=request_bytes // _BYTES_PER_TOKEN, output=answer_bytes // _BYTES_PER_TOKEN, estimated=True)
+
+
+class StreamUsage:
+    """Follows the usage of a stream: each format repeats it, growing, in several events."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._input = self._output = 0
+        self._known = False
+
+    def see(self, tokens: Tokens | None) -> None:
+        """Take in what an event says; None where it says nothing."""
+        if tokens is not None:
+            self._known = True
+            self._input, self._output = max(self._input, tokens.input), max(self._output, tokens.output)
+
+    def total(self, *, complete: bool, request_bytes: int, answer_bytes: int) -> Tokens:
+        """Return what was used; of a stream that was cut, the larger of what it said and what its bytes say."""
+        guess = estimate(request_bytes, answer_bytes)
+        if self._known and complete:
+            return Tokens(input=self._input, output=self._output)
+        return Tokens(input=self._input or guess.input, output=max(self._output, guess.output), estimated=True)

@@ -1,0 +1,130 @@
+"""Bring the gateway into a container: a socket in its exchange directory, the forwarder, and the variables to set.
+
+Imports the gateway; knows no engine. Needs nothing of the image but Python 3.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Mapping
+from importlib import resources
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, GatewayError, HyperRuntimeError
+from hyperruntime.gateway.config.values import Budget
+from hyperruntime.gateway.gateway import SOCKET_NAME, Gateway, Seat
+from hyperruntime.gateway.log.budget import Meter
+from hyperruntime.logs import get_logger
+
+if TYPE_CHECKING:
+    from hyperruntime.container import Container
+
+log = get_logger(__name__)
+
+_PYTHON_ARGS = ("python3", "-I", "-S", "-")
+_START_S = 20.0
+_NO_PROGRAM = (126, 127)
+
+
+class Access:
+    """A container's way to the gateway, while it is open.
+
+    Attributes:
+        seat: what it used, and its budget.
+        port: of 127.0.0.1 inside.
+    """
+
+    def __init__(self, gateway: Gateway, container: Container, name: str, budget: Budget | Meter | None = None) -> None:
+        """Listen for the container, and start the forwarder in it.
+
+        Args:
+            gateway: who answers.
+            container: that runs; any network, also none.
+            name: to whom exchanges are attributed.
+            budget: of this container, beside the run's; or a meter that counts for several containers together.
+
+        Raises:
+            GatewayError: the image has no Python 3, or the forwarder does not start.
+        """
+        self._container = container
+        self._started = threading.Event()
+        self._closing = False
+        self._output = b""
+        self._ended = ""
+        exchange = container.exchange
+        self.seat: Seat = gateway.seat(name, exchange.source, budget)
+        self._socket = posixpath.join(exchange.target, SOCKET_NAME)
+        self._thread = threading.Thread(target=self._run, name="hyperruntime-forwarder", daemon=True)
+        self._thread.start()
+        self._started.wait(_START_S)
+        if not self._output.endswith(b"\n"):
+            why = self._ended or f"it did not start within {_START_S:g} s"
+            self.close()
+            raise GatewayError(f"the forwarder does not run in {container.spec.image!r}: {why}")
+        self.port = int(self._output)
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The variables by which OpenAI and Anthropic clients find the gateway; no key is in them."""
+        base = f"http://127.0.0.1:{self.port}"
+        token = self.seat.token
+        return {
+            "OPENAI_BASE_URL": f"{base}/v1",
+            "OPENAI_API_BASE": f"{base}/v1",
+            "OPENAI_API_KEY": token,
+            "ANTHROPIC_BASE_URL": base,
+            "ANTHROPIC_API_BASE": base,
+            "ANTHROPIC_API_KEY": token,
+        }
+
+    def check(self) -> None:
+        """Do nothing while the way is open and there is budget.
+
+        Raises:
+            BudgetExceededError: a request was refused because a budget is used up.
+            GatewayError: the upstream failed the last request; or the forwarder ended, by a command's hand, while the
+                container runs.
+        """
+        self.seat.check()
+        if self._ended and not self._closing:
+            raise GatewayError(f"the forwarder in {self._container.name} ended: {self._ended}; open another access")
+
+    def close(self) -> None:
+        """Take the way away; the forwarder ends with the container. May be called again."""
+        self._closing = True
+        self.seat.close()
+
+    def __enter__(self) -> Access:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it, whatever happened."""
+        self.close()
+
+    def _run(self) -> None:
+        program = resources.files("hyperruntime.gateway").joinpath("forwarder.py").read_bytes()
+        try:
+            result = self._container.exec([*_PYTHON_ARGS, self._socket], input=program, on_output=self._heard)
+        except (ContainerLostError, ContainerStateError, ExecLostError) as error:
+            self._ended = str(error)
+        except HyperRuntimeError as error:
+            self._ended = f"it could not be started: {error}"
+        else:
+            tail = result.stderr.decode(errors="replace").strip()[-300:]
+            self._ended = f"it ended with exit code {result.exit_code}: {tail}"
+            if result.exit_code in _NO_PROGRAM and not self._output:
+                self._ended = "there is no python3 in the image; use one that has it, such as the base image"
+        self._started.set()
+        if not self._closing:
+            log.debug("forwarder ended", container=self._container.name, why=self._ended)
+
+    def _heard(self, stream: str, chunk: bytes) -> None:
+        if stream == "stdout" and not self._started.is_set():
+            self._output += chunk
+            if self._output.endswith(b"\n"):
+                self._started.set()

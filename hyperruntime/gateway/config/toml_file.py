@@ -1,0 +1,76 @@
+"""Read a gateway's configuration from a table of TOML. Imports config; cattrs when called."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.errors import GatewayConfigError, SpecError
+from hyperruntime.gateway.config.values import REPLAY, GatewayConfig
+
+_TABLE = "gateway"
+
+
+def load_config(path: Path) -> GatewayConfig:
+    """Return what the table ``[gateway]`` of a file says; paths in it are relative to the file.
+
+    Raises:
+        GatewayConfigError: the file cannot be read, has no such table, or names what there is not.
+    """
+    try:
+        table = tomllib.loads(path.read_text())[_TABLE]
+    except (OSError, ValueError) as error:
+        raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
+    except KeyError:
+        raise GatewayConfigError(f"{path} has no table [{_TABLE}]; add one with upstreams and models") from None
+    return config_from(table, path.parent)
+
+
+def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
+    """Return the configuration that a table says.
+
+    Args:
+        table: names as in :class:`~hyperruntime.gateway.GatewayConfig`.
+        base: what relative paths in it are relative to.
+
+    Raises:
+        GatewayConfigError: a name is unknown or missing, or a value of the wrong kind.
+    """
+    from cattrs import BaseValidationError, Converter, transform_error
+    from cattrs.v import format_exception
+
+    def said(error: BaseException, kind: type | None) -> str:
+        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
+
+    converter = Converter(forbid_extra_keys=True)
+    try:
+        return converter.structure(_based(table, base), GatewayConfig)
+    except BaseValidationError as error:
+        whys = "; ".join(transform_error(error, path=_TABLE, format_exception=said))
+        raise GatewayConfigError(f"the gateway's configuration is wrong: {whys}") from error
+    except (SpecError, TypeError, AttributeError) as error:
+        raise GatewayConfigError(f"the gateway's configuration is wrong: {error}") from error
+
+
+def _based(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """Return the table with its paths made absolute."""
+    found = dict(table)
+    for name in ("log", "record"):
+        if isinstance(found.get(name), str):
+            found[name] = str(base / found[name])
+    found["upstreams"] = [_based_upstream(upstream, base) for upstream in found.get("upstreams", ())]
+    return found
+
+
+def _based_upstream(upstream: Any, base: Path) -> Any:  # noqa: ANN401 - checked by the caller's converter
+    if not isinstance(upstream, dict):
+        return upstream
+    found = dict(upstream)
+    url = found.get("url")
+    if isinstance(url, str) and url.startswith(REPLAY):
+        found["url"] = f"{REPLAY}{base / url.removeprefix(REPLAY)}"
+    if isinstance(found.get("key_file"), str):
+        found["key_file"] = str(base / Path(found["key_file"]).expanduser())
+    return found

@@ -1,0 +1,85 @@
+"""Record exchanges, and play them back without a model. Imports request and exchange.
+
+A line of a tape is one answer: ``{"key", "path", "request", "status", "type", "body"}``. The key is a digest of the
+endpoint and of the request as the client made it, so a tape does not depend on the upstream it was recorded from. The
+same request made again gets the next recorded answer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict, deque
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.errors import GatewayError
+from hyperruntime.gateway.log.exchange import clean_line
+from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.gateway.request.parse import Call, RefusedError
+
+
+@attrs.frozen(kw_only=True)
+class Recorded:
+    """An answer on a tape.
+
+    Attributes:
+        status: of HTTP.
+        content_type: of the body.
+        body: of a stream, all its events.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def tape_line(call: Call, answer: Recorded, redactor: Redactor) -> bytes:
+    """Return an answer as a line of a tape, without keys and without its end."""
+    asked = json.dumps({"key": call.key, "path": call.path})
+    answered = {"status": answer.status, "type": answer.content_type, "body": answer.body.decode(errors="replace")}
+    said = json.dumps(answered, ensure_ascii=False)
+    line = asked[:-1].encode() + b', "request": ' + call.as_asked() + b", " + said[1:].encode(errors="replace")
+    return clean_line(line, redactor)
+
+
+class Tape:
+    """Recorded answers, played back in their order; safe to use from many threads."""
+
+    def __init__(self, path: str) -> None:
+        """Read all of them.
+
+        Raises:
+            GatewayError: the file cannot be read, or a line is none of a tape.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        self._answers: defaultdict[str, deque[Recorded]] = defaultdict(deque)
+        try:
+            lines = Path(path).read_bytes().splitlines()
+        except OSError as error:
+            raise GatewayError(f"recorded exchanges cannot be read: {error}; record some first") from error
+        for number, line in enumerate(lines, start=1):
+            self._load(number, line)
+
+    def _load(self, number: int, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+            answer = Recorded(status=int(entry["status"]), content_type=str(entry["type"]), body=entry["body"].encode())
+            self._answers[str(entry["key"])].append(answer)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise GatewayError(f"{self._path}, line {number} is no recorded exchange; remove it ({error!r})") from error
+
+    def play(self, call: Call) -> Recorded:
+        """Return the next answer to a request.
+
+        Raises:
+            RefusedError: there is none, or no more.
+        """
+        with self._lock:
+            answers = self._answers.get(call.key)
+            if answers:
+                return answers.popleft()
+        why = "no such request was recorded" if answers is None else "it was recorded fewer times than it is made"
+        raise RefusedError(404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again")

@@ -1,0 +1,187 @@
+"""Processes that parse for the gateway: few, made when first needed, shared fairly. Imports parse_worker."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse_worker import read_frame, write_frame
+from hyperruntime.host.process import DEVNULL, HostProcess, reap, spawn
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+WORKERS = 2
+_JOB_S = 10.0
+_QUICK_COST = 6000
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from hyperruntime.gateway.request.parse_worker import main; main()"
+Asked = ParamSpec("Asked")
+Result = TypeVar("Result")
+
+
+class ParsePool:
+    """Runs functions in processes of its own; used in the gateway's event loop, closed from anywhere."""
+
+    def __init__(self, workers: int = WORKERS) -> None:
+        """Start none yet."""
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="hyperruntime-gateway-parse")
+        self._free = workers
+        self._idle: list[_Worker] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self.served = 0  # the highest rank that had its turn
+        self._numbers = itertools.count()
+        self._all: set[_Worker] = set()
+        self._closed = False
+
+    async def run(
+        self, rank: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
+    ) -> Result:
+        """Return what a function returns, called in a worker; of those that wait, the smallest rank goes first.
+
+        Raises:
+            RefusedError: the function raised it, or the worker was lost.
+        """
+        await self._turn(rank)
+        self.served = max(self.served, rank)
+        worker = self._idle.pop() if self._idle else _Worker()
+        self._all.add(worker)
+        job = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (function, args, options))
+        job.add_done_callback(lambda _: self._give_back(worker))
+        result, refusal = await asyncio.shield(job)  # who is cancelled leaves the worker at work
+        if refusal is not None:
+            raise refusal
+        return result  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End all workers; may be called again."""
+        self._closed = True
+        for worker in list(self._all):
+            worker.close()
+        self._threads.shutdown()
+
+    async def _turn(self, rank: int) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (rank, next(self._numbers), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()
+            raise
+
+    def _give_back(self, worker: _Worker) -> None:
+        if worker.lost or self._closed:
+            self._all.discard(worker)
+            worker.close()
+        else:
+            self._idle.append(worker)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class PoolShare:
+    """One seat's share of the pool: one call at a time. What takes a millisecond is done in the event loop itself.
+
+    Of the seats that wait, the one that has used least has its turn; who was idle saves nothing up by that.
+    Source: Goyal, Vin, Cheng, "Start-time Fair Queuing", 1996: ranks are start tags.
+    """
+
+    def __init__(self, pool: ParsePool) -> None:
+        """Use none of it yet."""
+        self._pool = pool
+        self._one = asyncio.Semaphore(1)
+        self._used = 0
+
+    async def run(
+        self, cost: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
+    ) -> Result:
+        """Return what a function returns.
+
+        Args:
+            cost: how long it takes, in values of JSON to parse.
+            function: of a module, with arguments that can be pickled.
+            args: its arguments.
+            options: its arguments by name.
+
+        Raises:
+            RefusedError: the function raised it, or the worker was lost.
+        """
+        if cost <= _QUICK_COST:
+            return function(*args, **options)
+        await self._one.acquire()
+        rank = max(self._used, self._pool.served)
+        self._used = rank + cost
+        job = asyncio.ensure_future(self._pool.run(rank, function, *args, **options))
+        job.add_done_callback(self._over)
+        return await asyncio.shield(job)  # a client that leaves has its turn until the worker is free again
+
+    def _over(self, job: asyncio.Future[Any]) -> None:
+        self._one.release()
+        if not job.cancelled():
+            job.exception()  # nobody may be there to take it
+
+
+class _Worker:
+    """One process; it takes one call at a time, from any thread."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._process: HostProcess | None = None
+
+    def call(self, job: object) -> tuple[Any, RefusedError | None]:
+        """Return what the worker answers; one that does not answer in time, or ends, is lost."""
+        answer = self._ask(pickle.dumps(job, pickle.HIGHEST_PROTOCOL))
+        if answer is None:
+            self.lost = True
+            log.warning("gateway parse worker lost")
+            return None, RefusedError(503, "worker_lost", "the gateway could not parse this in time; ask again")
+        return pickle.loads(answer)  # type: ignore[no-any-return]  # noqa: S301 - of our own process
+
+    def _ask(self, job: bytes) -> bytes | None:
+        try:
+            process = self._process = self._process or spawn(_args(), stderr=DEVNULL, cwd="/")
+        except OSError:
+            return None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(_JOB_S, process.kill)
+        timer.start()
+        try:
+            write_frame(process.stdin, job)
+            return read_frame(process.stdout)
+        except (OSError, ValueError):
+            return None
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """End the process; may be called again."""
+        if self._process is None:
+            return
+        self._process.kill()
+        reap(self._process, 5)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _args() -> list[str]:
+    return [sys.executable, "-I", "-c", _PROGRAM, *sys.path]

@@ -1,0 +1,299 @@
+"""Keep an agent repository's states as commits of one bare repository; git itself for everything git does.
+
+Imports errors, git, bare, changes, patch, repository and worktree. A state is a commit, so a lineage of a thousand
+patches costs no more to bring in than one. What a container wrote is read from outside; its ``.git`` is not
+believed. Design: docs/decisions/0006-workspaces-and-patches.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from hyperruntime.errors import PatchError, RepositoryError, SpecError
+from hyperruntime.git.bare_repository import RAW_ATTRIBUTES, BareRepository, checked, object_format, write_text
+from hyperruntime.git.change_rules import (
+    DEFAULT_MAX_FILE_BYTES,
+    GONE,
+    LINK,
+    SUBMODULE,
+    Change,
+    ChangeRules,
+    escape_problem,
+    link_problem,
+    settle,
+)
+from hyperruntime.git.command import git, try_git
+from hyperruntime.git.patch import Notes, filter_patch
+from hyperruntime.git.secret_filter import ENV_FILE, without_secrets
+from hyperruntime.git.user_repository import inspect_repository
+from hyperruntime.git.worktree import MAX_NEW_BYTES, WorkTree, compare
+
+__all__ = ["BRANCH", "RepositoryStore", "Snapshot", "inspect_repository"]
+
+BRANCH = "main"
+
+_Path = str | os.PathLike[str]
+_ROOT_REF = "refs/hyperruntime/root"
+_GENERATION_REFS = "refs/hyperruntime/gen/"
+_GENERATION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+_EXCLUDE = "__pycache__/\n*.pyc\n*.pyo\n"
+_AGENT = "[user]\n\tname = agent\n\temail = agent@localhost\n"
+_GIT_MEMORY = "1g"  # a small delta may claim to become a file of any size
+_APPLY = ("apply", "--cached", "--whitespace=nowarn")
+_DIFF = (
+    "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff",
+    "--no-textconv", "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/",
+)  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """A state of the agent repository, and how it differs from its parent.
+
+    Attributes:
+        commit: the state; the parent's own commit where nothing changed.
+        patch: the binary git diff from the parent's state to this one; empty where nothing changed.
+        dropped: ``(path, reason)`` of each change that was left out.
+    """
+
+    commit: str
+    patch: bytes
+    dropped: Notes
+
+
+class RepositoryStore(BareRepository):
+    """One bare repository that holds the states of one run; safe for use from many threads and processes.
+
+    It is made by :meth:`add_repository` or :meth:`from_directory`; opening it again needs nothing.
+    """
+
+    def add_repository(self, source: _Path) -> str:
+        """Copy the commit that a git repository is at, without its history and its ``.env``; return what was kept.
+
+        No program runs in ``source`` but git's own inspection: its objects are read from here.
+
+        Raises:
+            RepositoryError: as for :func:`inspect_repository`, or an object is missing.
+        """
+        commit = inspect_repository(source)
+        there = ["-C", os.path.realpath(source)]
+        objects = git([*there, "rev-parse", "--path-format=absolute", "--git-path", "objects"])
+        self.make(commit)
+        with self.scratch() as scratch:
+            kept, place = without_secrets(commit, os.fsdecode(objects).removesuffix("\n"), scratch)
+            self.make(kept)
+            self.copy_objects(kept, place, self.path)
+        self.git("update-ref", _ROOT_REF, kept)
+        return kept
+
+    def from_directory(self, directory: _Path) -> str:
+        """Make a commit of the files in a plain directory but its ``.env``, the same for the same files; return it.
+
+        Raises:
+            RepositoryError: it is no directory, or holds what a repository cannot.
+        """
+        self.make(None)
+        try:
+            with WorkTree(directory) as tree:
+                rules = ChangeRules(max_file_bytes=MAX_NEW_BYTES, protected=(ENV_FILE,))
+                changes, dropped = compare(tree, {}, rules, lambda _: set())
+        except OSError as error:
+            raise RepositoryError(f"cannot read {os.fspath(directory)!r}: {error.strerror}") from error
+        for path, reason in dropped.items():
+            if os.fsdecode(path) == ENV_FILE:
+                continue
+            raise RepositoryError(f"{os.fspath(directory)!r} cannot be a repository: {path!r} is {reason}")
+        return self.commit(None, changes, _ROOT_REF, "agent repository")
+
+    def checkout(self, commit: str, target: _Path) -> None:
+        """Make a private clone of a state at ``target``, for a container to write in.
+
+        It holds this one commit under its own name, on branch ``main``, shares no file with the store and
+        names no path of the host.
+
+        Raises:
+            RepositoryError: there is no such commit, or ``target`` is not empty.
+        """
+        where = _empty_directory(target)
+        inner = os.path.join(where, ".git")
+        git(["init", "-q", "--template=", f"--initial-branch={BRANCH}", object_format(commit), "--", where])
+        os.mkdir(os.path.join(inner, "info"))
+        write_text(inner, "shallow", commit + "\n")
+        write_text(inner, "info/attributes", RAW_ATTRIBUTES)
+        write_text(inner, "info/exclude", _EXCLUDE)
+        write_text(inner, "config", _AGENT, mode="a")
+        self.copy_objects(commit, os.path.join(self.path, "objects"), inner)
+        git(["-C", where, "reset", "-q", "--hard", commit], env={"GIT_DIR": inner, "GIT_WORK_TREE": where})
+
+    def snapshot(
+        self,
+        parent: str,
+        tree_dir: _Path,
+        generation: str | int,
+        *,
+        protected: Sequence[str] = (),
+        max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
+    ) -> Snapshot:
+        """Keep the state of a directory that a container wrote; nothing in it is believed or run.
+
+        Left out: what the parent's ``.gitignore`` files name, bytecode, protected paths, files over
+        ``max_file_bytes``, links that lead out, special files, and what cannot be read. All of these but
+        ignored files and bytecode are reported, and their paths stay as the parent has them.
+
+        Raises:
+            PatchError: it holds more files, or larger changes, than any patch may.
+            RepositoryError: the directory cannot be read, or git failed.
+        """
+        entries = self.entries(parent)
+        rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
+        try:
+            with WorkTree(tree_dir) as tree:
+                changes, dropped = compare(tree, entries, rules, lambda paths: self.ignored(entries, paths))
+        except OSError as error:
+            raise RepositoryError(f"cannot read {os.fspath(tree_dir)!r}: {error.strerror}") from error
+        return self._keep(parent, changes, _notes(dropped), generation)
+
+    def apply_patch(
+        self,
+        parent: str,
+        patch: bytes,
+        generation: str | int,
+        *,
+        protected: Sequence[str] = (),
+        max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
+        fuzz: bool = False,
+    ) -> Snapshot:
+        """Keep the state that a diff, git's or a plain unified one, makes of the parent's.
+
+        Parts that touch protected paths or bytecode, files over ``max_file_bytes``, links that lead out and
+        submodules are left out and reported. Context lines must match; with ``fuzz`` one of the three before and
+        after each change is enough, as for ``patch``, where nothing else applies.
+
+        Raises:
+            PatchError: the diff does not apply, or tries to leave the repository (``refused`` says how).
+            RepositoryError: there is no such parent, or git failed.
+        """
+        rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
+        kept, notes = filter_patch(patch, rules)
+        dropped: dict[bytes, str] = {}
+        result = self._result(parent, kept, rules, dropped, fuzz=fuzz) if kept else []
+        changes = settle(result, dropped)
+        return self._keep(parent, changes, (*notes, *_notes(dropped)), generation)
+
+    def replay(self, root: str, patches: Iterable[bytes]) -> str:
+        """Return the tree that a lineage of diffs makes of a commit, applied one after the other.
+
+        Raises:
+            PatchError: one does not apply.
+            RepositoryError: there is no such commit, or git failed.
+        """
+        with self.index(root) as env:
+            for patch in patches:
+                self._apply(patch, env)
+            return self.git("write-tree", env=env).decode().strip()
+
+    def tree(self, commit: str) -> str:
+        """Return the tree of a commit."""
+        return self.git("rev-parse", "--verify", checked(commit) + "^{tree}").decode().strip()
+
+    def commit_of(self, generation: str | int) -> str | None:
+        """Return the commit of a generation, or None where there is none."""
+        found = try_git(["rev-parse", "--verify", "--quiet", _reference(generation)], env=self.env)
+        return found.stdout.decode().strip() if found.exit_code == 0 else None
+
+    def patch_between(self, old: str, new: str) -> bytes:
+        """Return the binary git diff from one commit's state to another's."""
+        return self.git(*_DIFF, checked(old), checked(new))
+
+    def read_file(self, commit: str, path: str) -> bytes | None:
+        """Return the content of a file in a commit, or None where there is no such file."""
+        found = try_git(["cat-file", "blob", f"{checked(commit)}:{path}"], env=self.env)
+        return found.stdout if found.exit_code == 0 else None
+
+    def export(self, commit: str, target: _Path) -> None:
+        """Write the files of a commit, without ``.git``, to a directory that is missing or empty.
+
+        Raises:
+            RepositoryError: there is no such commit, or ``target`` is not empty.
+        """
+        where = _empty_directory(target)
+        with self.index() as env:
+            env["GIT_WORK_TREE"] = where
+            self.git("-C", where, "read-tree", "-u", "--reset", checked(commit), env=env)
+
+    def _apply(self, patch: bytes, env: Mapping[str, str], *, fuzz: bool = False) -> None:
+        if not patch.strip():
+            return
+        limited = {**env, "GIT_ALLOC_LIMIT": _GIT_MEMORY}
+        result = try_git([*_APPLY, "-"], env=limited, input=patch)
+        if result.exit_code == 0 or (fuzz and try_git([*_APPLY, "-C1", "-"], env=limited, input=patch).exit_code == 0):
+            return
+        lines = result.stderr.decode(errors="replace").splitlines() or ["git apply failed"]
+        reason = lines[0].removeprefix("error: ").removeprefix("fatal: ")
+        escapes = [line for line in lines if "beyond a symbolic link" in line or "invalid path" in line]
+        refused = tuple((line.partition("'")[2].rpartition("'")[0], "it leads out") for line in escapes)
+        raise PatchError(f"the diff does not apply: {reason}", refused)
+
+    def _result(
+        self, parent: str, patch: bytes, rules: ChangeRules, dropped: dict[bytes, str], *, fuzz: bool
+    ) -> list[Change]:
+        """Return what a diff really changes, whatever its headers said, and add what is left out."""
+        with self.index(parent) as env:
+            self._apply(patch, env, fuzz=fuzz)
+            args = ("diff-index", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", parent)
+            fields = self.git(*args, env=env).split(b"\0")[:-1]
+        changes = []
+        for facts, path in zip(fields[::2], fields[1::2], strict=True):
+            old_mode, mode, _, blob, _ = facts[1:].split()
+            if problem := escape_problem(path):
+                raise PatchError("the diff tries to leave the repository", ((os.fsdecode(path), problem),))
+            submodule = "a submodule stays as it is" if SUBMODULE in (old_mode, mode) else ""
+            if problem := rules.problem(path) or submodule:
+                dropped[path] = problem
+            changes.append(Change(path, mode, blob))
+        new = [change for change in changes if change.mode != GONE and change.path not in dropped]
+        self._drop_by_content(new, rules, dropped)
+        return changes
+
+    def _drop_by_content(self, new: Sequence[Change], rules: ChangeRules, dropped: dict[bytes, str]) -> None:
+        for change, size in zip(new, self.blob_sizes([change.blob for change in new]), strict=True):
+            if problem := rules.size_problem(size):
+                dropped[change.path] = problem
+        links = [change for change in new if change.mode == LINK and change.path not in dropped]
+        for change, target in zip(links, self.read_blobs([change.blob for change in links]), strict=True):
+            if problem := link_problem(change.path, target):
+                dropped[change.path] = problem
+
+    def _keep(self, parent: str, changes: Sequence[Change], notes: Notes, generation: str | int) -> Snapshot:
+        reference = _reference(generation)
+        if not changes:
+            self.git("update-ref", reference, checked(parent))
+            return Snapshot(commit=parent, patch=b"", dropped=notes)
+        commit = self.commit(parent, changes, reference, f"generation {generation}")
+        return Snapshot(commit=commit, patch=self.patch_between(parent, commit), dropped=notes)
+
+
+def _reference(generation: str | int) -> str:
+    if not _GENERATION.fullmatch(str(generation)):
+        raise SpecError("generation", generation, "letters, digits, - and _")
+    return f"{_GENERATION_REFS}{generation}"
+
+
+def _empty_directory(target: _Path) -> str:
+    where = os.path.abspath(target)
+    try:
+        os.makedirs(where, exist_ok=True)
+        full = bool(os.listdir(where))
+    except OSError as error:
+        raise RepositoryError(f"cannot write {where!r}: {error.strerror}") from error
+    if full:
+        raise RepositoryError(f"{where!r} is not empty; name a new directory")
+    return where
+
+
+def _notes(dropped: Mapping[bytes, str]) -> Notes:
+    return tuple((os.fsdecode(path), reason) for path, reason in sorted(dropped.items()))

@@ -1,0 +1,59 @@
+"""Look at an agent repository of the user's before it is used; imports errors and git."""
+
+from __future__ import annotations
+
+import os
+
+from hyperruntime.errors import RepositoryError
+from hyperruntime.git.command import try_git
+from hyperruntime.git.secret_filter import ENV_FILE
+
+_LISTED = 5
+
+
+def inspect_repository(path: str | os.PathLike[str]) -> str:
+    """Return the commit that an agent repository is at, once it is sure that the commit holds all there is.
+
+    Raises:
+        RepositoryError: it is no git repository, has no commit, or holds changes that no commit has.
+    """
+    where = os.path.realpath(path)
+    if not os.path.isdir(where):
+        raise RepositoryError(f"agent repository {os.fspath(path)!r} is no directory")
+    top = try_git(["-C", where, "rev-parse", "--is-bare-repository", "--show-toplevel"])
+    bare, _, root = os.fsdecode(top.stdout).partition("\n")
+    if bare == "true":
+        raise RepositoryError(f"agent repository {where!r} is bare; give a clone that has its files")
+    if top.exit_code != 0 or root.removesuffix("\n") != where:
+        raise RepositoryError(
+            f"{where!r} is not the top of a git repository; run git init, git add --all and git commit there"
+        )
+    head = try_git(["-C", where, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
+    if head.exit_code != 0:
+        raise RepositoryError(f"agent repository {where!r} has no commit; run git add --all and git commit")
+    _refuse_dirty(where)
+    return head.stdout.decode().strip()
+
+
+def _refuse_dirty(where: str) -> None:
+    status = try_git(
+        ["-C", where, "status", "--porcelain=v1", "-z", "--untracked-files=normal",
+         "--ignore-submodules=dirty", "--no-renames"],
+        config=_no_filters(where),
+    )  # fmt: skip
+    if status.exit_code != 0:
+        raise RepositoryError(f"git status failed in {where!r}: {status.error_text}")
+    names = [os.fsdecode(line[3:]) for line in status.stdout.split(b"\0") if line]
+    changed = [name for name in names if name != ENV_FILE]  # which no commit of ours has
+    if changed:
+        shown = ", ".join(map(repr, changed[:_LISTED])) + (", ..." if len(changed) > _LISTED else "")
+        raise RepositoryError(
+            f"agent repository {where!r} holds changes that no commit has ({len(changed)}: {shown}); "
+            "commit or stash them, or name them in .gitignore"
+        )
+
+
+def _no_filters(where: str) -> list[tuple[str, str]]:
+    """Return configuration that switches off the programs that a repository wants run on its files."""
+    names = try_git(["-C", where, "config", "-z", "--name-only", "--get-regexp", r"^filter\."]).stdout
+    return [(os.fsdecode(name), "false" if name.endswith(b".required") else "") for name in names.split(b"\0") if name]

@@ -1,0 +1,258 @@
+"""Compare a directory that a container wrote with a commit, believing nothing in it; imports changes and errors.
+
+The directory's own ``.git`` is not looked at. Every file is reached by descriptors that follow no link, because
+whoever wrote the directory may still be writing: a path that turns into a link leads nowhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+import attrs
+
+from hyperruntime.errors import PatchError
+from hyperruntime.git.change_rules import (
+    FILE,
+    GONE,
+    LINK,
+    PROGRAM,
+    SUBMODULE,
+    Change,
+    ChangeRules,
+    escape_problem,
+    is_bytecode,
+    link_problem,
+    settle,
+)
+
+MAX_ENTRIES = 300_000
+MAX_NEW_BYTES = 256 * 1024 * 1024
+
+_MAX_DEPTH = 100
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SPECIAL = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+@attrs.frozen
+class Entry:
+    """A path as a commit has it.
+
+    Attributes:
+        mode: git's mode.
+        blob: object name of its content.
+        size: bytes of its content; 0 for a submodule.
+    """
+
+    mode: bytes
+    blob: bytes
+    size: int
+
+
+@attrs.frozen
+class Found:
+    """A path as the directory has it.
+
+    Attributes:
+        mode: git's mode.
+        size: bytes of its content, as far as a look without opening says.
+        link: what it names, if it is a link.
+    """
+
+    mode: bytes
+    size: int
+    link: bytes = b""
+
+
+class WorkTree:
+    """A directory and what is found in it.
+
+    Attributes:
+        found: files and links by path; bytecode and the top ``.git`` left out.
+        problems: why a path that is there cannot be part of a commit.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Look at every name below ``root``.
+
+        Raises:
+            OSError: it is no directory, or cannot be read.
+            PatchError: it holds more than any repository would.
+        """
+        self.found: dict[bytes, Found] = {}
+        self.problems: dict[bytes, str] = {}
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._scan(self._root, b"", 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> WorkTree:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Close the directory."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the directory."""
+        os.close(self._root)
+
+    def read(self, path: bytes, limit: int) -> bytes:
+        """Return a file's bytes, at most ``limit`` and one more.
+
+        Raises:
+            OSError: it is gone, cannot be read, or its path is one of links now.
+        """
+        *directories, name = path.split(b"/")
+        parent = os.dup(self._root)
+        try:
+            for directory in directories:
+                deeper = os.open(directory, _DIRECTORY, dir_fd=parent)
+                os.close(parent)
+                parent = deeper
+            descriptor = os.open(name, _FILE, dir_fd=parent)
+        finally:
+            os.close(parent)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "no file any more", path)
+            return _read_up_to(file.read, limit + 1)
+
+    def _scan(self, directory: int, prefix: bytes, depth: int) -> None:
+        for name in sorted(map(os.fsencode, os.listdir(directory))):
+            path = prefix + name
+            if path == b".git" or is_bytecode(path):
+                continue
+            if len(self.found) + len(self.problems) >= MAX_ENTRIES:
+                raise PatchError(f"the agent's directory holds more than {MAX_ENTRIES} files")
+            try:
+                self._look(directory, name, path, depth)
+            except FileNotFoundError:
+                continue  # it went while we looked
+            except OSError as error:
+                self.problems[path] = f"it cannot be read: {error.strerror}"
+
+    def _look(self, directory: int, name: bytes, path: bytes, depth: int) -> None:
+        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        kind = stat.S_IFMT(info.st_mode)
+        if problem := escape_problem(path) or (_SPECIAL.get(kind, "") and f"{_SPECIAL[kind]} is no content"):
+            self.problems[path] = problem
+        elif kind == stat.S_IFLNK:
+            link = os.readlink(name, dir_fd=directory)
+            self.found[path] = Found(LINK, len(link), link)
+        elif kind == stat.S_IFREG:
+            self.found[path] = Found(PROGRAM if info.st_mode & stat.S_IXUSR else FILE, info.st_size)
+        elif depth >= _MAX_DEPTH:
+            self.problems[path] = "a directory that is too deep"
+        else:
+            descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+            try:
+                self._scan(descriptor, path + b"/", depth + 1)
+            finally:
+                os.close(descriptor)
+
+
+def compare(
+    tree: WorkTree,
+    entries: Mapping[bytes, Entry],
+    rules: ChangeRules,
+    ignored: Callable[[Sequence[bytes]], set[bytes]],
+) -> tuple[list[Change], dict[bytes, str]]:
+    """Return what a commit must change to become the directory, and why some paths stay as they are.
+
+    Args:
+        tree: the directory.
+        entries: the commit's content by path.
+        rules: what may not change.
+        ignored: tells which of some new paths the commit's own ignore rules leave out.
+
+    Raises:
+        PatchError: the changes are larger than any patch may be.
+    """
+    left_out = ignored([path for path in (*tree.found, *tree.problems) if path not in entries])
+    comparison = _Comparison(tree, entries, rules)
+    for path in sorted(tree.found.keys() - left_out):
+        comparison.add(path, tree.found[path])
+    for path in tree.problems.keys() - left_out:
+        comparison.drop(path, tree.problems[path])
+    for path, entry in entries.items():
+        if path not in tree.found and entry.mode != SUBMODULE and not is_bytecode(path):
+            comparison.add(path, None)
+    return settle(comparison.changes, comparison.dropped), comparison.dropped
+
+
+class _Comparison:
+    """The changes found so far, and what was left out."""
+
+    def __init__(self, tree: WorkTree, entries: Mapping[bytes, Entry], rules: ChangeRules) -> None:
+        self.changes: list[Change] = []
+        self.dropped: dict[bytes, str] = {}
+        self._tree, self._entries, self._rules = tree, entries, rules
+        self._new_bytes = 0
+
+    def drop(self, path: bytes, reason: str) -> None:
+        """Note that a path stays as it is."""
+        self.dropped[path] = reason
+
+    def add(self, path: bytes, found: Found | None) -> None:
+        """Note what happened to a path, if anything did."""
+        entry = self._entries.get(path)
+        if entry is not None and entry.mode == SUBMODULE:
+            return self.drop(path, "a submodule stays as it is")
+        if found is None:
+            problem = self._rules.problem(path)
+            return self.drop(path, problem) if problem else self.changes.append(Change(path, GONE))
+        unlike = entry is None or (entry.mode, entry.size) != (found.mode, found.size)
+        if unlike and (problem := self._problem(path, found)):
+            return self.drop(path, problem)
+        limit = self._rules.max_file_bytes  # what grows meanwhile is seen to be too large, not cut off
+        try:
+            data = found.link if found.mode == LINK else self._tree.read(path, max(found.size, limit))
+        except OSError as error:
+            return self.drop(path, f"it cannot be read: {error.strerror}")
+        if entry is not None and entry.mode == found.mode and blob_name(data, len(entry.blob)) == entry.blob:
+            return None
+        return self._add_content(path, Found(found.mode, len(data), found.link), data)
+
+    def _add_content(self, path: bytes, found: Found, data: bytes) -> None:
+        if problem := self._problem(path, found):
+            return self.drop(path, problem)
+        self._new_bytes += len(data)
+        if self._new_bytes > MAX_NEW_BYTES:
+            raise PatchError(f"the changed files have more than {MAX_NEW_BYTES} bytes in all")
+        return self.changes.append(Change(path, found.mode, data=data))
+
+    def _problem(self, path: bytes, found: Found) -> str:
+        link = link_problem(path, found.link) if found.mode == LINK else ""
+        return self._rules.problem(path) or link or self._rules.size_problem(found.size)
+
+
+def blob_name(data: bytes, digits: int) -> bytes:
+    """Return git's name of a content, 40 digits of SHA-1 or 64 of SHA-256.
+
+    Source: gitformat-loose and git-hash-object(1).
+    """
+    digest = hashlib.sha256() if digits == 64 else hashlib.sha1(usedforsecurity=False)
+    digest.update(b"blob %d\0" % len(data))
+    digest.update(data)
+    return digest.hexdigest().encode()
+
+
+def _read_up_to(read: Callable[[int], bytes | None], limit: int) -> bytes:
+    pieces = []
+    while limit > 0 and (piece := read(min(limit, 1 << 20))):
+        pieces.append(piece)
+        limit -= len(piece)
+    return b"".join(pieces)

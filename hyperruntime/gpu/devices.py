@@ -1,0 +1,133 @@
+"""Which devices this machine's CDI specs describe, by name. Imports cdi, driver and errors.
+
+A malformed file is a finding, never a crash. How engines name places: ``/etc/cdi`` for what an administrator wrote,
+``/var/run/cdi`` for what programs write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.driver import Finding
+from hyperruntime.errors import DeviceNotFoundError, name_hint
+from hyperruntime.gpu.cdi import Device, Edits, read_spec
+
+DEFAULT_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one wins
+ENVIRONMENT_VARIABLE = "HYPERRUNTIME_CDI_DIRS"
+GENERATE = "make one with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` as root"
+_SUFFIXES = (".json", ".yaml", ".yml")
+
+
+@attrs.frozen(kw_only=True)
+class DeviceRegistry:
+    """The devices of all specs.
+
+    Attributes:
+        devices: by name; without those that two files of one directory describe.
+        findings: what is wrong with which file.
+        directories: where was looked.
+    """
+
+    devices: Mapping[str, Device] = attrs.field(factory=dict)
+    findings: tuple[Finding, ...] = ()
+    directories: tuple[Path, ...] = ()
+
+    def names(self, kind: str | None = None) -> tuple[str, ...]:
+        """Return the names, all or of one kind."""
+        return tuple(name for name, device in self.devices.items() if kind in (None, device.kind))
+
+    def resolve(self, names: Iterable[str]) -> tuple[Device, ...]:
+        """Return the devices of these names.
+
+        Raises:
+            DeviceNotFoundError: a name is of no device that can be used; says which there are and how to make a spec.
+        """
+        wanted = tuple(dict.fromkeys(names))
+        for name in wanted:
+            if name not in self.devices:
+                raise DeviceNotFoundError(name, self._explain(name))
+        return tuple(self.devices[name] for name in wanted)
+
+    def _explain(self, name: str) -> str:
+        places = ", ".join(str(directory) for directory in self.directories)
+        broken = [f"{finding.subject}: {finding.detail}" for finding in self.findings]
+        troubles = f"; files that cannot be used: {'; '.join(broken)}" if broken else ""
+        if not self.devices:
+            return f"no CDI spec in {places} describes any device; {GENERATE}{troubles}"
+        kind = name.partition("=")[0]
+        known = self.names(kind) or self.names()
+        stale = f"; if they are out of date, {GENERATE}" if kind.startswith("nvidia.com/") else ""
+        return f"the CDI specs in {places} do not describe it, {name_hint(name, known)}{stale}{troubles}"
+
+
+def merge_edits(devices: Iterable[Device]) -> Edits:
+    """Return what giving all these devices to one container takes."""
+    total = Edits()
+    for device in devices:
+        total = total + device.edits
+    return total
+
+
+def spec_directories() -> tuple[Path, ...]:
+    """Return where CDI specs are: what ``HYPERRUNTIME_CDI_DIRS`` lists (as PATH does), else the standard places."""
+    named = [part for part in os.environ.get(ENVIRONMENT_VARIABLE, "").split(os.pathsep) if part]
+    return tuple(Path(part) for part in named or DEFAULT_DIRECTORIES)
+
+
+def load_devices(directories: Sequence[str | os.PathLike[str]] | None = None) -> DeviceRegistry:
+    """Read every CDI spec; never raises.
+
+    Args:
+        directories: where; a device in a later one takes the place of the same in an earlier one. None is
+            :func:`spec_directories`.
+    """
+    places = spec_directories() if directories is None else tuple(Path(place) for place in directories)
+    devices: dict[str, Device] = {}
+    findings: list[Finding] = []
+    for place in places:
+        found: dict[str, list[Device]] = {}
+        for path in _spec_files(place, findings):
+            for device in _read_spec(path, findings):
+                found.setdefault(device.name, []).append(device)
+        for name, claims in found.items():
+            devices.pop(name, None)
+            if len(claims) == 1:
+                devices[name] = claims[0]
+            else:
+                first, *_, last = claims
+                detail = f"describes {name}, as {str(first.file)!r} does, so neither counts"
+                findings.append(_broken(last.file, detail, "remove one of the two"))
+    return DeviceRegistry(devices=devices, findings=tuple(findings), directories=places)
+
+
+def _broken(path: Path, detail: str, next_step: str = "") -> Finding:
+    step = next_step or f"remove or mend it; {GENERATE}"
+    return Finding(subject=f"CDI spec {str(path)!r}", ok=False, detail=detail, next_step=step)
+
+
+def _spec_files(directory: Path, findings: list[Finding]) -> Iterator[Path]:
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        findings.append(
+            _broken(directory, f"cannot be read: {error.strerror}", "make it a directory that you may read")
+        )
+        return
+    yield from (directory / name for name in names if name.endswith(_SUFFIXES))
+
+
+def _read_spec(path: Path, findings: list[Finding]) -> tuple[Device, ...]:
+    """Return the devices of a file, all or none."""
+    try:
+        return read_spec(path)
+    except OSError as error:
+        findings.append(_broken(path, f"cannot be read: {error.strerror}"))
+    except ValueError as error:
+        findings.append(_broken(path, " ".join(str(error).split())))
+    return ()

@@ -1,0 +1,154 @@
+"""How much space a container's writable places take, as the host sees them. Imports proctree.
+
+What the container wrote is not trusted: no link is followed, no file is opened, and what cannot be looked at is said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Iterator
+
+import attrs
+
+from hyperruntime.host.process_tree import Namespace, members, tmpfs_bytes
+
+LEAST_BYTES = 4096  # of each name, for names and empty files take space that no file's size tells
+_BLOCK = 512  # of st_blocks, whatever the file system's own; source: inode(7)
+_LARGE_BYTES = 1024**2  # from here a file is known again that loses its name while we look
+_MAX_DEPTH = 200
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_UPPER = re.compile(r"[ ,]upperdir=((?:[^,\\]|\\.)*)")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@attrs.frozen
+class Use:
+    """What is taken.
+
+    Attributes:
+        used_bytes: blocks of every file, at least ``LEAST_BYTES`` for each name.
+        hidden: whether there is something that could not be looked at.
+    """
+
+    used_bytes: int
+    hidden: bool
+
+
+def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> Use:
+    """Return what some directories hold, and the memory file systems and deleted but open files of a container.
+
+    Args:
+        tops: directories of the host. namespace: of the container, where it is seen. stop_at: bytes after which the
+            count may end, for more makes no difference.
+    """
+    count = _Count(stop_at)
+    for top in tops:
+        count.add_top(top)
+    if namespace is not None:
+        count.used += tmpfs_bytes(namespace.tmpfs)
+        count.devices |= {facts.st_dev for facts in _stats([f"/proc/{namespace.init}/root"])}
+        for facts in _deleted_files(namespace):
+            count.add_deleted(facts)
+    return Use(count.used, count.hidden)
+
+
+def overlay_layer(namespace: Namespace | None) -> str:
+    """Return the host's directory that takes what a container writes to its image's files, or "" if none is known."""
+    for line in _lines(f"/proc/{namespace.init}/mountinfo" if namespace is not None else os.devnull):
+        before, _, after = line.partition(" - ")
+        upper = _UPPER.search(after)
+        if before.split()[4:5] == ["/"] and upper is not None:
+            path = _OCTAL.sub(lambda match: chr(int(match[1], 8)), upper[1]).replace("\\", "")
+            return path if os.path.isdir(path) else ""
+    return ""
+
+
+class _Count:
+    """A sum over directories, each file once whatever its names."""
+
+    def __init__(self, stop_at: int) -> None:
+        self.used = 0
+        self.hidden = False
+        self.devices: set[int] = set()
+        self._stop_at = stop_at
+        self._seen: set[tuple[int, int]] = set()
+
+    def add_top(self, top: str) -> None:
+        """Count all below a directory of ours."""
+        try:
+            self._add_directory(os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), 0)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.hidden = True
+
+    def add_deleted(self, facts: os.stat_result) -> None:
+        """Count a file that has no name any more, if it is where the container may write."""
+        if facts.st_dev in self.devices:
+            self._add(facts)
+
+    def _add_directory(self, descriptor: int, depth: int) -> None:
+        try:
+            self.devices.add(os.fstat(descriptor).st_dev)
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    if self.used > self._stop_at:
+                        return
+                    self._add_entry(entry, descriptor, depth)
+        finally:
+            os.close(descriptor)
+
+    def _add_entry(self, entry: os.DirEntry[str], parent: int, depth: int) -> None:
+        try:
+            facts = entry.stat(follow_symlinks=False)
+            self._add(facts)
+            if not stat.S_ISDIR(facts.st_mode):
+                return
+            if depth >= _MAX_DEPTH:
+                self.hidden = True
+                return
+            self._add_directory(os.open(entry.name, _DIRECTORY, dir_fd=parent), depth + 1)
+        except FileNotFoundError:
+            return  # it went while we looked
+        except OSError:
+            self.hidden = True
+
+    def _add(self, facts: os.stat_result) -> None:
+        is_large = facts.st_blocks * _BLOCK >= _LARGE_BYTES
+        if (facts.st_nlink != 1 or is_large) and not stat.S_ISDIR(facts.st_mode):
+            key = (facts.st_dev, facts.st_ino)
+            if key in self._seen:
+                return
+            self._seen.add(key)
+        self.used += max(facts.st_blocks * _BLOCK, LEAST_BYTES)
+
+
+def _deleted_files(namespace: Namespace) -> Iterator[os.stat_result]:
+    """Yield the files that a container's processes hold open and that have no name any more."""
+    for pid in members((namespace,))[namespace.inode]:
+        folder = f"/proc/{pid}/fd"
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue  # gone, or another user's
+        for facts in _stats(f"{folder}/{name}" for name in names):
+            if facts.st_nlink == 0 and stat.S_ISREG(facts.st_mode):
+                yield facts
+
+
+def _stats(paths: Iterable[str]) -> Iterator[os.stat_result]:
+    for path in paths:
+        try:
+            yield os.stat(path)
+        except OSError:
+            continue
+
+
+def _lines(path: str) -> Collection[str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return ()

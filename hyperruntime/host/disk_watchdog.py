@@ -1,0 +1,143 @@
+"""Watch how much disk a container takes, and end it past its limit or before the host's disk is full.
+
+No engine bounds this on every machine: mounts are plain directories, and quotas take root and a file system that has
+them. A thread per container looks, cheaply while nothing happens. It is no wall: between two looks a container can
+write. Imports diskuse and proctree. Design: docs/decisions/0019-disk.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from hyperruntime.host.disk_usage import LEAST_BYTES, measure
+from hyperruntime.host.process_tree import Namespace
+from hyperruntime.units import MIB, format_size
+
+RESERVE_BYTES = 256 * MIB
+_TICK_S = 0.1
+_CALM_S = 1.0  # between counts while the file systems stay as they are
+_DUTY = 5  # a count that takes long is not repeated before so many times as long
+_RETURN_S = 3.0  # what an ended container gives back, it gives back later
+
+End = Callable[[str, str], None]
+
+
+@attrs.frozen
+class Free:
+    """What a file system has left.
+
+    Attributes:
+        space: bytes. names: how many more files it can have.
+    """
+
+    space: int
+    names: int
+
+
+class DiskWatch:
+    """One container under watch; a context of its own thread, which :meth:`stop` ends.
+
+    Attributes:
+        used_bytes: by the last count.
+    """
+
+    def __init__(self, limit_bytes: int, tops: Sequence[str], namespace: Namespace | None, end: End) -> None:
+        """Begin to watch.
+
+        Args:
+            limit_bytes: of all of them. tops: directories of the host that it writes. namespace: its processes, where
+                they are seen. end: ends it: why, and the limit it is past, or "" where it may not be to blame.
+        """
+        self.used_bytes = 0
+        self._limit_bytes, self._tops, self._namespace, self._end = limit_bytes, tops, namespace, end
+        self._stopped = threading.Event()
+        self._places = (*tops, *(namespace.tmpfs if namespace is not None else ()))
+        self._begun: Mapping[int, Free] = free_space(tops)
+        self._counted: Mapping[int, Free] = free_space(self._places)
+        self._reserve = {device: min(RESERVE_BYTES, free.space // 2) for device, free in self._begun.items()}
+        self._next = 0.0
+        with _lock:
+            _watches.append(self)
+        threading.Thread(target=self._run, name="hyperruntime-disk", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no more; a look that is going on may come to its end."""
+        self._stopped.set()
+        with _lock:
+            if self in _watches:
+                _watches.remove(self)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_TICK_S):
+            why, limit = self._look()
+            if why and not self._stopped.is_set():
+                self.stop()
+                self._end(why, limit)
+
+    def _look(self) -> tuple[str, str]:
+        """Return why the container must end, and the limit it is past; or two empty texts."""
+        now = free_space(self._places)
+        low = next((device for device, free in now.items() if free.space < self._reserve.get(device, 0)), None)
+        if (low is not None or time.monotonic() >= self._due(now)) and (why := self._count(now)):
+            return why, "disk_bytes"
+        return (self._judge_low(low, now[low]), self._blame(low)) if low is not None else ("", "")
+
+    def _due(self, now: Mapping[int, Free]) -> float:
+        """Return when to count again: at once where half of what is left to it may have been taken."""
+        room = max(MIB, (self._limit_bytes - self.used_bytes) // 2)
+        taken = sum(_taken(self._counted[device], free) for device, free in now.items() if device in self._counted)
+        return self._next - (_CALM_S if taken >= room else 0.0)
+
+    def _count(self, now: Mapping[int, Free]) -> str:
+        started = time.monotonic()
+        use = measure(self._tops, self._namespace, self._limit_bytes)
+        self.used_bytes, self._counted = use.used_bytes, now
+        took = time.monotonic() - started
+        self._next = started + took + max(_CALM_S, _DUTY * took)
+        if use.hidden:  # then what the file systems have lost since it started counts as its own
+            lost = sum(_taken(self._begun[device], free) for device, free in now.items() if device in self._begun)
+            self.used_bytes = max(self.used_bytes, lost)
+        if self.used_bytes <= self._limit_bytes:
+            return ""
+        least = f"at least {self.used_bytes} bytes ({format_size(self.used_bytes)})"
+        return f"its files took {least} of limits.disk_bytes={self._limit_bytes}"
+
+    def _judge_low(self, device: int, free: Free) -> str:
+        """End the one that takes most, and only one until it has given back what it took."""
+        with _lock:
+            mine = [watch for watch in _watches if device in watch._begun]  # noqa: SLF001 - its own class
+            if not mine or max(mine, key=lambda watch: watch.used_bytes) is not self:
+                return ""
+            if time.monotonic() < _ended.get(device, 0.0) + _RETURN_S:
+                return ""
+            _ended[device] = time.monotonic()
+        return f"the disk has only {format_size(free.space)} left, and its files took {format_size(self.used_bytes)}"
+
+    def _blame(self, device: int) -> str:
+        return "disk_bytes" if self.used_bytes >= self._reserve[device] else ""
+
+
+_lock = threading.Lock()
+_watches: list[DiskWatch] = []
+_ended: dict[int, float] = {}
+
+
+def free_space(tops: Sequence[str]) -> dict[int, Free]:
+    """Return what the file systems of some directories have left, by device; those that are gone are left out."""
+    found = {}
+    for top in tops:
+        try:
+            facts = os.statvfs(top)
+            found[os.stat(top).st_dev] = Free(facts.f_bavail * facts.f_frsize, facts.f_favail)
+        except OSError:
+            continue
+    return found
+
+
+def _taken(before: Free, now: Free) -> int:
+    return max(before.space - now.space, (before.names - now.names) * LEAST_BYTES, 0)

@@ -1,0 +1,364 @@
+"""Run programs on the host; the one home of ``subprocess``. Imports only inherited.
+
+Every process gets its own session, so that a signal to our process group never reaches it half-way and a
+``kill 0`` inside it never reaches us.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import IO
+
+import attrs
+
+from hyperruntime.host.inherited import default_signals_args, ignored_signals, shell_environment
+
+_TAIL_BYTES = 64 * 1024
+DEVNULL = subprocess.DEVNULL
+PIPE = subprocess.PIPE
+HostProcess = subprocess.Popen[bytes]
+_streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # what stream_process runs, with its before_kill
+
+
+@attrs.frozen(kw_only=True)
+class ProcessResult:
+    """How a host process ended.
+
+    Attributes:
+        args: its argv.
+        exit_code: 0-255, or minus the signal that ended it.
+        stdout: all it wrote (empty when streamed).
+        stderr: all it wrote; when streamed, the last 64 KiB of both streams.
+    """
+
+    args: tuple[str, ...]
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def error_text(self) -> str:
+        """The last non-empty line of stderr, for one-sentence messages."""
+        lines = [line.strip() for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.exit_code}"
+
+
+def run_process(
+    args: Sequence[str],
+    *,
+    input: bytes | None = None,  # noqa: A002 - subprocess's own word
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> ProcessResult:
+    """Run a program to its end and return all its output; a non-zero code is a result.
+
+    Raises:
+        FileNotFoundError: no such program (or ``cwd``).
+        TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
+    """
+    process = spawn(args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env)
+    try:
+        stdout, stderr = process.communicate(input, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_group(process)
+        process.communicate()
+        raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended") from None
+    except BaseException:
+        kill_group(process)
+        raise
+    return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def stream_process(
+    args: Sequence[str],
+    *,
+    on_line: Callable[[str], None],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    before_kill: Callable[[int], None] | None = None,
+) -> ProcessResult:
+    """Run a program and hand each line of its merged output to ``on_line`` while it runs.
+
+    Args:
+        args, cwd, env: as for :func:`spawn`. on_line: takes a line. timeout_s: how long it may take.
+        before_kill: called with its pid before it is killed, whatever the reason.
+
+    Raises:
+        FileNotFoundError: no such program (or ``cwd``).
+        TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
+    """
+    process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+    _streaming[process] = before_kill
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        _kill_after(process, before_kill)
+
+    timer = threading.Timer(timeout_s or 0, expire)
+    if timeout_s is not None:
+        timer.start()
+    tail: deque[bytes] = deque(maxlen=400)
+    try:
+        for line in _lines(process.stdout):
+            tail.append(line)
+            on_line(line.decode(errors="replace").rstrip("\r\n"))
+        process.wait()
+    except BaseException:
+        _kill_after(process, before_kill)
+        raise
+    finally:
+        timer.cancel()
+        del _streaming[process]
+        _close(process)
+    if expired.is_set():
+        raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended")
+    kept = b"".join(tail)[-_TAIL_BYTES:]
+    return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=b"", stderr=kept)
+
+
+def end_streams() -> None:
+    """End every program that :func:`stream_process` runs now, in any thread: builds and pulls, which take long."""
+    for process, before_kill in tuple(_streaming.items()):
+        _kill_after(process, before_kill)
+
+
+def _kill_after(process: subprocess.Popen[bytes], before_kill: Callable[[int], None] | None) -> None:
+    try:
+        if before_kill is not None:
+            before_kill(process.pid)
+    finally:
+        kill_group(process)
+
+
+def spawn(
+    args: Sequence[str],
+    *,
+    stdin: int | IO[bytes] = subprocess.PIPE,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own with unbuffered pipes; the caller owns it.
+
+    Without ``env`` it gets this process's environment, less what would change what a shell script does.
+
+    Raises:
+        FileNotFoundError: no such program (or ``cwd``).
+    """
+    return subprocess.Popen(
+        list(args),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        env=shell_environment(os.environ) if env is None else dict(env),
+        start_new_session=True,
+        bufsize=0,
+    )
+
+
+def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program in ``/`` with pipes for its streams, and with every signal at its default.
+
+    For drivers whose engine hands the signals that we ignore on to what runs in a container.
+
+    Args:
+        args: argv. env: its whole environment.
+
+    Raises:
+        FileNotFoundError: no such program.
+    """
+    if not ignored_signals():
+        return spawn(args, cwd="/", env=env)
+    if shutil.which(args[0], path=env.get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), args[0])
+    return spawn(default_signals_args(args, env), cwd="/", env=os.environ)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process made by :func:`spawn` and everything in its session's process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """Wait for a process at most ``timeout_s``; return its code, or None while it still runs."""
+    try:
+        return process.wait(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program on PATH, or None."""
+    return shutil.which(name)
+
+
+def boot_id() -> str:
+    """Return what names this boot of the machine, or "" where the kernel does not say. Source: random(4)."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> int:
+    """Return the inode of this process's pid namespace, or 0. Source: namespaces(7)."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """Return when a process started (clock ticks since boot), or None when there is none or only its zombie.
+
+    With pid, boot and pid namespace it identifies a process for ever. Changes of the clock do not touch it.
+    Source: proc(5), fields 3 and 22 of ``/proc/PID/stat``.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, IndexError):
+        return None
+
+
+def is_alive(pid: int, start_ticks: int) -> bool:
+    """Tell whether the very process that had this pid and start still runs (a zombie does not)."""
+    started = process_start_ticks(pid)
+    if started is not None or pid <= 0:
+        return started == start_ticks
+    return not os.path.exists(f"/proc/{pid}") and _is_hidden(pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Tell whether another user's process is there that ``/proc`` mounted with ``hidepid`` does not show."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool) -> int:
+    """Kill every living process of this machine with a hard limit in one of these ranges; return how many were found.
+
+    Args:
+        title: the limit's first words in ``/proc/PID/limits``.
+        spans: least and greatest value, which nothing else has; see :class:`hyperruntime.exec.exec_marks.MarkLimit`.
+        groups: whether to kill their process groups too, which takes a whole fork loop at one stroke.
+    """
+    found, line = 0, re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        match = line.search(_read_proc(name, "limits"))
+        limit = int(match[1]) if match else -1
+        if not any(least <= limit <= most for least, most in spans) or _is_dead(name):
+            continue
+        found += 1
+        try:
+            group = os.getpgid(int(name))
+            os.kill(int(name), signal.SIGKILL)
+            if groups:
+                os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def _is_dead(pid: str) -> bool:
+    """Tell whether a process is a zombie, or gone. Source: proc(5), /proc/PID/stat."""
+    return _read_proc(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [])
+
+
+def _read_proc(pid: str, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read(4096)
+    except OSError:
+        return b""
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:
+    """Poll a condition until it holds or the time is up; return whether it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval_s)
+    return True
+
+
+class ProcessShell:
+    """An attached shell that is a process of the engine's command line; what most drivers hand back."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Take over a process whose three streams are pipes."""
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ValueError("an attached shell needs three pipes")
+        self._process = process
+        self.input = process.stdin.fileno()
+        self.output = process.stdout.fileno()
+        self.errors = process.stderr.fileno()
+
+    def close_input(self) -> None:
+        """Let the shell read end-of-file."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code, or None while it runs."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """Kill the attached process if it still runs; whoever reads its output sees the end."""
+        self.close_input()
+        if self._process.poll() is None:
+            kill_group(self._process)
+            self._process.wait()
+
+    def close_output(self) -> None:
+        """Close the output descriptors, once nobody reads them."""
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _lines(stream: IO[bytes] | None) -> Iterable[bytes]:
+    if stream is None:
+        return
+    buffered = b""
+    while chunk := stream.read(_TAIL_BYTES):
+        *lines, buffered = (buffered + chunk).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if buffered:
+        yield buffered
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()

@@ -1,0 +1,210 @@
+"""Limits that no engine enforces here, enforced from outside: memory, where asked for; wall clock and disk, always.
+
+One thread for all containers of a process looks at their processes and ends a container that is past its limit. It is
+no wall: between two looks a container can take more than its limit. Imports diskwatch, proctree, driver and spec.
+Design: docs/decisions/0014-watchdog.md.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from hyperruntime.driver import EngineInfo, HasLayer, Launch, LiveContainer
+from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.host.disk_usage import overlay_layer
+from hyperruntime.host.disk_watchdog import DiskWatch
+from hyperruntime.host.process_tree import Namespace, exact_memory_bytes, find_namespace, members, rough_memory_bytes
+from hyperruntime.logs import get_logger
+from hyperruntime.spec import ContainerSpec, Limits
+from hyperruntime.units import format_duration, format_size
+
+log = get_logger(__name__)
+
+_CALM_S = 0.1
+_NEAR_S = 0.02  # between looks while a container uses more than half of what it may
+
+
+@attrs.frozen(kw_only=True)
+class Watched:
+    """What is left to the watchdog.
+
+    Attributes:
+        memory_bytes: of all processes of the container, or None.
+        wall_s: from now on, or None.
+        disk_bytes: of all that it writes, or None.
+    """
+
+    memory_bytes: int | None = None
+    wall_s: float | None = None
+    disk_bytes: int | None = None
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to watch."""
+        return self.memory_bytes is None and self.wall_s is None and self.disk_bytes is None
+
+
+def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Watched]:
+    """Return the limits that the engine is asked for, and those that are watched."""
+    limits = spec.limits
+    enforced = info.limits.get("memory_bytes", "no") != "no"
+    memory = limits.memory_bytes if spec.limits_mode == "watchdog" and not enforced else None
+    asked = attrs.evolve(limits, wall_s=None, disk_bytes=None, memory_bytes=None if memory else limits.memory_bytes)
+    return asked, Watched(memory_bytes=memory, wall_s=limits.wall_s, disk_bytes=limits.disk_bytes)
+
+
+class Watch:
+    """One container under watch.
+
+    Attributes:
+        verdict: why the watchdog ended it, or "" while it has not.
+        limit: field of the limits that it was past, or "".
+        disk: what watches its disk, or None.
+    """
+
+    def __init__(self, watched: Watched, namespace: Namespace | None, remove: Callable[[], None]) -> None:
+        """Start the clock."""
+        self.verdict = self.limit = ""
+        self.disk: DiskWatch | None = None
+        self.memory_bytes = watched.memory_bytes
+        self.namespace = namespace
+        self.deadline = None if watched.wall_s is None else time.monotonic() + watched.wall_s
+        self._wall_s, self._remove = watched.wall_s or 0.0, remove
+        self._lock = threading.Lock()
+
+    def judge_time(self) -> None:
+        """End the container if its time is up."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self.end(f"it lived for limits.wall_s={format_duration(self._wall_s)}", "wall_s")
+
+    def judge_memory(self, pids: list[str]) -> bool:
+        """End the container if these processes, its own, use too much; return whether they come near it."""
+        if self.memory_bytes is None or self.namespace is None:
+            return False
+        used = rough_memory_bytes(pids, self.namespace.tmpfs)
+        if used > self.memory_bytes:
+            used = exact_memory_bytes(pids, self.namespace.tmpfs)
+        if used > self.memory_bytes:
+            why = f"it used {used} bytes ({format_size(used)}) of limits.memory_bytes={self.memory_bytes}"
+            self.end(why, "memory_bytes")
+        return used > self.memory_bytes // 2
+
+    def end(self, why: str, limit: str) -> None:
+        """End the container; the first reason given is the one that is told."""
+        with self._lock:
+            if not self.verdict:
+                self.verdict, self.limit = f"this library's watchdog ended it, because {why}", limit
+                log.warning("container ended by the watchdog", why=why)
+            if self.namespace is not None:
+                self.namespace.kill()
+            else:
+                threading.Thread(target=self._remove, name="hyperruntime-watchdog-remove", daemon=True).start()
+
+    def close(self) -> None:
+        """Forget its processes."""
+        if self.disk is not None:
+            self.disk.stop()
+        with self._lock:
+            if self.namespace is not None:
+                self.namespace.close()
+                self.namespace = None
+
+
+class Watcher:
+    """The thread that looks; it runs while there is something to watch."""
+
+    def __init__(self) -> None:
+        """Start nothing."""
+        self._watches: list[Watch] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, watch: Watch) -> None:
+        """Watch a container from now on."""
+        with self._changed:
+            self._watches.append(watch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hyperruntime-watchdog", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def drop(self, watch: Watch) -> None:
+        """Watch it no more; once this returns nothing of it is looked at."""
+        with self._changed:
+            if watch in self._watches:
+                self._watches.remove(watch)
+            self._changed.notify()
+            watch.close()
+
+    def _run(self) -> None:
+        with self._changed:
+            while self._watches:
+                pause_s = self._look()
+                if self._watches:
+                    self._changed.wait(pause_s)
+            self._thread = None
+
+    def _look(self) -> float | None:
+        """Judge every container; return when to look again, in seconds."""
+        near = False
+        for watch in self._watches:
+            watch.judge_time()
+        weighed = [watch for watch in self._watches if watch.memory_bytes is not None and not watch.verdict]
+        if weighed:
+            pids = members(_namespaces(weighed))
+            for watch in weighed:
+                if watch.namespace is not None:
+                    near = watch.judge_memory(pids[watch.namespace.inode]) or near
+        self._watches = [watch for watch in self._watches if not watch.verdict]
+        waits = [watch.deadline - time.monotonic() for watch in self._watches if watch.deadline is not None]
+        if weighed:
+            waits.append(_NEAR_S if near else _CALM_S)
+        return max(0.0, min(waits)) if waits else None
+
+
+_watchers: dict[int, Watcher] = {}  # by process: a forked child has no thread of its parent's
+
+
+def watch_container(watched: Watched, launch: Launch, driver_name: str, live: LiveContainer) -> Watch | None:
+    """Watch a container that has started; return its watch, or None where there is nothing to watch.
+
+    Args:
+        watched: its limits.
+        launch: how it was started.
+        driver_name: for the error.
+        live: it.
+
+    Raises:
+        UnsupportedOptionError: its memory cannot be watched, because its processes are not seen from here.
+    """
+    if watched.nothing:
+        return None
+    mark = f"{launch.name}/{posixpath.basename(launch.exchange.source)}"
+    targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]
+    namespace = find_namespace(mark, targets)
+    if namespace is None and watched.memory_bytes is not None:
+        why = "its processes cannot be seen from here (another machine or user), so not even watched"
+        raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
+    watch = Watch(watched, namespace, live.remove)
+    if watched.disk_bytes is not None:
+        layer = live.layer if isinstance(live, HasLayer) else overlay_layer(namespace)
+        tops = [mount.source for mount in launch.spec.mounts if not mount.read_only and os.path.isdir(mount.source)]
+        watch.disk = DiskWatch(watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end)
+    _watchers.setdefault(os.getpid(), Watcher()).add(watch)
+    return watch
+
+
+def unwatch(watch: Watch | None) -> None:
+    """Watch a container no more."""
+    if watch is not None:
+        _watchers[os.getpid()].drop(watch)
+
+
+def _namespaces(watches: Iterable[Watch]) -> tuple[Namespace, ...]:
+    return tuple(watch.namespace for watch in watches if watch.namespace is not None)

@@ -1,0 +1,313 @@
+"""Make the base image's root filesystem from Debian packages, with no registry.
+
+Imports errors and process only. ``mmdebstrap`` does the work, as root or, in a user namespace, as an ordinary
+user. Packages come from where the host's own apt takes Debian packages (mirror, proxy,
+certificates), and nothing of that stays in the image.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from hyperruntime.errors import ImageBuildError
+from hyperruntime.host.inherited import program_environment
+from hyperruntime.host.process import ProcessResult, run_process, stream_process
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+BASE_PACKAGES: tuple[str, ...] = ("python3", "git", "patch", "procps", "ca-certificates")
+
+_ARCHIVE = "http://deb.debian.org/debian"
+_SECURITY_ARCHIVE = "http://deb.debian.org/debian-security"
+_DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_MERGED_USR_HOOK = "/usr/share/mmdebstrap/hooks/merged-usr"
+_APT_OPTIONS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::ForceIPv", "Acquire::Proxy")
+_WORK_BYTES = 1 << 30
+_UNNEEDED = tuple(f"/usr/share/{name}" for name in ("info", "lintian", "locale", "man"))
+
+# dpkg reads this while it installs; as `--dpkgopt` it would send every package through a slow filter (+10 s).
+_DPKG_OPTIONS = (
+    "force-unsafe-io",
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    *(f"path-exclude={path}/*" for path in _UNNEEDED),
+)
+_WRITE_DPKG_OPTIONS = (
+    'mkdir -p "$1/etc/dpkg/dpkg.cfg.d" && printf "%s\\n" '
+    + " ".join(f"'{option}'" for option in _DPKG_OPTIONS)
+    + ' > "$1/etc/dpkg/dpkg.cfg.d/hyperruntime"'
+)
+_REMOVE_UNNEEDED = 'find "$1/usr/share/doc" ! -type d ! -name copyright -delete && rm -rf ' + " ".join(
+    f'"$1"{path}/*' for path in _UNNEEDED
+)
+# The host's mirror, proxy, name and name servers are no part of an image.
+_REMOVE_HOST = (
+    'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/hyperruntime" '
+    '&& : > "$1/etc/resolv.conf" && echo localhost > "$1/etc/hostname"'
+)
+
+# First match wins: what mmdebstrap, apt, dpkg or tar wrote, and the sentence for it.
+_CAUSES: tuple[tuple[str, str], ...] = (
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full; 1 GiB is needed where the image is written and in TMPDIR",
+    ),
+    (
+        r"Temporary failure resolving|Could not resolve|Network is unreachable|Unable to connect"
+        r"|Could not connect|Connection (timed out|refused|failed)|No route to host",
+        "the Debian package archive cannot be reached; check the network and proxy, or name a mirror",
+    ),
+    (
+        r"newuidmap|newgidmap|/etc/sub[ug]id|user namespace|(unable to|cannot) unshare|pick chroot mode",
+        "this user may not make user namespaces; ask the administrator for the package uidmap and for "
+        "`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`",
+    ),
+    (
+        r"NO_PUBKEY|is not signed|signatures? (couldn't|could not) be verified",
+        "the archive's signature cannot be checked; install debian-archive-keyring",
+    ),
+    (
+        r"not valid yet|has expired|is expired",
+        "the archive's dates do not fit this machine's clock; set the clock",
+    ),
+    (
+        r"Unable to locate package|has no installation candidate|does not have a Release file|404 +Not Found",
+        "the archive lacks a package or the suite; check the package names, the suite and the mirror",
+    ),
+)
+
+
+def build_base_rootfs(
+    target_tar: Path,
+    *,
+    packages: Sequence[str] = BASE_PACKAGES,
+    suite: str = "bookworm",
+    mirror: str | None = None,
+    on_output: Callable[[str], None] | None = None,
+) -> None:
+    """Write a root filesystem with ``packages`` as an uncompressed tar.
+
+    The file appears under its name only when it is whole. The same packages give the same
+    bytes, on the same day: file times are at most ``SOURCE_DATE_EPOCH``, or the start of the day (UTC).
+
+    Args:
+        target_tar: the file to write; one that is there is replaced.
+        packages: what is installed beside Debian's essential packages.
+        suite: the Debian release.
+        mirror: a package archive's URL; None takes what the host's apt uses, else the official archive.
+        on_output: called with each line of progress.
+
+    Raises:
+        ImageBuildError: it could not be made; the message says why and what to do.
+    """
+    if shutil.which("mmdebstrap") is None:
+        raise ImageBuildError("mmdebstrap is missing; install it with `apt-get install mmdebstrap`")
+    lines: list[str] = []
+
+    def keep(line: str) -> None:
+        lines.append(line)
+        if on_output is not None:
+            on_output(line)
+
+    with _partial_file(target_tar) as partial, _work_directory() as work:
+        args = _mmdebstrap_args(partial, packages, suite, _sources(suite, mirror))
+        result = stream_process([*_namespaces(), *args], env=_environment(work), on_line=keep)
+        if result.exit_code != 0:
+            raise ImageBuildError(_failure(lines, result))
+
+
+def _mmdebstrap_args(tar: Path, packages: Sequence[str], suite: str, sources: Sequence[str]) -> list[str]:
+    """Return mmdebstrap's argv."""
+    args = ["mmdebstrap", "--variant=essential", "--format=tar", "--skip=output/dev"]
+    args += [f"--aptopt={option}" for option in _host_apt_options()]
+    included = list(packages)
+    if Path(_MERGED_USR_HOOK).is_dir():
+        # Starting out merged spares the conversion of a split /usr.
+        args.append(f"--hook-dir={_MERGED_USR_HOOK}")
+        included.append("usr-is-merged")
+    args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
+    args += [f"--customize-hook={hook}" for hook in (_REMOVE_UNNEEDED, _REMOVE_HOST, _write_sources(suite))]
+    return [*args, suite, str(tar), *sources]
+
+
+def _namespaces() -> list[str]:
+    """Return what puts mmdebstrap into namespaces of its own.
+
+    As root it mounts the host's /dev/shm and /sys in the tree. Were it killed, those mounts would stay, and
+    removing the tree would remove the host's files. In its own namespaces all of it ends with it; as
+    an ordinary user it makes them itself.
+    """
+    if os.geteuid() != 0:
+        return []
+    args = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    allowed = shutil.which("unshare") is not None and run_process([*args, "true"]).exit_code == 0
+    return args if allowed else []
+
+
+def _write_sources(suite: str) -> str:
+    """Return the hook that leaves the official archive in the image's sources.list."""
+    rows = " ".join(f"'{row}'" for row in _official_sources(suite))
+    return f'mkdir -p "$1/etc/apt" && printf "%s\\n" {rows} > "$1/etc/apt/sources.list"'
+
+
+def _official_sources(suite: str) -> list[str]:
+    """Return the sources of a suite at Debian's own address."""
+    return [
+        f"deb {_ARCHIVE} {suite} main",
+        f"deb {_ARCHIVE} {suite}-updates main",
+        f"deb {_SECURITY_ARCHIVE} {suite}-security main",
+    ]
+
+
+def _sources(suite: str, mirror: str | None) -> list[str]:
+    """Return the sources to build from: ``mirror``, the host's Debian mirrors, or the official archive."""
+    rows = [f"deb {mirror} {suite} main"] if mirror else _host_sources(suite) or _official_sources(suite)
+    if mirror or not Path(_DEBIAN_KEYRING).is_file():
+        return rows
+    return [row.replace("deb ", f"deb [signed-by={_DEBIAN_KEYRING}] ", 1) for row in rows]
+
+
+def _host_sources(suite: str) -> list[str]:
+    """Return sources at the mirrors from which the host's apt takes Debian packages, for ``suite``."""
+    targets = _output(
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(ORIGIN)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)",
+            "Created-By: Packages",
+        ]
+    )
+    return parse_index_targets(targets.splitlines(), suite)
+
+
+def parse_index_targets(lines: Iterable[str], suite: str) -> list[str]:
+    """Return one-line sources for ``suite`` from apt's lines ``origin|uri|codename|component``.
+
+    A mirror that carries one Debian suite carries the others. Empty unless a main archive is among them.
+    """
+    rows: dict[str, None] = {}
+    found_main = False
+    for line in lines:
+        origin, uri, codename, component = (*line.split("|"), "", "", "")[:4]
+        match = re.fullmatch(r"[a-z]+(?P<pocket>|-updates|-security)", codename)
+        if origin == "Debian" and component == "main" and match:
+            rows[f"deb {uri} {suite}{match['pocket']} main"] = None
+            found_main = found_main or not match["pocket"]
+    return list(rows) if found_main else []
+
+
+def _host_apt_options() -> list[str]:
+    """Return the host apt's settings for reaching an archive: proxies, certificates, date checks."""
+    dump = _output(["apt-config", "dump", "--no-empty", "--format", '%f "%v";%n', "Acquire"])
+    return ['Acquire::Retries "3";', *(line for line in dump.splitlines() if line.startswith(_APT_OPTIONS))]
+
+
+def _output(args: Sequence[str]) -> str:
+    """Return a program's stdout, or nothing where it is missing or fails."""
+    if shutil.which(args[0]) is None:
+        return ""
+    result = run_process(args, timeout_s=60)
+    return result.stdout.decode(errors="replace") if result.exit_code == 0 else ""
+
+
+def _environment(work: Path) -> Mapping[str, str]:
+    """Return mmdebstrap's environment: ours, with the scratch directory and the date of the build."""
+    now = dt.datetime.now(dt.UTC)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    defaults = {"SOURCE_DATE_EPOCH": str(int(midnight.timestamp()))}
+    # Packages compile their Python files as they are installed; our own Python settings must not matter.
+    known = program_environment(os.environ)
+    inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}
+    fixed = {"TMPDIR": str(work), "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    return {**defaults, **inherited, **fixed}
+
+
+@contextmanager
+def _partial_file(target: Path) -> Iterator[Path]:
+    """Yield a name beside ``target`` that becomes it on success and is gone otherwise."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+    except OSError as error:
+        raise ImageBuildError(f"cannot write {str(target)!r}: {error.strerror}; choose another place") from error
+    try:
+        yield partial
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _work_directory() -> Iterator[Path]:
+    """Yield a scratch directory that is gone afterwards: in memory where there is plenty, else in TMPDIR.
+
+    Package installation is thousands of small synced writes; in memory it takes half the time.
+    """
+    work = Path(tempfile.mkdtemp(prefix="hyperruntime-bootstrap-", dir=_memory_directory()))
+    try:
+        work.chmod(0o755)  # in a user namespace mmdebstrap is another user
+        yield work
+    finally:
+        _remove_tree(work)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a build's scratch tree, unless something is mounted in it: those files are not ours."""
+    for _ in range(20):  # what a killed build started may still be ending
+        mounted = mount_points_under(path, Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+        if mounted:
+            log.warning("scratch directory left, for something is mounted in it", path=str(path), mounts=mounted)
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        if os.geteuid() != 0:  # files of the namespace's users, left by an interrupted build
+            run_process(["mmdebstrap", "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)])
+        time.sleep(0.1)
+    log.warning("scratch directory could not be removed", path=str(path))
+
+
+def mount_points_under(path: Path, mountinfo: str) -> list[str]:
+    """Return the mount points at or below ``path``.
+
+    Source: proc(5), /proc/pid/mountinfo: field 5, with space, tab, newline and backslash as octal escapes.
+    """
+    fields = (line.split(" ") for line in mountinfo.splitlines())
+    points = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field[4]) for field in fields)
+    top = os.path.realpath(path)
+    return [point for point in points if point == top or point.startswith(f"{top}/")]
+
+
+def _memory_directory() -> str | None:
+    """Return /dev/shm where a root filesystem fits and is allowed there, else None; a set TMPDIR wins."""
+    shm = "/dev/shm"  # noqa: S108 - the directory in it is made by mkdtemp
+    if os.environ.get("TMPDIR") or not os.access(shm, os.W_OK | os.X_OK):
+        return None
+    stat = os.statvfs(shm)
+    forbidden = stat.f_flag & (os.ST_NOEXEC | os.ST_NODEV)
+    free = min(stat.f_bavail * stat.f_frsize, psutil.virtual_memory().available // 2)
+    return shm if not forbidden and free >= _WORK_BYTES else None
+
+
+def _failure(lines: Sequence[str], result: ProcessResult) -> str:
+    """Return one sentence for a failed build."""
+    said = [line.strip() for line in lines if line.strip() and not line.startswith("I:")]
+    for pattern, sentence in _CAUSES:
+        if any(re.search(pattern, line) for line in said):
+            return f"the base image cannot be made: {sentence}"
+    errors = [line.removeprefix("E: ") for line in said if line.startswith("E: ")]
+    first = (errors or said[-1:] or [f"mmdebstrap ended with exit code {result.exit_code}"])[0]
+    return f"the base image cannot be made: {first}"

@@ -1,0 +1,276 @@
+"""Make definition files from Containerfiles, for machines whose only engine is Apptainer.
+
+One stage, whose steps are run by the shell that the Containerfile means, in its directory and with its variables. What
+is only for a container's start (``CMD``, ``EXPOSE``, ...) is left out: commands are given by whoever starts one. What
+would change the outcome and is not done here is refused by name.
+
+Source: the Dockerfile reference of docs.docker.com.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import posixpath
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.environment_script import Reference, Value, parse_assignments
+from hyperruntime.images.pull_errors import is_local
+
+_WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
+_FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
+_ROOT = ("root", "0", "root:root", "0:0")
+_LINE = re.compile(r"[ \t]*([A-Za-z]+)(?:[ \t]+(.*))?", re.DOTALL)
+_CHMOD = re.compile(r"--chmod=([0-7]{3,4})\s+")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+
+
+@attrs.frozen(kw_only=True)
+class Made:
+    """A definition file that was made.
+
+    Attributes:
+        definition: its path, in the directory that its ``%files`` are relative to.
+        workdir: where the image's commands start.
+    """
+
+    definition: Path
+    workdir: str
+
+
+@contextmanager
+def definition_of(
+    containerfile: Path, context: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+) -> Iterator[Made]:
+    """Yield a definition file, with all that it copies, that builds what a Containerfile says.
+
+    Args:
+        containerfile: what is built.
+        context: what it copies from.
+        build_args: for its ``ARG``.
+        is_here: tells whether an image need not be fetched.
+
+    Raises:
+        SpecError: it says what is not done here.
+    """
+    with owned_directory() as directory:
+        folder = Path(directory) / "build"
+        (folder / _PAYLOAD).mkdir(parents=True)
+        maker = _Maker(context.resolve(), folder / _PAYLOAD, build_args, is_here)
+        for instruction, rest in _instructions(containerfile.read_text()):
+            maker.take(instruction, rest)
+        (folder / "container.def").write_text(maker.text())
+        yield Made(definition=folder / "container.def", workdir=maker.workdir)
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each instruction in capitals, and what follows it, on one line."""
+    if re.match(r"\s*#\s*escape\s*=", text):
+        _refuse("# escape", "backslash as the escape")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\[ \t]*\n(?:[ \t]*\n)*", "", "\n".join(lines) + "\n")
+    for line in joined.splitlines():
+        if not line.strip():
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None:
+            _refuse(line, "an instruction")
+        rest = (found[2] or "").strip()
+        if found[1].upper() in ("RUN", "COPY", "ADD") and re.search(r"<<-?[\"']?\w", rest):
+            _refuse(line, "no here-document")
+        yield found[1].upper(), rest
+
+
+class _Maker:
+    """Gathers the parts of a definition file.
+
+    Attributes:
+        workdir: where the next step runs.
+    """
+
+    def __init__(
+        self, context: Path, payload: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+    ) -> None:
+        self.workdir = "/"
+        self._is_here = is_here
+        self._context, self._payload, self._given = context, payload, build_args
+        self._base = ""
+        self._arguments: dict[str, str] = {}
+        self._shell = ["/bin/sh", "-c"]
+        self._post: list[str] = []
+        self._environment: list[str] = []
+        self._labels: list[str] = []
+        self._copies = 0
+
+    def take(self, instruction: str, rest: str) -> None:
+        """Take an instruction."""
+        if instruction in _FOR_THE_START:
+            return
+        method = getattr(self, f"_take_{instruction.lower()}", None)
+        if method is None:
+            _refuse(instruction, "an instruction of one stage that is done without Podman and Docker")
+        if not self._base and instruction not in ("FROM", "ARG"):
+            _refuse(instruction, "FROM first")
+        method(rest)
+
+    def text(self) -> str:
+        """Return the definition file."""
+        if not self._base:
+            _refuse("no FROM", "FROM and an image")
+        kind = "localimage" if is_local(self._base) or self._is_here(self._base) else "docker"
+        parts = [f"Bootstrap: {kind}\nFrom: {self._base}\n"]
+        if self._copies:
+            parts.append(f"%files\n    {_PAYLOAD} {_WORK}\n")
+        parts.append("%post\n" + "".join(f"    {line}\n" for line in self._post))
+        parts.append(f"    rm -rf {_WORK}\n")
+        if self._environment:
+            parts.append("%environment\n" + "".join(f"    {line}\n" for line in self._environment))
+        if self._labels:
+            parts.append("%labels\n" + "".join(f"    {line}\n" for line in self._labels))
+        return "\n".join(parts)
+
+    def _take_from(self, rest: str) -> None:
+        words = [word for word in rest.split() if not word.startswith("--platform")]
+        if self._base:
+            _refuse(f"FROM {rest}", "one stage")
+        if not words or words[0] == "scratch" or (len(words) != 1 and words[1].lower() != "as"):
+            _refuse(f"FROM {rest}", "FROM and an image")
+        self._base = _VARIABLE.sub(lambda found: self._arguments.get(found[1], ""), words[0])
+
+    def _take_arg(self, rest: str) -> None:
+        name, _, default = rest.partition("=")
+        value = self._given.get(name.strip(), default.strip("\"'"))
+        self._arguments[name.strip()] = value
+        if self._base:
+            self._post.append(_plain(f"export {name.strip()}={shlex.quote(value)}"))
+
+    def _take_env(self, rest: str) -> None:
+        name, blank, value = rest.partition(" ")
+        script = f"export {rest}" if "=" in name or not blank else f"export {name}={shlex.quote(value.strip())}"
+        lines = [_plain(f"export {name}={_quoted(value)}", '""') for name, value in parse_assignments(script).items()]
+        self._post += lines
+        self._environment += lines
+
+    def _take_label(self, rest: str) -> None:
+        for word in _split(rest):
+            name, _, value = word.partition("=")
+            self._labels.append(_plain(f"{name} {value}".replace("\n", " ")))
+
+    def _take_shell(self, rest: str) -> None:
+        self._shell = _words(rest) or _refuse(f"SHELL {rest}", 'a list such as ["/bin/bash", "-c"]')
+
+    def _take_user(self, rest: str) -> None:
+        if rest not in _ROOT:
+            _refuse(f"USER {rest}", "root: Apptainer's images have no user")
+
+    def _take_workdir(self, rest: str) -> None:
+        if "$" in rest:
+            _refuse(f"WORKDIR {rest}", "a path without variables")
+        self.workdir = posixpath.normpath(posixpath.join(self.workdir, rest.strip("\"'")))
+        self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
+
+    def _take_run(self, rest: str) -> None:
+        if rest.startswith("--"):
+            _refuse(f"RUN {rest}", "RUN without options")
+        args = _words(rest) or [*self._shell, rest]
+        self._post.append(_plain(shlex.join(args)))
+
+    def _take_add(self, rest: str) -> None:
+        if "://" in rest or re.search(r"\.(tar|tgz|gz|bz2|xz)\b", rest):
+            _refuse(f"ADD {rest}", "COPY of files; archives and addresses are not unpacked and fetched")
+        self._take_copy(rest)
+
+    def _take_copy(self, rest: str) -> None:
+        option = _CHMOD.match(rest)
+        plain = rest[option.end() :] if option else rest
+        words = _words(plain) or _split(plain)
+        if len(words) < 2 or words[0].startswith("--") or "$" in plain:
+            _refuse(f"COPY {rest}", "sources and a target, with --chmod=NUMBER at most")
+        target = posixpath.normpath(posixpath.join(self.workdir, words[-1]))
+        found = [path for word in words[:-1] for path in self._sources(word)]
+        into = words[-1].endswith(("/", "/.")) or words[-1] in (".", "..") or len(found) > 1
+        for path in found:
+            name = self._stage(path, int(option[1], 8) if option else None)
+            self._post += [_plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)]
+
+    def _sources(self, word: str) -> list[Path]:
+        pattern = word.lstrip("/") or "."
+        found = [self._context / name for name in sorted(glob.glob(pattern, root_dir=self._context))]
+        if not found:
+            _refuse(f"COPY {word}", f"a source that is in {self._context}")
+        for path in found:
+            if not path.resolve().is_relative_to(self._context):
+                _refuse(f"COPY {word}", "a source in the build's directory")
+        return found
+
+    def _stage(self, path: Path, mode: int | None) -> str:
+        self._copies += 1
+        copy = self._payload / str(self._copies) / (path.resolve().name or "tree")
+        copy.parent.mkdir()
+        if path.is_dir():
+            shutil.copytree(path, copy, symlinks=True)
+        else:
+            shutil.copy2(path, copy)
+        if mode is not None:
+            for made in (copy, *copy.rglob("*")):
+                if not made.is_symlink():
+                    made.chmod(mode)
+        return f"{_WORK}/{copy.parent.name}/{copy.name}"
+
+
+def _put(name: str, target: str, *, directory: bool, into: bool) -> tuple[str, str]:
+    """Return the commands that put something in its place; of a directory it is what it holds."""
+    source, place = shlex.quote(name), shlex.quote(target.rstrip("/") or "/")
+    if directory:
+        return f"mkdir -p {place}", f"cp -RPp {source}/. {place}/"
+    if into:
+        return f"mkdir -p {place}", f"cp -p {source} {place}/"
+    return f"mkdir -p {shlex.quote(posixpath.dirname(target))}", f"cp -p {source} {place}"
+
+
+def _words(rest: str) -> list[str]:
+    """Return the words of a JSON list, or nothing where it is none."""
+    if not rest.startswith("["):
+        return []
+    try:
+        words = json.loads(rest)
+    except ValueError:
+        return []
+    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else []
+
+
+def _split(rest: str) -> list[str]:
+    try:
+        return shlex.split(rest)
+    except ValueError:
+        _refuse(rest, "quotes that end")
+
+
+def _plain(line: str, quotes: str = "''") -> str:
+    """Return a line of a script in which Apptainer sees no build argument: quotes end and begin between braces."""
+    return re.sub(r"\{(?=\{)", "{" + quotes, line)
+
+
+def _quoted(value: Value) -> str:
+    text = ""
+    for part in value:
+        if isinstance(part, Reference):
+            text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
+        else:
+            text += re.sub(r'(["\\$`])', r"\\\1", part)
+    return f'"{text}"'
+
+
+def _refuse(value: str, allowed: str) -> NoReturn:
+    raise SpecError("Containerfile", os.fspath(value), f"{allowed} (or have Podman or Docker build it)")

@@ -1,0 +1,198 @@
+"""Make Containerfiles from definition files, so that every engine builds what a definition file says.
+
+What Apptainer does with ``cp`` and ``sh`` is done here by the same programs of the image, in steps of the build: a
+copied directory, a missing parent and a script's shell are then treated alike. Only the environment becomes ``ENV``,
+for nothing sources a script before a command.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyperruntime.errors import SpecError
+from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.definition_file import Copied, Definition, Script, parse_definition
+from hyperruntime.images.environment_script import Reference, Value, parse_assignments
+
+SUFFIX = ".def"
+_WORK = "/.hyperruntime-build"
+_PAYLOAD = "payload"
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_LATE_ENVIRONMENT = re.compile(r"(APPTAINER|SINGULARITY)_ENVIRONMENT")
+_OF_THE_SHELL = set("$`{}\\'\"();<>|&")  # Apptainer hands sources to a shell of its own
+_PUT = """\
+put() {
+    case $2 in
+        */) [ -e "$2" ] || mkdir -p -- "$2" ;;
+        *) [ -e "$2" ] || mkdir -p -- "$(dirname -- "$2")" ;;
+    esac
+    cp -fR -- "$1" "$2"
+}
+"""
+
+
+@contextmanager
+def containerfile_of(
+    definition_file: Path, context: Path, build_args: Mapping[str, str] | None = None
+) -> Iterator[Path]:
+    """Yield a Containerfile, in a private directory with all that it copies, that builds what a definition file says.
+
+    Raises:
+        SpecError: the definition is malformed, or says what no Containerfile can.
+    """
+    definition = parse_definition(definition_file.read_text(), build_args)
+    with owned_directory() as directory:
+        folder = Path(directory) / "build"
+        (folder / _PAYLOAD).mkdir(parents=True)
+        copies = "".join(_staged(line, context, folder / _PAYLOAD, n) for n, line in enumerate(definition.files))
+        (folder / _PAYLOAD / "files.sh").write_text(f"set -e\n{_PUT}{copies}")
+        (folder / _PAYLOAD / "post.sh").write_text(definition.post.text)
+        (folder / _PAYLOAD / "test.sh").write_text(definition.test.text)
+        (folder / _PAYLOAD / "runscript").write_text(f"#!/bin/sh\n{definition.runscript.text}")
+        (folder / _PAYLOAD / "runscript").chmod(0o755)
+        (folder / "Containerfile").write_text(render(definition))
+        yield folder / "Containerfile"
+
+
+def render(definition: Definition) -> str:
+    """Return the Containerfile of a definition whose files and scripts lie in ``payload/`` beside it.
+
+    Raises:
+        SpecError: it says what no Containerfile can.
+    """
+    check_no_host_sections(definition)
+    if _LATE_ENVIRONMENT.search(definition.post.text):
+        raise SpecError("definition file", "$APPTAINER_ENVIRONMENT in %post", "variables that %environment sets")
+    lines = [f"FROM {_base(definition)}", "USER 0:0", "WORKDIR /"]
+    scripts = (definition.post, definition.test, definition.runscript)
+    needs_payload = bool(definition.files or any(script.text.strip() for script in scripts))
+    if needs_payload:
+        lines.append(f"COPY {_PAYLOAD}/ {_WORK}/")
+    if definition.files:
+        lines.append(_run("/bin/sh", f"{_WORK}/files.sh"))
+    if definition.post.text.strip():
+        lines.append(_run(*script_args(definition.post, f"{_WORK}/post.sh")))
+    if variables := parse_assignments(definition.environment):
+        # One instruction: in it, every reference means the value from before.
+        lines.append("ENV " + " ".join(f"{name}={_quoted(value)}" for name, value in variables.items()))
+    if definition.labels:
+        pairs = (f"{_quoted((name,))}={_quoted((value,))}" for name, value in definition.labels.items())
+        lines.append("LABEL " + " ".join(pairs))
+    if definition.test.text.strip():
+        lines.append(_run(*script_args(definition.test, f"{_WORK}/test.sh")))
+    if definition.runscript.text.strip():
+        lines.append(_run("/bin/sh", "-c", f"mkdir -p /.singularity.d && cp {_WORK}/runscript /.singularity.d/"))
+        lines.append('ENTRYPOINT ["/.singularity.d/runscript"]')
+    if needs_payload:
+        lines.append(_run("rm", "-rf", _WORK))
+    return "\n".join([*lines, ""])
+
+
+def check_no_host_sections(definition: Definition) -> None:
+    """Refuse what would run on the machine that builds.
+
+    Raises:
+        SpecError: the definition has such a section.
+    """
+    if definition.host_sections:
+        named = ", ".join(f"%{name}" for name in definition.host_sections)
+        raise SpecError("definition file", named, "nothing that runs on the host: do it in %post, or copy with %files")
+
+
+def check_contained(definition: Definition, context: Path) -> None:
+    """Refuse a definition that would take from the host what is not in its context.
+
+    Raises:
+        SpecError: a line of ``%files`` names something elsewhere, by itself or by a link.
+    """
+    for line in definition.files:
+        for path in _sources(line, context):
+            _check_tree(path, context.resolve())
+
+
+def script_args(script: Script, path: str) -> tuple[str, ...]:
+    """Return the argv that runs a section's script, as Apptainer does: ``-c`` names another shell."""
+    words = script.words
+    if "-c" not in words:
+        return ("/bin/sh", "-ex", *words, path)
+    at = words.index("-c")
+    if at + 1 == len(words):
+        raise SpecError("definition file", script.arguments, "a shell behind -c")
+    return ("/bin/sh", "-ex", *words[:at], "-c", " ".join((*words[at + 1 :], path)))
+
+
+def _base(definition: Definition) -> str:
+    kind, base = definition.bootstrap, definition.base.removeprefix("docker://")
+    if kind == "scratch":
+        return "scratch"
+    if kind not in ("docker", "localimage"):
+        raise SpecError("definition file", f"Bootstrap: {kind}", "docker, localimage or scratch, without Apptainer")
+    if not _IMAGE.fullmatch(base) or base.endswith(".sif"):
+        raise SpecError("definition file", f"From: {base}", "an image's reference, without Apptainer")
+    first, slash, _ = base.partition("/")
+    if kind == "localimage" or (slash and (first == "localhost" or set(first) & set(".:"))):
+        return base
+    return f"docker.io/{base}" if slash else f"docker.io/library/{base}"
+
+
+def _run(*args: str) -> str:
+    return f"RUN {json.dumps(args)}"
+
+
+def _quoted(value: Value) -> str:
+    """Return a word of a Containerfile."""
+    text = ""
+    for part in value:
+        if isinstance(part, Reference):
+            text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
+        elif "\n" in part:
+            raise SpecError("definition file", part, "values of one line, where no Apptainer builds it")
+        else:
+            text += re.sub(r'(["\\$])', r"\\\1", part)
+    return f'"{text}"'
+
+
+def _sources(line: Copied, context: Path) -> list[Path]:
+    if set(line.source) & _OF_THE_SHELL:
+        raise SpecError("definition file", line.source, "a path in %files, with *, ? and [] at most")
+    found = sorted(glob.glob(line.source, root_dir=context))
+    if not found:
+        raise SpecError("definition file", line.source, f"a source of %files that is in {context}")
+    return [context / name for name in found]
+
+
+def _staged(line: Copied, context: Path, payload: Path, number: int) -> str:
+    """Copy what a line of ``%files`` names to the payload, links followed; return the commands that put it in place."""
+    commands = ""
+    for index, path in enumerate(_sources(line, context)):
+        _check_tree(path, context.resolve())
+        inner = "" if path.name and os.path.basename(line.source.rstrip("/")) not in (".", "..") else "/."
+        name = f"{number}.{index}/{path.resolve().name if inner else path.name}"
+        copy = payload / name
+        copy.parent.mkdir()
+        if path.is_dir():
+            shutil.copytree(path, copy, symlinks=False)
+        else:
+            shutil.copy2(path, copy)
+        target = line.target or os.path.relpath(path, context)
+        target = target if target.startswith("/") else f"/{target}"
+        commands += f"put {shlex.quote(f'{_WORK}/{name}{inner}')} {shlex.quote(target)}\n"
+    return commands
+
+
+def _check_tree(path: Path, root: Path) -> None:
+    """Refuse a path that leads out of a directory, itself or by a link in it."""
+    for found in (path, *(path.rglob("*") if path.is_dir() else ())):
+        real = found.resolve()
+        if not real.is_relative_to(root):
+            raise SpecError("definition file", str(found), f"files that lie in {root}; copy what is needed there")
+        if not (real.is_file() or real.is_dir()):
+            raise SpecError("definition file", str(found), "files and directories in %files")

@@ -1,0 +1,136 @@
+"""Turn predictions into scores: on the host, or after a trial in a fresh container. Imports domain, setting and place.
+
+A trial's container gets the files of the trial and nothing else: no network, no label, no other task's leavings. It is
+removed before the verdict is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import attrs
+
+from hyperruntime.concurrency.parallel_map import at_once
+from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult, TriedDomain
+from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.spec import ContainerSpec, Mount
+from hyperruntime.storage.atomic import make_directory, write_file
+
+log = get_logger(__name__)
+
+TRIAL_OUTPUT_BYTES = 1024**2
+_LOST = TrialResult(exit_code=137, stdout=b"", stderr=b"")
+_GIVEN = "/workspace/given"
+_RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@"'
+
+
+class Judge:
+    """Asks domains for verdicts, and runs the trials that they want first."""
+
+    def __init__(self, setting: Setting, plan: Plan, folder: Path) -> None:
+        """Keep the files of trials below a directory of the host that no container writes in."""
+        self._setting, self._plan, self._folder = setting, plan, folder
+        self._trials = count(1)
+
+    def score(self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
+        """Return the verdicts, in the order of the tasks.
+
+        Raises:
+            RunInterruptedError: the run is being ended.
+            HyperRuntimeError: a trial's container cannot be started.
+        """
+        values = [None if said.error is not None else said.value for said in predictions]  # None for the facts
+        if isinstance(domain, TriedDomain):
+            found = self._tried(domain, tasks, values)
+        else:
+            found = tuple(domain.score(task, value) for task, value in zip(tasks, values, strict=True))
+        return tuple(
+            score if said.error is None else attrs.evolve(score, value=0.0, valid=False, detail=said.error)
+            for score, said in zip(found, predictions, strict=True)
+        )
+
+    def _tried(self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]) -> tuple[Score, ...]:
+        """Run what is to be run, as many at once as there are processors, and ask for the verdicts one by one."""
+        wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
+        workers = min(self._setting.options.eval_workers, len(os.sched_getaffinity(0)))
+        trials = [trial for trial in wanted if isinstance(trial, Trial)]
+        ended = at_once(workers, self._try, trials)
+        alone = (
+            self._try_alone(trial) if result is None else result for trial, result in zip(trials, ended, strict=True)
+        )
+        return tuple(
+            known if isinstance(known, Score) else _verdict(domain, task, value, next(alone))
+            for task, value, known in zip(tasks, values, wanted, strict=True)
+        )
+
+    def _try(self, trial: Trial) -> TrialResult | None:
+        """Return how a trial ended; None where something else may be to blame: the machine, or the trial beside it."""
+        try:
+            return self._run(trial)
+        except HyperRuntimeError as error:
+            if self._setting.containers.stopping:
+                raise
+            log.info("trial to be run again", generation=self._plan.genid, reason=str(error))
+            return None
+
+    def _try_alone(self, trial: Trial) -> TrialResult | None:
+        """Return how a trial ended that has the machine to itself; None where it took its container down."""
+        try:
+            return self._run(trial)
+        except ContainerLostError:
+            if self._setting.containers.stopping:
+                raise
+            return None
+
+    def _run(self, trial: Trial) -> TrialResult:
+        folder = make_directory(self._folder / f"trial_{next(self._trials)}")
+        for name, content in trial.files.items():
+            write_file(folder / _inside(name), content.encode() if isinstance(content, str) else content)
+        options = self._setting.options
+        spec = ContainerSpec(
+            image=self._setting.image,
+            mounts=(Mount(source=str(folder), target=_GIVEN),),
+            workdir="/",
+            limits=options.limits,
+            limits_mode=options.limits_mode,
+        )
+        labels = {
+            "io.hyperruntime.run": str(options.run_id),
+            "io.hyperruntime.generation": str(self._plan.genid),
+        }
+        container = self._setting.containers.open(spec, labels)
+        try:
+            result = container.exec(
+                ["/bin/sh", "-c", _RUN, "trial", *trial.args],
+                workdir="/",
+                input=trial.input,
+                timeout_s=trial.timeout_s,
+                output_limit_bytes=TRIAL_OUTPUT_BYTES,
+            )
+        finally:
+            self._setting.containers.close(container)
+        return TrialResult(
+            exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
+        )
+
+
+def _verdict(domain: TriedDomain, task: Task, value: Any, result: TrialResult | None) -> Score:  # noqa: ANN401
+    if result is not None:
+        return domain.verdict(task, value, result)
+    known = domain.verdict(task, value, _LOST)  # for the facts
+    return attrs.evolve(known, value=0.0, valid=False, detail="the answer took its container down")
+
+
+def _inside(name: str) -> PurePosixPath:
+    """Return a trial's path, checked: an agent may have named it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+        raise SpecError("files", name, "relative paths that stay below the trial's directory")
+    return path

@@ -1,0 +1,161 @@
+"""Ask an agent in a container for its answers. Imports the domain seam, predictions, contract, dialogue, place.
+
+What runs in the container gets a task's inputs and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import resources
+from itertools import count
+from pathlib import Path
+
+from hyperruntime.concurrency.parallel_map import at_once
+from hyperruntime.domain import DialogueDomain, Domain, Split, Task
+from hyperruntime.loop.evaluation.predictions import MAX_PREDICTION_BYTES, Prediction, PredictionReader
+from hyperruntime.loop.evaluation.turns import Conversation
+from hyperruntime.loop.run_files.contract import HARNESS, Contract
+from hyperruntime.loop.run_files.layout import evaluation_name
+from hyperruntime.loop.workbench.container import Place
+from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
+from hyperruntime.spec import ExecResult
+from hyperruntime.storage.atomic import write_file
+
+HARNESS_FILE = "harness.py"
+_HARNESS_ARGS = ("python3", "-B", f"{HARNESS}/{HARNESS_FILE}")
+_GRACE_S = 10.0
+
+OpenPlace = Callable[[str], AbstractContextManager[Place]]
+
+
+class Asker:
+    """Asks one generation's agent, in one container or in a fresh one for each task, as the domain wants it."""
+
+    def __init__(
+        self,
+        place: Place,
+        contract: Contract,
+        harness_dir: Path,
+        *,
+        fresh_place: OpenPlace,
+        workers: int,
+        timeout_s: float,
+        on_output: Callable[[bytes], None],
+    ) -> None:
+        """Ask in a container.
+
+        Args:
+            place: has the agent's state and ``harness_dir`` in it. contract: names the task agent.
+            harness_dir: on the host; what is written here appears inside.
+            fresh_place: opens another such place, for the evaluation of that name.
+            workers: how many tasks at once, where a domain's tasks mostly wait.
+            timeout_s: seconds each split may take. on_output: takes what agents print, from any thread.
+        """
+        self._place, self._contract, self._harness_dir = place, contract, harness_dir
+        self._fresh_place, self._timeout_s, self._on_output = fresh_place, timeout_s, on_output
+        self._workers, self._specs = workers, count()
+
+    def check_load(self, timeout_s: float) -> None:
+        """Import what the agent must still have.
+
+        Raises:
+            GenerationFailedError: something cannot be imported, or that takes too long.
+            ContainerLostError: the container ended meanwhile.
+        """
+        args = [*_HARNESS_ARGS, "check", *self._contract.load]
+        result = self._place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: self._on_output(chunk))
+        if result.timed_out:
+            raise GenerationFailedError("does-not-load", f"the load check took more than {timeout_s:g} s")
+        if result.exit_code != 0:
+            raise GenerationFailedError("does-not-load", last_line(result.stderr, "the load check failed"))
+
+    def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
+        """Return the answers to some tasks of a split, in their order.
+
+        Raises:
+            GenerationFailedError: it took too long, or nothing could be run.
+            ContainerLostError: the container ended meanwhile.
+        """
+        if not tasks:
+            return ()
+        deadline = time.monotonic() + self._timeout_s
+        name = evaluation_name(domain.name, split.name)
+        workers = self._workers if getattr(domain, "parallel_tasks", False) else 1
+        if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
+            return self._ask_together(self._place, domain, name, tasks, deadline, workers)
+        return at_once(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
+
+    def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
+        with self._fresh_place(name) if _is_per_task(domain) else nullcontext(self._place) as place:
+            if isinstance(domain, DialogueDomain):
+                return self._converse(place, domain, domain.task_timeout_s, name, task, deadline)
+            return self._ask_together(place, domain, name, (task,), deadline, 1)[0]
+
+    def _ask_together(
+        self, place: Place, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
+    ) -> tuple[Prediction, ...]:
+        args = self._args("tasks", name, self._write_spec(domain.task_timeout_s, tasks, workers))
+        reader = PredictionReader((task.id for task in tasks), self._on_output)
+        result = place.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
+        alone = len(tasks) == 1 and _is_per_task(domain)
+        _check_end(result, bool(reader.predictions) or alone, name, self._timeout_s)
+        missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
+        return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
+
+    def _converse(
+        self, place: Place, domain: DialogueDomain, task_timeout_s: float, name: str, task: Task, deadline: float
+    ) -> Prediction:
+        args = self._args("turns", name, self._write_spec(task_timeout_s, (Task(id=task.id, inputs={}),), 1))
+        started, patience = time.monotonic(), task_timeout_s + _GRACE_S
+        with Conversation(task.id, domain.dialogue(task), self._on_output) as talk:
+            timeout_s = min(patience, _left(deadline, name))
+            result = place.exec(args, timeout_s=timeout_s, on_output=talk.take, source=talk.source)
+            if result.timed_out and timeout_s < patience:
+                _check_end(result, some=True, name=name, timeout_s=self._timeout_s)
+            value = talk.outcome(result.exit_code)
+        return Prediction(task_id=task.id, value=value, duration_s=time.monotonic() - started)
+
+    def _args(self, command: str, name: str, spec: str) -> list[str]:
+        return [*_HARNESS_ARGS, command, f"{HARNESS}/{spec}", f"{self._contract.out}/{name}"]
+
+    def _write_spec(self, task_timeout_s: float, tasks: Sequence[Task], workers: int) -> str:
+        """Write what the harness is told to a file that nobody else uses; return its name."""
+        spec = {
+            "agent": self._contract.task_agent,
+            "model": self._place.model,
+            "workers": workers,
+            "task_timeout_s": task_timeout_s,
+            "max_prediction_bytes": MAX_PREDICTION_BYTES,
+            "tasks": [{"id": task.id, "inputs": dict(task.inputs)} for task in tasks],
+        }
+        name = f"spec_{next(self._specs)}.json"
+        write_file(self._harness_dir / name, json.dumps(spec).encode())
+        return name
+
+
+def _is_per_task(domain: Domain | DialogueDomain) -> bool:
+    return bool(getattr(domain, "container_per_task", False))
+
+
+def install_harness(folder: Path) -> None:
+    """Write the program that runs tasks to a directory of the host."""
+    source = resources.files("hyperruntime.loop.evaluation") / HARNESS_FILE
+    write_file(folder / HARNESS_FILE, source.read_bytes())
+
+
+def _left(deadline: float, name: str) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise GenerationFailedError("timeout", f"the evaluation {name} took longer than it may")
+    return left
+
+
+def _check_end(result: ExecResult, some: bool, name: str, timeout_s: float) -> None:
+    if result.timed_out:
+        raise GenerationFailedError("timeout", f"the evaluation {name} took more than {timeout_s:g} s")
+    if result.exit_code != 0 and not some:
+        why = last_line(result.stderr, f"exit code {result.exit_code}")
+        raise GenerationFailedError("evaluation", f"no task of {name} could be run: {why}")

@@ -1,0 +1,98 @@
+"""The host's side of a task of several turns: what the agent says goes in, what it is told next comes out.
+
+Imports domain and predictions. The agent is as untrusted here as anywhere: a line counts once, for the turn it is, and
+an agent that answers without reading what it is told ends its own task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from hyperruntime.domain import Dialogue
+from hyperruntime.loop.evaluation.predictions import LineReader
+
+MAX_TURN_BYTES = 60 * 1024
+
+
+class Conversation:
+    """One task in progress; a context manager that closes its pipe and its dialogue.
+
+    Attributes:
+        source: what the harness reads the turns from.
+        problem: why the agent does not go on, or None.
+        turns: how many turns it answered.
+    """
+
+    def __init__(self, task_id: str, dialogue: Dialogue, on_error_output: Callable[[bytes], None]) -> None:
+        """Begin: the first turn's inputs are there to be read."""
+        self.problem: str | None = None
+        self.turns = 0
+        self._task_id, self._dialogue = task_id, dialogue
+        self._reader = LineReader(self._take_line, on_error_output)
+        readable, self._writable = os.pipe()
+        os.set_blocking(self._writable, False)
+        self.source: BinaryIO = os.fdopen(readable, "rb", buffering=0)
+
+    def __enter__(self) -> Conversation:
+        """Send the first turn's inputs."""
+        try:
+            self._send(self._dialogue.begin())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close everything."""
+        self._end()
+        self.source.close()
+        self._dialogue.close()
+
+    def take(self, stream: str, chunk: bytes) -> None:
+        """Take a piece of one of the harness's two streams."""
+        self._reader.take(stream, chunk)
+
+    def outcome(self, exit_code: int) -> Any:  # noqa: ANN401 - any JSON value
+        """Return what the domain makes of the task, once nothing more comes."""
+        unfinished = self._writable >= 0
+        return self._dialogue.outcome(self.problem or (f"exit code {exit_code}" if unfinished else None))
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if self._writable < 0 or not isinstance(value, dict):
+            return
+        if value.get("task_id") != self._task_id or value.get("turn") != self.turns:
+            return
+        self.turns += 1
+        if value.get("error") is not None:
+            self._end(str(value["error"])[:1000])
+            return
+        told = self._dialogue.reply(value.get("prediction"))
+        if told is None:
+            self._end()
+        else:
+            self._send(told)
+
+    def _send(self, inputs: Mapping[str, Any]) -> None:
+        line = json.dumps({"inputs": dict(inputs)}).encode() + b"\n"
+        if len(line) > MAX_TURN_BYTES:
+            raise ValueError(f"a turn's inputs have {len(line)} bytes; at most {MAX_TURN_BYTES} are told at once")
+        try:
+            written = os.write(self._writable, line)
+        except (BlockingIOError, BrokenPipeError):
+            written = 0
+        if written != len(line):
+            self._end("the agent does not read what it is told")
+
+    def _end(self, problem: str | None = None) -> None:
+        """Let the agent read the end, so that its process ends too."""
+        self.problem = self.problem or problem
+        if self._writable >= 0:
+            os.close(self._writable)
+            self._writable = -1

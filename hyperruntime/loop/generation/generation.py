@@ -1,0 +1,221 @@
+"""Make and evaluate one generation: a visible list of steps. Imports the rest of the loop but the run.
+
+Two fresh containers serve a generation. The first runs the meta agent on a private clone; it is removed before the
+host looks at what was written. The second has a private copy of the state that was kept, so that what is evaluated
+is the patch and nothing that the meta agent left behind. Why: docs/decisions/0007-generate-loop.md.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import attrs
+
+from hyperruntime.errors import ImageNotFoundError, ReclaimError, SpecError, StorageError, UnsupportedOptionError
+from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.evaluation.evaluator import selection_score
+from hyperruntime.loop.generation.meta_agent import check_changed, keep_state, run_meta_agent, shorten
+from hyperruntime.loop.generation.parent_eligibility import is_valid_parent
+from hyperruntime.loop.generation.phases import reached_phases
+from hyperruntime.loop.run.adapters import open_side
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.container import discard
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.copy_out import copy_files
+from hyperruntime.loop.workbench.failures import (
+    GenerationFailedError,
+    InfrastructureFailedError,
+    RunInterruptedError,
+    one_line,
+    translate_failure,
+)
+from hyperruntime.loop.workbench.step_log import StepLog
+from hyperruntime.storage.atomic import check_writable, make_directory, make_private_directory, sync_tree
+
+log = get_logger(__name__)
+
+ATTEMPTS = 3
+STEPS = (
+    "image", "start", "parent", "meta agent", "settle", "diff", "state", "load check", "evaluate", "copy out",
+    "remove", "reset",
+)  # fmt: skip
+_ENDS_THE_RUN = (
+    RunInterruptedError,
+    UnsupportedOptionError,
+    ImageNotFoundError,
+    SpecError,
+)
+
+
+def make_generation(setting: Setting, plan: Plan) -> GenerationRecord:
+    """Make one generation and return what became of it; its files are then in the run's ``work`` directory.
+
+    Where the infrastructure failed it is made again, twice at most.
+
+    Raises:
+        RunInterruptedError: the run is being ended.
+        StorageError: the host has no space, or a directory cannot be written.
+        UnsupportedOptionError, ImageNotFoundError, SpecError: no generation of this run can be made.
+    """
+    for attempt in range(1, ATTEMPTS):
+        record, again = _Generation(setting, plan, attempt).make()
+        if not again:
+            return record
+        log.warning("generation made again", generation=plan.genid, attempt=attempt, reason=record.detail)
+    return _Generation(setting, plan, ATTEMPTS).make()[0]
+
+
+class _Generation:
+    """One attempt at a generation."""
+
+    def __init__(self, setting: Setting, plan: Plan, attempt: int) -> None:
+        """Make its directories, and nothing else yet."""
+        self._setting, self._plan = setting, plan
+        self._folder = setting.layout.partial(plan.genid)
+        self._private = self._folder.with_name(f"{self._folder.name}.private")
+        self._phases = reached_phases(setting, plan)
+        if self._phases.record is None:
+            remove_tree(self._folder)
+        discard(setting, self._private)
+        make_private_directory(self._private)
+        make_directory(self._folder)
+        setting.models.begin(plan.genid)
+        self._steps = StepLog(plan.genid, setting.events, self._folder)
+        self._side = open_side(setting, plan, self._private, self._folder, self._steps, self._phases)
+        self._agent, self._trial = self._side.agent, self._side.trial
+        begun = GenerationRecord(
+            genid=plan.genid,
+            parent=plan.parent,
+            commit=plan.commit,
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            archived=plan.archived,
+        )
+        self._record = attrs.evolve(self._phases.record or begun, attempts=attempt)
+        self._steps.durations.update(self._record.durations)
+
+    def make(self) -> tuple[GenerationRecord, bool]:
+        """Do all steps; return the record, and whether another attempt may help."""
+        started, again = time.monotonic(), False
+        with self._steps:
+            try:
+                self._run_steps()
+                self._record = attrs.evolve(self._record, valid_parent=True)
+            except _ENDS_THE_RUN:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary of a generation: whatever it is is recorded
+                again = self._fail(error)
+            finally:
+                self._clean_up()
+            if again:
+                check_writable(self._folder)  # once what the agent may have filled it with is gone
+            self._settle_record()
+            if not again or self._record.attempts == ATTEMPTS:
+                self._steps.settled(self._record.score, self._record.failure or "", started)
+        return self._record, again
+
+    def _run_steps(self) -> None:
+        run = self._steps.run
+        run("image", self._use_image)
+        if self._phases.record is not None:
+            self._steps.note("== the state is kept already; going on with its evaluation")
+        elif self._plan.parent is not None:
+            run("start", self._agent.start)
+            run("parent", self._bring_in_parent)
+            run("meta agent", self._run_meta_agent)
+            run("settle", self._settle_agent)
+            run("diff", self._take_diff)
+        run("state", self._bring_in_state)
+        run("load check", self._check_load)
+        run("evaluate", self._evaluate)
+        run("copy out", self._copy_out)
+
+    def _use_image(self) -> None:
+        """Nothing to do: the run made sure of the image once, and a container that lacks it says so."""
+        self._steps.note(f"image {self._setting.image}")
+
+    def _bring_in_parent(self) -> None:
+        self._setting.store.checkout(self._plan.commit, self._agent.repo)
+
+    def _run_meta_agent(self) -> None:
+        run_meta_agent(self._setting, self._side, self._steps)
+
+    def _settle_agent(self) -> None:
+        """End whatever could still write, while the next container starts."""
+        self._trial.start_early()
+        self._agent.close()
+        self._agent.settle()
+
+    def _take_diff(self) -> None:
+        snapshot = keep_state(self._setting, self._plan, self._agent, self._folder)
+        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=shorten(snapshot.dropped))
+        for path, reason in self._record.dropped:
+            self._steps.note(f"left out of the diff: {path}: {reason}")
+        check_changed(snapshot)
+        copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
+        sync_tree(self._folder)
+        durations = {**self._steps.durations, "diff": 0.0}  # its own is not known yet; what counts is that it ended
+        self._phases.keep_state(attrs.evolve(self._record, durations=durations))
+
+    def _bring_in_state(self) -> None:
+        self._side.bring_in(self._record.commit)
+        self._trial.start()
+
+    def _check_load(self) -> None:
+        self._side.check_load()
+
+    def _evaluate(self) -> None:
+        staged_only = self._side.evaluate()
+        self._record = attrs.evolve(self._record, staged_only=staged_only)
+
+    def _copy_out(self) -> None:
+        self._side.write_results(self._folder)
+
+    def _fail(self, error: Exception) -> bool:
+        """Note why the generation failed; return whether another attempt may help."""
+        if self._setting.containers.stopping:
+            raise RunInterruptedError("the run is being ended") from error
+        reason = translate_failure(error, self._steps.current)
+        self._steps.note(f"== failed: {reason.failure}: {reason}")
+        self._record = attrs.evolve(self._record, failure=reason.failure, detail=one_line(str(reason)))
+        return isinstance(reason, InfrastructureFailedError)
+
+    def _clean_up(self) -> None:
+        """Remove the containers, then throw away all that an agent could write; always."""
+        try:
+            self._steps.run("remove", self._end_containers)
+            if self._plan.parent is not None:
+                self._settle_once()
+                copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
+        except (StorageError, ReclaimError, GenerationFailedError) as error:
+            self._steps.note(f"the agent's files were not kept: {error}")
+        finally:
+            self._steps.run("reset", lambda: discard(self._setting, self._private))
+
+    def _settle_once(self) -> None:
+        """Settle what the agent wrote, unless that was tried already."""
+        if "settle" not in self._steps.durations:
+            self._agent.settle()
+
+    def _end_containers(self) -> None:
+        try:
+            self._agent.close()
+        finally:
+            self._trial.close()
+
+    def _settle_record(self) -> None:
+        results = self._side.results
+        scores = {
+            domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
+        }
+        score = selection_score(self._setting.domains, results) if self._record.valid_parent else None
+        self._record = attrs.evolve(
+            self._record,
+            scores=scores,
+            score=score,
+            valid_parent=is_valid_parent(self._setting.options.valid_parent, failure=self._record.failure, score=score),
+            durations=dict(self._steps.durations),
+            usage=self._setting.models.usage(self._plan.genid),
+        )

@@ -1,0 +1,127 @@
+"""Begin a run with the diffs of an agent that another run has evolved. Imports options, contract and the store.
+
+The copies in ``meta_patch_files/`` are what was really applied, so that replaying them on the root commit gives the
+state that the first generation has. Source: HYPERAGENTS 1.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import AgentError, PatchError
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.run_files.contract import Contract
+from hyperruntime.loop.run_files.layout import INITIAL, Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT
+from hyperruntime.storage.atomic import make_directory, write_atomic
+
+FOLDER = "meta_patch_files"
+_TASK_AGENT, _META_AGENT = "task_agent", "meta_agent"
+
+
+@attrs.frozen(kw_only=True)
+class Start:
+    """What the first generation of a run is.
+
+    Attributes:
+        genid: ``"initial"``, or 0 where diffs change what is evaluated.
+        commit: its state.
+        notes: one sentence for each part of a diff that was left out.
+    """
+
+    genid: GenId
+    commit: str
+    notes: tuple[str, ...] = ()
+
+
+def meta_patch_paths(options: GenerateOptions) -> list[str]:
+    """Return where the diffs are that a run begins with, below its directory."""
+    return [f"{FOLDER}/model_patch_{number}.diff" for number in range(len(options.meta_patch_files))]
+
+
+def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
+    """Return the diffs that a run is to begin with.
+
+    Raises:
+        AgentError: one cannot be read, or is too large.
+    """
+    patches = []
+    for name in options.meta_patch_files:
+        try:
+            with open(name, "rb") as file:
+                patches.append(file.read(PATCH_LIMIT + 1))
+        except OSError as error:
+            raise AgentError(f"--meta-patch-files: {name!r} cannot be read: {error.strerror}") from error
+        if len(patches[-1]) > PATCH_LIMIT:
+            raise AgentError(f"--meta-patch-files: {name!r} has more than {PATCH_LIMIT} bytes")
+    return tuple(patches)
+
+
+def reset_paths(options: GenerateOptions, contract: Contract) -> tuple[str, ...]:
+    """Return the files that the diffs are to leave alone."""
+    paths = []
+    if options.reset_task_agent:
+        paths += [f"{_TASK_AGENT}.py", _file_of(contract.task_agent)]
+    if options.reset_meta_agent:
+        others = [name for name in contract.load if name != contract.task_agent]
+        paths += [f"{_META_AGENT}.py", *map(_file_of, others)]
+    return tuple(dict.fromkeys(paths))
+
+
+def begin(
+    store: RepositoryStore,
+    root: str,
+    options: GenerateOptions,
+    layout: Layout,
+    *,
+    contract: Contract,
+    protected: Sequence[str],
+) -> Start:
+    """Return the first generation's state: the root commit, with the diffs that the run begins with applied to it.
+
+    Args:
+        store: takes the states. root: the initial agent. options: name the diffs. layout: takes copies of them.
+        contract: says which files the agents are. protected: paths that no diff may change.
+
+    Raises:
+        AgentError: a diff cannot be read, or does not apply.
+        StorageError: a copy cannot be written.
+    """
+    commit, notes = root, []
+    left_alone = (*protected, *reset_paths(options, contract))
+    named = zip(options.meta_patch_files, read_meta_patches(options), meta_patch_paths(options), strict=True)
+    for number, (name, patch, copy) in enumerate(named):
+        try:
+            snapshot = store.apply_patch(
+                commit,
+                patch,
+                f"meta_{number}",
+                protected=left_alone,
+                max_file_bytes=options.max_file_bytes,
+                fuzz=contract.kind == "hyperagents",
+            )
+        except PatchError as error:
+            raise AgentError(f"--meta-patch-files: {name!r}: {error}; give diffs of the agent that is used") from error
+        notes += [f"left out of {name}: {path}: {reason}" for path, reason in snapshot.dropped]
+        target = Path(layout.root / copy)
+        make_directory(target.parent)
+        write_atomic(target, snapshot.patch)
+        commit = snapshot.commit
+    return Start(genid=options.first_genid, commit=commit, notes=tuple(notes))
+
+
+def stored_start(stored: Mapping[str, Any]) -> Start:
+    """Return the first generation as ``run.json`` has it; runs of older versions began with the root commit."""
+    start = stored.get("start", {})
+    return Start(genid=start.get("genid", INITIAL), commit=start.get("commit", stored["root_commit"]))
+
+
+def _file_of(name: str) -> str:
+    """Return the file of a ``module:Class``."""
+    return name.partition(":")[0].replace(".", "/") + ".py"

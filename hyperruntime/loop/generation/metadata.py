@@ -1,0 +1,96 @@
+"""``metadata.json`` of a generation, with the keys that the tools around HyperAgents read. Imports archive and layout.
+
+Paths in it are relative to the run directory, so a run can be moved. A lineage is listed in full up to 256 patches;
+every 256th generation of one keeps a patch that stands for all up to it, which its successors list in their place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hyperruntime.loop.generation.meta_patches import meta_patch_paths
+from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, LINEAGE, METADATA, PATCH, Layout, generation_name
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
+from hyperruntime.storage.atomic import write_atomic
+
+MAX_LISTED_LINEAGE = 256
+
+
+def generation_metadata(
+    archive: Archive, record: GenerationRecord, options: GenerateOptions, *, has_patch: bool
+) -> dict[str, Any]:
+    """Return what ``metadata.json`` of a generation says: the known keys, and all of ours under our name."""
+    metadata: dict[str, Any] = {
+        "gen_output_dir": generation_name(record.genid),
+        "current_genid": record.genid,
+        "parent_genid": record.parent,
+        "run_baseline": options.run_baseline,
+        "optimize_option": options.optimize_option,
+        "agent_archive_path": options.agent_archive_path,
+        "prev_patch_files": meta_patch_paths(options) + patches_before(archive, record.parent),
+        "curr_patch_files": [patch_path(record.genid)] if has_patch else [],
+        "parent_agent_success": record.parent is None or "diff" in record.durations,  # the step after the meta agent
+        "can_select_next_parent": True,
+        "run_eval": record.failure is None,
+    }
+    if record.failure is None and not record.staged_only:
+        metadata["run_full_eval"] = True
+    return {**metadata, "valid_parent": record.valid_parent, "hyperruntime": record_to_json(record)}
+
+
+def metadata_document(value: Mapping[str, Any]) -> bytes:
+    """Return metadata as the file that it is: no line feed at its end, as in the original."""
+    return json.dumps(value, indent=4, allow_nan=False).encode()
+
+
+def amend_metadata(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Change what the metadata of a finished generation says; one that cannot be read stays as it is.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        value = json.loads((folder / METADATA).read_bytes())
+    except (OSError, ValueError):
+        return
+    if isinstance(value, dict) and any(value.get(name) != wanted for name, wanted in changes.items()):
+        write_atomic(folder / METADATA, metadata_document({**value, **changes}))
+
+
+def patches_before(archive: Archive, parent: GenId | None) -> list[str]:
+    """Return the patches, oldest first, that make a generation's parent from the first generation."""
+    if parent is None:
+        return []
+    chain, start = archive.lineage(parent, MAX_LISTED_LINEAGE)
+    first = [] if start is None else [f"{generation_name(start)}/{LINEAGE}"]
+    return first + [patch_path(genid) for genid in chain]
+
+
+def ends_a_chapter(archive: Archive, record: GenerationRecord) -> bool:
+    """Tell whether a generation keeps one patch for its whole lineage."""
+    return record.parent is not None and (archive.depth(record.parent) + 1) % MAX_LISTED_LINEAGE == 0
+
+
+def patch_path(genid: GenId) -> str:
+    """Return the path of a generation's patch in the run directory."""
+    return f"{generation_name(genid)}/{AGENT_OUTPUT}/{PATCH}"
+
+
+def resolve_path(layout: Layout, stored: str) -> Path:
+    """Return where a path of a metadata file is now; one that is absolute counts from its run directory on.
+
+    The original stores absolute paths, of the machine and the place where a run was made.
+    """
+    path = Path(stored)
+    if not path.is_absolute():
+        return layout.root / path
+    parts = path.parts
+    names = [index for index, part in enumerate(parts) if part.startswith(("gen_", "meta_patch_files"))]
+    return layout.root.joinpath(*parts[names[-1] :]) if names else Path(os.path.normpath(path))

@@ -1,0 +1,182 @@
+"""How far a generation got, so that a resumed run, or another attempt, goes on from there. Imports setting, storage.
+
+A small journal beside the directory of a generation that is being made. A line is appended when a phase is over and
+its files are there: the parent was chosen; the meta agent ended and the state that it made is kept; a split, or the
+first stage of one, was evaluated. It is removed when the generation is finished. What cannot be read was not reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.domain import Score
+from hyperruntime.errors import RepositoryError
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
+from hyperruntime.loop.evaluation.predictions import Prediction, prediction_to_json
+from hyperruntime.loop.run_files.layout import PHASES, Layout, parse_genid
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import GenerationRecord, genid_from_json, record_from_json, record_to_json
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.storage.atomic import append_line
+
+log = get_logger(__name__)
+
+
+class Phases:
+    """The phases of one generation that are over.
+
+    Attributes:
+        plan: what was to be made, or None.
+        record: what was known when the state was kept, or None where it was not.
+        results: what was evaluated of the domains.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what there is."""
+        self.plan: Plan | None = None
+        self.record: GenerationRecord | None = None
+        self.results: Results = {}
+        self._path, self._lock = path, threading.Lock()
+        for value in _read(path):
+            try:
+                self._take(value)
+            except (ValueError, TypeError, KeyError, OverflowError) as error:
+                log.warning("phase skipped", path=str(path), error=str(error))
+
+    @classmethod
+    def of(cls, layout: Layout, genid: GenId) -> Phases:
+        """Return the phases of a generation of a run."""
+        return cls(layout.phases(genid))
+
+    def begin(self, plan: Plan) -> None:
+        """Keep what is to be made.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self.plan = plan
+        self._append({"phase": "plan", **attrs.asdict(plan)})
+
+    def keep_state(self, record: GenerationRecord) -> None:
+        """Keep that the state is made, and all that is known of the generation by now.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self.record, self.results = record, {}
+        self._append({"phase": "state", "record": record_to_json(record)})
+
+    def keep_split(self, domain: str, split: str, result: SplitResult) -> None:
+        """Keep the result of a split, or of its first stage; one that JSON cannot hold would be made again.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        value = {
+            "phase": "split",
+            "domain": domain,
+            "split": split,
+            "total": result.total,
+            "mean": result.mean,
+            "predictions": [prediction_to_json(said) for said in result.predictions],
+            "scores": [attrs.asdict(score) for score in result.scores],
+        }
+        try:
+            self._append(value)
+        except (TypeError, ValueError) as error:
+            log.warning("result not kept for a resume", domain=domain, split=split, error=str(error))
+
+    def _append(self, value: Mapping[str, Any]) -> None:
+        with self._lock:  # domains may be evaluated at the same time
+            append_line(self._path, value)
+
+    def _take(self, value: Mapping[str, Any]) -> None:
+        phase = value["phase"]
+        if phase == "plan":
+            self.plan = _plan(value)
+        elif phase == "state":
+            self.record, self.results = record_from_json(value["record"]), {}
+        elif phase == "split" and self.record is not None:
+            self.results.setdefault(str(value["domain"]), {})[str(value["split"])] = _result(value)
+
+
+def reached_phases(setting: Setting, plan: Plan) -> Phases:
+    """Return how far a generation got; one whose state a power failure lost is to be made from its beginning.
+
+    Raises:
+        StorageError: that cannot be written.
+    """
+    phases = Phases.of(setting.layout, plan.genid)
+    if phases.record is not None:
+        try:
+            setting.store.tree(phases.record.commit)
+        except RepositoryError:
+            forget_phases(setting.layout, plan.genid)
+            phases = Phases.of(setting.layout, plan.genid)
+            phases.begin(plan)
+    return phases
+
+
+def forget_phases(layout: Layout, genid: GenId) -> None:
+    """Remove the journal of a generation that is finished, or is to be made from its beginning."""
+    layout.phases(genid).unlink(missing_ok=True)
+
+
+def unfinished(layout: Layout) -> dict[str, GenId]:
+    """Return the names in the run's ``work`` directory that a resumed run needs, with their generation."""
+    names: dict[str, GenId] = {}
+    for name in os.listdir(layout.work) if layout.work.is_dir() else ():
+        genid = parse_genid(name.removesuffix(PHASES))
+        if genid is not None and layout.phases(genid).is_file():
+            names[name] = genid
+    return names
+
+
+def _read(path: Path) -> list[Mapping[str, Any]]:
+    """Return the lines that can be read; a torn one is of a phase that was not over."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    values = (_parse(line) for line in lines)
+    return [value for value in values if value is not None]
+
+
+def _parse(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _plan(value: Mapping[str, Any]) -> Plan:
+    parent = value["parent"]
+    return Plan(
+        genid=genid_from_json(value["genid"]),
+        parent=None if parent is None else genid_from_json(parent),
+        commit=str(value["commit"]),
+        archived=int(value["archived"]),
+    )
+
+
+def _result(value: Mapping[str, Any]) -> SplitResult:
+    return SplitResult(
+        predictions=tuple(_prediction(one) for one in value["predictions"]),
+        scores=tuple(Score(**one) for one in value["scores"]),
+        total=int(value["total"]),
+        mean=float(value["mean"]),
+    )
+
+
+def _prediction(value: Mapping[str, Any]) -> Prediction:
+    facts = dict(value)
+    return Prediction(value=facts.pop("prediction"), **facts)

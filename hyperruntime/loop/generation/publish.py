@@ -1,0 +1,172 @@
+"""Make a finished generation part of the run: its files, its line, what successors see. Imports archive and layout.
+
+The order is what makes a kill harmless: all files durable, the directory renamed, the line appended, the view
+extended. Whatever is missing after a kill is made up for when the run is opened again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hyperruntime.domain import Domain
+from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER
+from hyperruntime.loop.generation.generation_view import read_json
+from hyperruntime.loop.generation.metadata import (
+    amend_metadata,
+    ends_a_chapter,
+    generation_metadata,
+    metadata_document,
+    patch_path,
+)
+from hyperruntime.loop.generation.phases import forget_phases
+from hyperruntime.loop.hyperagents.repository_domain import RepositoryDomain
+from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.journal import Mark, MarkKind
+from hyperruntime.loop.run_files.layout import (
+    AGENT_OUTPUT,
+    FIRST_SPLIT,
+    LINEAGE,
+    METADATA,
+    PATCH,
+    PREDICTIONS,
+    REPORT,
+    Layout,
+    evaluation_name,
+    generation_name,
+)
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.context import Setting
+from hyperruntime.storage.atomic import finish_directory, json_document, storage_errors, write_file
+
+_PRIVATE_FAILURES = ("evaluation", "timeout", "infrastructure")
+_MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
+    {"no-parent": {"valid_parent": False}, "no-selection": {"can_select_next_parent": False}}
+)
+
+
+def finish_generation(setting: Setting, archive: Archive, record: GenerationRecord) -> None:
+    """Give a generation's directory its final name and put it in the archive and the view.
+
+    Raises:
+        StorageError: something cannot be written; the run can be resumed.
+    """
+    layout = setting.layout
+    partial = layout.partial(record.genid)
+    has_patch = (partial / AGENT_OUTPUT / PATCH).is_file()
+    metadata = generation_metadata(archive, record, setting.options, has_patch=has_patch)
+    write_file(partial / METADATA, metadata_document(metadata))
+    if record.failure is None and ends_a_chapter(archive, record):
+        write_file(partial / LINEAGE, setting.store.patch_between(archive.first.commit, record.commit))
+    finish_directory(partial, layout.generation(record.genid))
+    archive.add(record)
+    publish(layout, record, setting.domains)
+    forget_phases(layout, record.genid)
+
+
+def mark_generation(setting: Setting, archive: Archive, mark: Mark) -> None:
+    """Store what became known of a finished generation: in the journal, and then in its metadata.
+
+    Raises:
+        StorageError: it cannot be written.
+        ArchiveError: there is no such generation.
+    """
+    archive.mark(mark)
+    amend_metadata(setting.layout.generation(mark.genid), _MARKED[mark.kind])
+
+
+def amend_marked(layout: Layout, archive: Archive) -> None:
+    """Say of marked generations in their metadata what a kill may have left unsaid.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    for mark in archive.marks:
+        amend_metadata(layout.generation(mark.genid), _MARKED[mark.kind])
+
+
+def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...]) -> None:
+    """Show a generation to the meta agents of later ones: its patch, its notes, what it did in training.
+
+    Results of other splits, and whatever could tell them, stay out.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    source, name = layout.generation(record.genid), generation_name(record.genid)
+    target, partial = layout.view / name, layout.work / f"{name}.view"
+    if target.exists():
+        return
+    shutil.rmtree(partial, ignore_errors=True)
+    metadata = {**read_json(source / METADATA), **_shown_metadata(record)}
+    write_file(partial / METADATA, json_document(metadata))
+    with storage_errors(partial):
+        if (source / AGENT_OUTPUT).is_dir():
+            _link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
+        for domain in domains:
+            evaluation = evaluation_name(domain.name, FIRST_SPLIT)
+            if isinstance(domain, RepositoryDomain):
+                domain.show(source / evaluation, partial / evaluation)
+                continue
+            for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
+                if (source / evaluation / part).exists():
+                    _link_tree(source / evaluation / part, partial / evaluation / part)
+        os.rename(partial, target)
+
+
+def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...]) -> None:
+    """Show what was finished and not yet shown when a run was killed.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    shown = set(os.listdir(layout.view))
+    for record in archive:
+        if generation_name(record.genid) not in shown and layout.generation(record.genid).is_dir():
+            publish(layout, record, domains)
+
+
+def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
+    """Return what stands in the place of facts that an agent may not see, or that the original's may lack."""
+    scores = {
+        domain: {FIRST_SPLIT: splits[FIRST_SPLIT]} for domain, splits in record.scores.items() if FIRST_SPLIT in splits
+    }
+    values = [splits[FIRST_SPLIT] for splits in scores.values()]
+    return {
+        "current_genid": record.genid,
+        "parent_genid": record.parent,
+        "curr_patch_files": [] if record.parent is None else [patch_path(record.genid)],
+        "valid_parent": record.valid_parent,
+        "hyperruntime": {
+            "score": sum(values) / len(values) if values else None,
+            "scores": scores,
+            "failure": record.failure,
+            "detail": "" if record.failure in _PRIVATE_FAILURES else record.detail,
+            "started": record.started,
+        },
+    }
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """Make files appear at a second place, by hard links where the file system has them."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=_link, ignore=_links)
+    else:
+        _link(str(source), str(target))
+
+
+def _links(folder: str, names: Sequence[str]) -> list[str]:
+    """Return what is no file and no directory of its own: it could lead to any file of the host."""
+    return [name for name in names if os.path.islink(os.path.join(folder, name))]
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,165 @@
+"""A generation's side of a repository of the HyperAgents layout. Imports commands, evaluation and place.
+
+The same paths and commands as in the original: the work tree at ``/hyperagents``, outputs below ``/tmp``, earlier
+generations in ``/tmp/generate_<run_id>``, which is a mount that cannot be written and not a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.generation.adapter import AgentSide
+from hyperruntime.loop.generation.baselines import baseline_parts, frozen_mount, view_mount
+from hyperruntime.loop.generation.phases import Phases
+from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.hyperagents.ensemble import (
+    AGENT_ARCHIVE_VIEW,
+    Ensemble,
+    best_results,
+    evaluates_agents,
+    has_ensembles,
+)
+from hyperruntime.loop.hyperagents.evaluation import RepositoryEvaluator
+from hyperruntime.loop.hyperagents.initial import add_labels
+from hyperruntime.loop.hyperagents.problem import problem_statement
+from hyperruntime.loop.hyperagents.repository_domain import original_of
+from hyperruntime.loop.workbench.container import Place
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
+from hyperruntime.loop.workbench.step_log import StepLog
+from hyperruntime.spec import Mount
+
+_ASKING_REPORTS = ("imo_proof",)  # a model grades the proofs
+
+
+class RepositorySide:
+    """How a generation talks to an agent of the hyperagents contract."""
+
+    def __init__(
+        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+    ) -> None:
+        """Make the directories of both places.
+
+        Args:
+            setting: of the run. plan: of the generation. private: takes what containers write.
+            folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt,
+                and takes what is done now.
+        """
+        self._setting, self._plan, self._private, self._steps = setting, plan, private, steps
+        self._baseline = baseline_parts(setting.options)
+        self._dgm = bool(self._baseline & {"dgm", "dgm_custom"})
+        frozen = frozen_mount(setting, plan, private / "frozen")
+        mounts = (view_mount(setting, plan), *frozen, *self._agent_archive())
+        workdir = setting.contract.frozen if frozen else ""
+        self.agent = Place(setting, plan, private / "agent", *mounts, workdir=workdir, env=commands.ENV)
+        self.trial = open_tmp(Place(setting, plan, private / "evaluation", out=commands.TMP, env=commands.ENV))
+        self._evaluator = RepositoryEvaluator(setting, plan, self.trial, folder=folder, steps=steps, phases=phases)
+        self._ensemble = Ensemble(setting, plan, private / "ensemble", folder, steps)
+        self._commit = plan.commit
+
+    @property
+    def results(self) -> Results:
+        """Per domain and split, what was evaluated so far."""
+        return best_results(self._evaluator.results, self._ensemble.results)
+
+    def meta_agent_args(self) -> list[str]:
+        """Return the argv of the meta agent."""
+        if self._dgm:
+            return commands.with_python(self._coding_agent())
+        left = self._setting.options.max_generation - int(self._plan.genid)
+        evals, base = self._setting.contract.evals, self._plan.commit
+        return commands.with_python(commands.meta_agent(evals_folder=evals, base_commit=base, iterations_left=left))
+
+    def bring_in(self, commit: str) -> None:
+        """Fill the trial's directories with a state."""
+        self._commit = commit
+        self._setting.store.export(commit, self.trial.repo)
+
+    def check_load(self) -> None:
+        """Import what the agent must still have."""
+        options = self._setting.options
+        for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
+            result = self.trial.exec(
+                commands.with_python(args),
+                timeout_s=options.timeout_check_s,
+                on_output=lambda _, chunk: self._steps.write(chunk),
+            )
+            if result.timed_out:
+                detail = f"`{args[-1]}` took more than {options.timeout_check_s:g} s"
+                raise GenerationFailedError("does-not-load", detail)
+            if result.exit_code != 0:
+                raise GenerationFailedError("does-not-load", last_line(result.stderr, f"`{args[-1]}` failed"))
+
+    def evaluate(self) -> bool:
+        """Evaluate the state on every domain; return whether it was stopped after the first stage."""
+        setting, staged_only = self._setting, False
+        with judging_place(setting, self._plan, self._private / "report") as judge:
+            if evaluates_agents(setting.options):
+                staged_only = self._evaluator.evaluate(judge)
+            if has_ensembles(setting.options, setting.domains):
+                self._run_ensemble(judge, full=not staged_only)
+        return staged_only
+
+    def evaluate_split(self, split: str) -> None:
+        """Evaluate the state in full on one split of each domain."""
+        with judging_place(self._setting, self._plan, self._private / "report") as judge:
+            self._evaluator.evaluate_split(split, judge)
+
+    def write_results(self, folder: Path) -> None:
+        """Do nothing: each split's results were written when it was done."""
+
+    def _coding_agent(self) -> list[str]:
+        setting, plan = self._setting, self._plan
+        assert plan.parent is not None
+        statement = problem_statement(
+            setting.layout.generation(plan.parent),
+            [original_of(domain) for domain in setting.domains],
+            seed=f"{setting.options.seed}:{plan.genid}:problem",
+            custom="dgm_custom" in self._baseline,
+        )
+        return commands.coding_agent(problem_statement=statement, base_commit=plan.commit)
+
+    def _run_ensemble(self, judge: Place, *, full: bool) -> None:
+        """Evaluate the ensemble; where the agent itself counts too, one that fails costs nothing but its score."""
+        try:
+            self._ensemble.run(self._commit, judge, full=full)
+        except GenerationFailedError as error:
+            if not evaluates_agents(self._setting.options):
+                raise
+            self._steps.note(f"no ensemble: {error}")
+
+    def _agent_archive(self) -> tuple[Mount, ...]:
+        """Return what the meta agent sees of the run whose ensemble is evolved."""
+        folder = self._setting.layout.root / AGENT_ARCHIVE_VIEW
+        return (Mount(source=str(folder), target=commands.AGENT_ARCHIVE),) if folder.is_dir() else ()
+
+
+@contextmanager
+def judging_place(setting: Setting, plan: Plan, folder: Path) -> Iterator[Place]:
+    """Open a place with the run's first state, its labels, and no agent's code.
+
+    Raises:
+        RunInterruptedError: the run is being ended.
+        HyperRuntimeError: it cannot be started.
+    """
+    asks = any(domain.name in _ASKING_REPORTS for domain in setting.domains)
+    place = open_tmp(Place(setting, plan, folder, out=commands.TMP, env=commands.ENV, models=asks))
+    setting.store.export(setting.root, place.repo)
+    add_labels(setting.layout, place.repo)
+    place.start_early()
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def open_tmp(place: Place) -> Place:
+    """Return a place whose folder for outputs, which becomes ``/tmp``, is open to every user inside."""
+    place.out.chmod(commands.OPEN_MODE)
+    return place
+
+
+_: type[AgentSide] = RepositorySide

@@ -1,0 +1,169 @@
+"""Choose the parent of a generation by a program of the agents' own, which evolves too. Imports archive and place.
+
+The newest generation whose program is not known to fail is asked, in a container of its own, with the standings of all
+generations before it. One that fails is not asked again; after ten, or when nobody is left, the run's own rule chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDoneError
+from typing import IO
+
+from hyperruntime.errors import ContainerLostError, HyperRuntimeError
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.generation.generation_view import Standings, add_figures
+from hyperruntime.loop.generation.publish import mark_generation
+from hyperruntime.loop.hyperagents import commands
+from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.container import Place, discard
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.failures import RunInterruptedError, last_line, one_line
+from hyperruntime.spec import Mount
+from hyperruntime.storage.atomic import make_directory, open_private, storage_errors, write_file
+
+log = get_logger(__name__)
+
+MAX_ASKED = 10
+FOLDER, LOG = "standings", "select_next_parent.log"
+_POLL_S = 0.5
+_MAX_LOG_BYTES = 64 * 1024
+_SEED = "/opt/hyperruntime/seed"
+_SEEDED = f'PYTHONPATH="{_SEED}${{PYTHONPATH:+:$PYTHONPATH}}"; export PYTHONPATH; exec "$@"'
+_SITE = """import os
+import random
+
+random.seed(os.environ["HYPERRUN_SEED"] + ":" + os.environ["HYPERRUN_GENERATION"])
+"""
+
+
+class _UnusableChoiceError(HyperRuntimeError):
+    """The program that was asked failed, or named no generation that can be a parent."""
+
+
+class EvolvedChoice:
+    """Asks the agents themselves which generation is next."""
+
+    def __init__(self, setting: Setting, archive: Archive, commit_of: Callable[[GenId], str]) -> None:
+        """Choose among the generations of an archive.
+
+        Args:
+            setting: of the run. archive: what is finished. commit_of: returns the state of a generation.
+        """
+        self._setting, self._archive, self._commit_of = setting, archive, commit_of
+        self._standings = Standings(setting.layout, FOLDER, setting.domains, add_figures)
+
+    def choose(self, number: int) -> GenId:
+        """Return the parent of a generation.
+
+        Raises:
+            RunInterruptedError: the run is being ended.
+            StorageError: a file cannot be written.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-choose") as pool:
+            chosen = pool.submit(self._choose, number)
+            while True:
+                try:
+                    return chosen.result(timeout=_POLL_S)
+                except NotDoneError:
+                    if self._setting.containers.stopping:
+                        self._setting.containers.close_all()
+
+    def _choose(self, number: int) -> GenId:
+        self._standings.refresh(self._archive)
+        for record in self._who_is_asked():
+            try:
+                return self._ask(record, number)
+            except _UnusableChoiceError as error:
+                self._give_up_on(record, number, str(error))
+            except RunInterruptedError:
+                raise
+            except HyperRuntimeError as error:
+                if self._setting.containers.stopping:
+                    raise RunInterruptedError("the run is being ended") from error
+                log.warning("choice of a parent not made", generation=record.genid, reason=str(error))
+                break  # the machine's fault: it says nothing of the generation
+        options = self._setting.options
+        assert options.seed is not None
+        log.warning("parent chosen by the run's own rule", generation=number, rule=options.parent_selection)
+        candidates = self._archive.candidates()
+        return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
+
+    def _who_is_asked(self) -> Iterator[GenerationRecord]:
+        """Yield whom to ask: the newest first, and the first generation whatever is known of it."""
+        asked, first = 0, self._archive.first
+        for record in reversed(list(self._archive)):
+            usable = record.valid_parent and self._archive.can_select(record.genid)
+            if asked < MAX_ASKED and (usable or record is first):
+                asked += 1
+                yield record
+
+    def _give_up_on(self, record: GenerationRecord, number: int, why: str) -> None:
+        log.warning("a generation cannot choose parents", generation=record.genid, reason=why)
+        mark = Mark(kind="no-selection", genid=record.genid, by=number, detail=one_line(why))
+        mark_generation(self._setting, self._archive, mark)
+        self._standings.refresh(self._archive)
+
+    def _ask(self, record: GenerationRecord, number: int) -> GenId:
+        setting = self._setting
+        folder = setting.layout.work / f"choice_{number}"
+        discard(setting, folder)
+        write_file(make_directory(folder / "seed") / "sitecustomize.py", _SITE.encode())
+        plan = Plan(genid=number, parent=record.genid, commit=self._commit_of(record.genid))
+        view = Mount(source=str(self._standings.folder), target=setting.contract.evals)
+        place = Place(setting, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED))
+        try:
+            setting.store.export(plan.commit, place.repo)
+            place.start()
+            return self._answer(place, record, number)
+        except ContainerLostError as error:
+            if setting.containers.stopping:
+                raise RunInterruptedError("the run is being ended") from error
+            raise _UnusableChoiceError(str(error)) from error
+        finally:
+            place.close()
+            discard(setting, folder)
+
+    def _answer(self, place: Place, record: GenerationRecord, number: int) -> GenId:
+        timeout_s = self._setting.options.timeout_select_s
+        with storage_errors(self._setting.layout.root), open_private(self._setting.layout.root / LOG) as file:
+            file.write(f"== generation {number}: generation {record.genid} is asked\n".encode())
+            take = _Capped(file)
+            args = ["/bin/sh", "-c", _SEEDED, "seeded", *self._args(number)]
+            result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: take(chunk))
+        if result.timed_out:
+            raise _UnusableChoiceError(f"its choice took more than {timeout_s:g} s")
+        if result.exit_code != 0:
+            why = last_line(result.stderr, "it wrote nothing on standard error")
+            raise _UnusableChoiceError(f"its choice ended with exit code {result.exit_code}: {why}")
+        return self._named(last_line(result.stdout, "nothing"))
+
+    def _args(self, number: int) -> list[str]:
+        contract, names = self._setting.contract, [domain.name for domain in self._setting.domains]
+        if contract.kind == "hyperagents":
+            return commands.with_python(commands.select_next_parent(names, contract.evals))
+        options = ("--generation", str(number), "--evals_folder", contract.evals, "--domains", *names)
+        return [*contract.select_parent, *options]
+
+    def _named(self, line: str) -> GenId:
+        """Return the generation that a line names, which may become a parent."""
+        genid: GenId = int(line) if line.isascii() and line.isdigit() else line
+        able = {candidate.genid for candidate in self._archive.candidates()}
+        if genid not in able and genid != self._archive.first.genid:
+            raise _UnusableChoiceError(f"it chose {line[:100]!r}, which is no generation that can be a parent")
+        return genid
+
+
+class _Capped:
+    """Writes the beginning of what it is handed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._left = file, _MAX_LOG_BYTES
+
+    def __call__(self, chunk: bytes) -> None:
+        self._file.write(chunk[: self._left])
+        self._left -= min(self._left, len(chunk))

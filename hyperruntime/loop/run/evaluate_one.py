@@ -1,0 +1,271 @@
+"""Evaluate one generation of a run on its own, such as on the split ``test``. Imports archive, setting and sides.
+
+What comes of it is in a directory of its own below ``evaluations/``, and nothing else of the run is written: no choice
+of the run can depend on it, no agent sees it, and it may be done while the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+from filelock import FileLock
+
+from hyperruntime.errors import RunError, SpecError, unknown_name
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.generation.generation import ATTEMPTS
+from hyperruntime.loop.generation.phases import Phases
+from hyperruntime.loop.run.adapters import open_side
+from hyperruntime.loop.run.export import find_generation
+from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.run.preflight import choose_image, load_domains
+from hyperruntime.loop.run_files.archive import Archive, read_run
+from hyperruntime.loop.run_files.contract import contract_from_json
+from hyperruntime.loop.run_files.layout import Layout, generation_name
+from hyperruntime.loop.run_files.options import ALL_SAMPLES
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.container import discard
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.events import OnEvent
+from hyperruntime.loop.workbench.failures import (
+    InfrastructureFailedError,
+    RunInterruptedError,
+    one_line,
+    translate_failure,
+)
+from hyperruntime.loop.workbench.model_access import evaluation_models
+from hyperruntime.loop.workbench.open_containers import LoopRuntime, RunningContainers
+from hyperruntime.loop.workbench.step_log import Events, StepLog
+from hyperruntime.storage.atomic import (
+    finish_directory,
+    json_document,
+    make_directory,
+    make_private_directory,
+    write_file,
+)
+
+RESULT, EXCHANGES = "evaluation.json", "exchanges.jsonl"
+_PHASES = ".phases.jsonl"
+_POLL_S = 0.5
+
+
+@attrs.frozen(kw_only=True)
+class Evaluation:
+    """One evaluation of one generation on one split.
+
+    Attributes:
+        path: the directory with predictions and reports.
+        genid: which generation. split: on what. repeat: the how manieth, from 0.
+        score: the mean over the domains.
+        scores: of each domain.
+        tasks: how many tasks of each domain were run.
+        known: whether it was there already.
+    """
+
+    path: str
+    genid: GenId
+    split: str
+    repeat: int
+    score: float
+    scores: dict[str, float]
+    tasks: dict[str, int]
+    known: bool = False
+
+
+def evaluate_generation(
+    runtime: LoopRuntime,
+    run_dir: str | os.PathLike[str],
+    genid: GenId,
+    *,
+    split: str = "test",
+    samples: int | None = None,
+    repeat: int = 1,
+    on_event: OnEvent | None = None,
+) -> tuple[Evaluation, ...]:
+    """Evaluate a generation in full on one split of each domain that has it; what is there already is read.
+
+    Args:
+        runtime: an open runtime. run_dir: the run. genid: which generation, or ``best``.
+        split: ``train``, ``val`` or ``test``. samples: how many tasks of each domain at most, None for all.
+        repeat: how many times; the seed that agents see is one higher each time.
+        on_event: as for :func:`~hyperruntime.loop.run.run.start_run`.
+
+    Raises:
+        ArchiveError: ``run_dir`` is no run, or there is no such generation, or it has no state.
+        SpecError: no domain has this split.
+        RunError: the evaluation failed; nothing of it is kept.
+        RunInterruptedError: it was ended by SIGINT or SIGTERM; nothing of it is kept.
+        StorageError: something cannot be written.
+    """
+    layout = Layout(Path(run_dir).absolute())
+    containers = RunningContainers(runtime)
+    setting = _setting(
+        layout, split, ALL_SAMPLES if samples is None else samples, containers, Events(on_event), runtime
+    )
+    options, _, stored = read_run(layout)
+    record = find_generation(Archive.load(layout), genid)
+    suffix = "" if samples is None else f"_{samples}"
+    names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
+    with evaluation_models(options, stored, layout.evaluations) as models:
+        asking = attrs.evolve(setting, models=models)
+        return _interruptible(
+            containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
+        )
+
+
+def _setting(
+    layout: Layout, split: str, samples: int, containers: RunningContainers, events: Events, runtime: LoopRuntime
+) -> Setting:
+    """Return what the evaluation needs of the run, with the domains that have the split."""
+    options, _, stored = read_run(layout)
+    domains = load_domains(options.domains, options.contract)
+    pairs = tuple(zip(options.domains, domains, strict=True))
+    chosen = [(name, domain) for name, domain in pairs if any(part.name == split for part in domain.splits)]
+    if not chosen:
+        known = dict.fromkeys(part.name for domain in domains for part in domain.splits)
+        raise SpecError("split", split, unknown_name("split", split, known))
+    names = tuple(name for name, _ in chosen)
+    return Setting(
+        options=attrs.evolve(options, domains=names, eval_samples=(samples,) * len(names)),
+        layout=layout,
+        store=RepositoryStore(layout.repository),
+        contract=contract_from_json(stored["contract"]),
+        root=stored["root_commit"],
+        domains=tuple(domain for _, domain in chosen),
+        image=runtime.images.ensure(choose_image(options, domains)),
+        containers=containers,
+        events=events,
+    )
+
+
+def _interruptible(containers: RunningContainers, work: Callable[[], tuple[Evaluation, ...]]) -> tuple[Evaluation, ...]:
+    """Do the work in a thread, so that a signal can end its containers."""
+    with ThreadPoolExecutor(1, "hyperruntime-evaluate") as executor, on_interrupt(containers.stop):
+        future = executor.submit(work)
+        try:
+            while not future.done():
+                wait([future], timeout=_POLL_S)
+                if containers.stopping:
+                    containers.close_all()
+            return future.result()
+        except BaseException:
+            containers.stop()
+            containers.close_all()
+            raise
+
+
+def _one(setting: Setting, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
+    """Return one evaluation, made unless it is there; two processes never make the same one."""
+    home = make_directory(setting.layout.evaluations)
+    final, work = home / name, home / f".{name}.work"
+    with FileLock(home / f".{name}.lock"):
+        if known := _read(final, record.genid, split, number):
+            return known
+        partial = make_private_directory(work) / name
+        try:
+            _make(setting, record, split, number, partial)
+            finish_directory(partial, final)
+        finally:
+            discard(setting, work)
+    made = _read(final, record.genid, split, number)
+    assert made is not None
+    return attrs.evolve(made, known=False)
+
+
+def _make(setting: Setting, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
+    """Evaluate, and write what came of it to a directory."""
+    seed = (setting.options.seed or 0) + number
+    seeded = attrs.evolve(setting, options=attrs.evolve(setting.options, seed=seed))
+    results = _attempts(seeded, record, split, folder)
+    scores = {domain: splits[split].mean for domain, splits in results.items()}
+    value: dict[str, Any] = {
+        "genid": record.genid,
+        "split": split,
+        "repeat": number,
+        "seed": seed,
+        "score": sum(scores.values()) / len(scores),
+        "scores": scores,
+        "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
+        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    (folder / _PHASES).unlink(missing_ok=True)
+    write_file(folder / RESULT, json_document(value))
+
+
+def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | None:
+    """Return an evaluation that was made before, or None."""
+    try:
+        value = json.loads((path / RESULT).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}") from error
+    return Evaluation(
+        path=str(path),
+        genid=genid,
+        split=split,
+        repeat=number,
+        score=value["score"],
+        scores=value["scores"],
+        tasks=value["tasks"],
+        known=True,
+    )
+
+
+def _attempts(setting: Setting, record: GenerationRecord, split: str, folder: Path) -> Results:
+    """Evaluate; again where the infrastructure failed.
+
+    Raises:
+        RunError: it failed, or the infrastructure did so each time.
+        RunInterruptedError: it was ended.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _evaluate(setting, record, split, folder)
+        except InfrastructureFailedError as error:
+            if attempt == ATTEMPTS:
+                raise RunError(f"generation {record.genid} could not be evaluated: {error}") from error
+    raise AssertionError
+
+
+def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Path) -> Results:
+    private = folder.with_name(f"{folder.name}.private")
+    shutil.rmtree(folder, ignore_errors=True)
+    discard(setting, private)
+    make_directory(folder)
+    started = time.monotonic()
+    plan = Plan(genid=record.genid, parent=None, commit=record.commit)
+    with StepLog(record.genid, setting.events, folder) as steps:
+        side = open_side(setting, plan, private, folder, steps, Phases(folder / _PHASES))
+        try:
+            steps.run("state", lambda: side.bring_in(record.commit))
+            steps.run("start", side.trial.start)
+            steps.run("load check", side.check_load)
+            steps.run("evaluate", lambda: side.evaluate_split(split))
+            steps.run("copy out", lambda: side.write_results(folder))
+        except Exception as error:
+            if setting.containers.stopping:
+                raise RunInterruptedError("the evaluation was interrupted; nothing of it is kept") from error
+            reason = translate_failure(error, steps.current)
+            steps.settled(None, reason.failure, started)
+            if isinstance(reason, InfrastructureFailedError):
+                raise reason from error
+            raise RunError(
+                f"generation {record.genid} could not be evaluated ({reason.failure}): {one_line(str(reason))}"
+            ) from error
+        finally:
+            try:
+                steps.run("remove", side.trial.close)
+            finally:
+                steps.run("reset", lambda: discard(setting, private))
+    return side.results

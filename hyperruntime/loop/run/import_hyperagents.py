@@ -1,0 +1,316 @@
+"""Make a run that HyperAgents itself wrote one of ours, in its own directory. Imports original, initial and the store.
+
+Their files stay as they are; ours come beside them. The state of each generation is made again from the root commit by
+the diffs of its lineage. Of the work tree that containers could write in only objects of the root commit are read, by
+a repository of our own, so nothing that an agent may have put into its ``.git`` is run or believed. ``run.json`` is
+written last: without it the import is done again from its beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.errors import ArchiveError, PatchError, ReclaimError, RepositoryError
+from hyperruntime.git.bare_repository import BareRepository
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
+from hyperruntime.loop.generation.metadata import ends_a_chapter
+from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
+from hyperruntime.loop.hyperagents.initial import hide_labels, reference_folder
+from hyperruntime.loop.hyperagents.original import (
+    REPOSITORY,
+    OriginalGeneration,
+    finished_ids,
+    is_original,
+    links_below,
+    original_options,
+    patch_of,
+    read_generation,
+    root_candidates,
+)
+from hyperruntime.loop.run.preflight import load_domains
+from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.contract import repository_contract
+from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.layout import LINEAGE, Layout, parse_genid
+from hyperruntime.loop.run_files.options import options_to_json
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.record import SCHEMA, GenerationRecord
+from hyperruntime.loop.workbench.context import protected_paths
+from hyperruntime.reclaim.trees import reclaim_trees
+from hyperruntime.storage.atomic import (
+    json_document,
+    make_directory,
+    make_private_directory,
+    storage_errors,
+    write_atomic,
+    write_file,
+)
+from hyperruntime.storage.run_lock import RunLock
+
+log = get_logger(__name__)
+
+LEFT_OVER = "left_over"
+_AUTHOR = b"you@example.com"
+_LARGEST = 1 << 40
+_STRIP_S = 600.0
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def import_run(run_dir: str | os.PathLike[str]) -> bool:
+    """Make a run of the original one of ours; return whether it was one.
+
+    Raises:
+        ArchiveError: its archive, its options or its root commit cannot be told.
+        RunLockedError: another process does it.
+        SpecError: one of its domains cannot be evaluated here.
+        StorageError: a file cannot be written.
+    """
+    layout = Layout(Path(run_dir).absolute())
+    if not is_original(layout):
+        return False
+    with RunLock(layout.root):
+        if is_original(layout):
+            _Import(layout).run()
+    return True
+
+
+class _Import:
+    """One import."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._ids = finished_ids(layout)
+        self._options = original_options(layout, self._ids)
+        self._domains = load_domains(self._options.domains, self._options.contract)
+        self._originals = [DOMAINS[name] for name in self._options.domains]
+        self._protected = protected_paths(self._domains)
+        self._store = RepositoryStore(layout.repository)
+        self._archive = Archive(layout)
+        self._commits: dict[GenId, str] = {}
+
+    def run(self) -> None:
+        """Do it all."""
+        self._remove_earlier_attempt()
+        _move_left_overs(self._layout, set(self._ids))
+        _move_links(self._layout, self._ids)
+        _strip_special_bits(self._layout)
+        root = self._make_root()
+        start = self._apply_meta_patches(root)
+        self._archive.expect(self._ids)
+        for genid in self._ids:
+            self._take(read_generation(self._layout, genid, self._originals), start)
+        stored = {
+            "schema": SCHEMA,
+            "seed": self._options.seed,
+            "root_commit": root,
+            "start": {"genid": self._ids[0], "commit": start},
+            "agent": REPOSITORY,
+            "imported": True,
+            "gateway": False,
+            "contract": attrs.asdict(repository_contract(str(self._options.run_id))),
+            "options": options_to_json(self._options),
+        }
+        write_atomic(self._layout.run, json_document(stored))
+        log.info("run imported", run=str(self._layout.root), generations=len(self._ids))
+
+    def _remove_earlier_attempt(self) -> None:
+        """Remove what an import left that was killed; all of it is ours."""
+        layout = self._layout
+        self._layout.journal.unlink(missing_ok=True)
+        for folder in (layout.repository, layout.work, layout.view, reference_folder(layout)):
+            shutil.rmtree(folder, ignore_errors=True)
+        make_directory(layout.view)
+        make_private_directory(layout.work)
+
+    def _make_root(self) -> str:
+        """Put the root state into the store, without labels and keys."""
+        staging = make_directory(self._layout.work / "checkout")
+        with storage_errors(staging):
+            _check_out_root(self._layout, staging)
+            for name in staging.rglob(".env*"):
+                name.unlink()
+        hide_labels(staging / "domains", reference_folder(self._layout) / "domains", self._originals)
+        root = self._store.from_directory(staging)
+        shutil.rmtree(staging, ignore_errors=True)
+        return root
+
+    def _apply_meta_patches(self, root: str) -> str:
+        commit = root
+        for number in range(len(self._options.meta_patch_files)):
+            path = self._layout.root / META_PATCHES / f"model_patch_{number}.diff"
+            try:
+                patch = path.read_bytes()
+                commit = self._apply(commit, patch, f"meta_{number}")
+            except (OSError, PatchError) as error:
+                raise ArchiveError(f"{str(path)!r}, which the run begins with, cannot be used: {error}") from error
+        return commit
+
+    def _take(self, found: OriginalGeneration, start: str) -> None:
+        """Put a generation into the journal, with the state that its diff makes of its parent's."""
+        parent = start if found.parent is None else self._commits.get(found.parent, start)
+        commit, detail, failure = parent, "", found.failure
+        if found.parent is not None and failure is None:
+            try:
+                commit = self._apply(parent, patch_of(self._layout, found.genid), found.genid)
+            except PatchError as error:
+                failure, detail = "refused-patch", f"its diff does not apply to its parent's state: {error}"
+        self._commits[found.genid] = commit
+        score = _selection_score(self._originals, found)
+        record = GenerationRecord(
+            genid=found.genid,
+            parent=found.parent,
+            score=score if failure is None else None,
+            scores=found.scores,
+            valid_parent=found.valid_parent and failure is None and score is not None,
+            failure=failure,
+            detail=detail,
+            commit=commit,
+            staged_only=found.staged_only,
+            archived=len(self._archive),
+        )
+        if failure is None and ends_a_chapter(self._archive, record):
+            patch = self._store.patch_between(start, commit)
+            write_file(self._layout.generation(found.genid) / LINEAGE, patch)
+        self._archive.add(record)
+        if not found.can_select:
+            self._archive.mark(Mark(kind="no-selection", genid=found.genid))
+
+    def _apply(self, parent: str, patch: bytes, name: GenId) -> str:
+        snapshot = self._store.apply_patch(
+            parent, patch, name, protected=self._protected, max_file_bytes=_LARGEST, fuzz=True
+        )
+        return snapshot.commit
+
+
+def _selection_score(domains: Sequence[OriginalDomain], found: OriginalGeneration) -> float | None:
+    """Return the mean over the domains of the split that parents are selected by; None where one has no score."""
+    values = [found.scores.get(domain.name, {}).get(domain.selected_split) for domain in domains]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
+    """Put directories of generations that were not finished out of the way: they are made again."""
+    with storage_errors(layout.root):
+        for name in sorted(os.listdir(layout.root)):
+            genid = parse_genid(name)
+            if genid is None or genid in finished or name == REPOSITORY.partition("/")[0]:
+                continue
+            target = make_directory(layout.root / LEFT_OVER) / name
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(layout.root / name, target)
+
+
+def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
+    """Put links out of the way: what agents wrote was unpacked with them, and they may lead to any file of the host."""
+    with storage_errors(layout.root):
+        for genid in finished:
+            for path in links_below(layout.generation(genid)):
+                target = layout.root / LEFT_OVER / path.relative_to(layout.root)
+                make_directory(target.parent)
+                os.replace(path, target)
+                log.warning("link left out", path=str(path))
+
+
+def _strip_special_bits(layout: Layout) -> None:
+    """Make the files that containers left harmless: they were unpacked with the modes that agents gave them.
+
+    A directory with files that this user may not change is closed to everybody else.
+
+    Raises:
+        ArchiveError: neither can be done.
+    """
+    for path in sorted(layout.root.iterdir()):
+        if path.is_symlink():
+            continue
+        try:
+            reclaim_trees([path], (), _STRIP_S)
+        except (ReclaimError, TimeoutError) as error:
+            log.warning("files may run as their owner", path=str(path), reason=str(error))
+            _close_to_others(path)
+
+
+def _close_to_others(path: Path) -> None:
+    try:
+        if path.is_dir():
+            path.chmod(0o700)
+            return
+    except PermissionError:
+        pass
+    raise ArchiveError(
+        f"{str(path)!r} is another user's and may hold files that run as their owner; make it yours (`chown -R`, as "
+        "root) before you go on with this run"
+    )
+
+
+def _check_out_root(layout: Layout, target: Path) -> None:
+    """Write the files of the root commit, read by a repository of our own.
+
+    Raises:
+        ArchiveError: it cannot be told, or is not whole.
+    """
+    git_dir = layout.root / REPOSITORY / ".git"
+    if not (git_dir / "objects").is_dir():
+        raise ArchiveError(f"{str(git_dir)!r} is no directory of a git repository; the run cannot be gone on with")
+    reader = BareRepository(layout.work / "original.git")
+    reader.make(None)
+    quoted = '"' + str(git_dir / "objects").replace("\\", "\\\\").replace('"', '\\"') + '"'
+    reader.env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = quoted
+    commit = _root_commit(layout, reader, git_dir)
+    try:
+        with reader.index() as env:
+            reader.git(
+                "-C", str(target), "read-tree", "-u", "--reset", commit, env={**env, "GIT_WORK_TREE": str(target)}
+            )
+    except RepositoryError as error:
+        raise ArchiveError(f"the root commit {commit} of {str(git_dir)!r} cannot be read: {error}") from error
+    shutil.rmtree(reader.path, ignore_errors=True)
+
+
+def _root_commit(layout: Layout, reader: BareRepository, git_dir: Path) -> str:
+    """Return the commit that all diffs start from: the log's, else the oldest of the original's own up to HEAD."""
+    for name in root_candidates(layout):
+        try:
+            return reader.git("rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
+        except RepositoryError:
+            continue
+    head = _head(git_dir)
+    if head is None:
+        raise ArchiveError(f"neither generate_loop.log nor {str(git_dir / 'HEAD')!r} names the root commit of the run")
+    try:
+        lines = reader.git("log", "--first-parent", "--format=%H %ae", head).splitlines()
+    except RepositoryError as error:
+        raise ArchiveError(f"the history of {str(git_dir)!r} cannot be read: {error}") from error
+    root = lines[0].split()[0]
+    for line in lines:
+        commit, _, author = line.partition(b" ")
+        if author != _AUTHOR:
+            break
+        root = commit
+    return root.decode()
+
+
+def _head(git_dir: Path) -> str | None:
+    """Return the commit that HEAD is at, read as text."""
+    try:
+        text = (git_dir / "HEAD").read_text().strip()
+        if text.startswith("ref: refs/heads/") and ".." not in text:
+            text = _branch(git_dir, text.removeprefix("ref: "))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _COMMIT.fullmatch(text) else None
+
+
+def _branch(git_dir: Path, reference: str) -> str:
+    if (git_dir / reference).is_file():
+        return (git_dir / reference).read_text().strip()
+    packed = (git_dir / "packed-refs").read_text().splitlines()
+    return next((line.split()[0] for line in packed if line.endswith(f" {reference}")), "")

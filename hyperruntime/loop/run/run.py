@@ -1,0 +1,317 @@
+"""Start a run, or go on with one: choose parents, have generations made, keep them. Imports the rest of the loop."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime import registry
+from hyperruntime.errors import RunError
+from hyperruntime.gateway.config.source import absolute_source
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.generation.generation import make_generation
+from hyperruntime.loop.generation.generation_view import Standings
+from hyperruntime.loop.generation.parent_eligibility import parent_mark
+from hyperruntime.loop.generation.phases import Phases
+from hyperruntime.loop.generation.publish import finish_generation, mark_generation
+from hyperruntime.loop.hyperagents import ensemble
+from hyperruntime.loop.hyperagents.ensemble import has_ensembles
+from hyperruntime.loop.hyperagents.parent_program import EvolvedChoice
+from hyperruntime.loop.run.import_hyperagents import import_run
+from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.run.preflight import (
+    OpenedRun,
+    check_agent,
+    check_tasks,
+    choose_directory,
+    choose_image,
+    commit_of,
+    create_run,
+    load_domains,
+    reopen_run,
+)
+from hyperruntime.loop.run_files.archive import read_run
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
+from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.workbench.agent_needs import agent_needs
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.events import OnEvent
+from hyperruntime.loop.workbench.failures import RunInterruptedError
+from hyperruntime.loop.workbench.gateway_choice import (
+    agent_directory,
+    check_stored_servers,
+    choose_gateway,
+    stored_agent,
+)
+from hyperruntime.loop.workbench.model_access import Models
+from hyperruntime.loop.workbench.open_containers import LoopRuntime, RunningContainers
+from hyperruntime.loop.workbench.step_log import Events
+from hyperruntime.storage.atomic import make_directory
+from hyperruntime.storage.run_lock import RunLock
+
+log = get_logger(__name__)
+
+_POLL_S = 0.5
+_MAX_INFRASTRUCTURE_FAILURES = 3
+
+
+@attrs.frozen(kw_only=True)
+class RunSummary:
+    """What became of a run.
+
+    Attributes:
+        run_dir: where its files are.
+        generations: the finished ones, in the order in which they were archived.
+        best: the one with the highest score, or None.
+        interrupted: whether it was ended before all were made; it can be resumed.
+        used_up: which budget ended it before all were made, in a sentence; it can be resumed with a larger one.
+    """
+
+    run_dir: str
+    generations: tuple[GenerationRecord, ...]
+    best: GenerationRecord | None
+    interrupted: bool
+    used_up: str = ""
+
+
+def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent | None = None) -> RunSummary:
+    """Make a run and do it to its end.
+
+    While it lasts in the main thread, SIGINT and SIGTERM end it in order: nothing new is started, running
+    containers are ended, and the run can be resumed.
+
+    Args:
+        runtime: an open runtime. options: what to do. on_event: called with each step, from any thread, one at
+            a time.
+
+    Raises:
+        DomainNotFoundError, AgentError, RepositoryError, SpecError, ImageNotFoundError: what was asked for cannot be;
+            nothing was made.
+        RunError: the run's directory exists, or the engine failed again and again.
+        StorageError: a file cannot be written.
+    """
+    options = options.settled()
+    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, options.contract)
+    check_tasks(options, domains)
+    agent = check_agent(options, domains)
+    image = choose_image(options, domains)
+    options = attrs.evolve(options, image=image)  # stored, so that a run is resumed where its agent is not
+    path = choose_directory(options)
+    required = agent_needs(agent).models
+    gateway = choose_gateway(options, agent_directory(agent), Layout(path), required=required)
+    reference = runtime.images.ensure(image)
+    layout = Layout(make_directory(path, fresh=True))
+    with RunLock(path) as lock:
+        opened = create_run(options, domains, layout, gateway=gateway is not None)
+        with Models(gateway, options) as models:
+            return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
+
+
+def resume_run(
+    runtime: LoopRuntime,
+    run_dir: str | os.PathLike[str],
+    *,
+    max_generation: int | None = None,
+    parallel: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    on_event: OnEvent | None = None,
+) -> RunSummary:
+    """Go on with a run that was interrupted, or extend a finished one, and do it to its end.
+
+    One that HyperAgents itself wrote is made one of ours first, in its directory.
+
+    Args:
+        runtime: an open runtime. run_dir: the run. max_generation: a new last generation, None keeps it.
+        parallel: how many at once, None keeps it.
+        changes: other options that change by name, such as ``budget_tokens``; None keeps each.
+        on_event: as for :func:`start_run`.
+
+    Raises:
+        ArchiveError: the directory is no run.
+        RunLockedError: a live process owns it.
+        HyperRuntimeError: as for :func:`start_run`.
+    """
+    layout = Layout(Path(run_dir).absolute())
+    import_run(layout.root)
+    stored_options, _, stored = read_run(layout)
+    options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
+    agent = stored_agent(layout.root, stored)
+    check_stored_servers(options, agent, stored)
+    gateway = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
+    reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
+    make_executor = registry.load_executor(options.executor)
+    with RunLock(layout.root) as lock:
+        opened = reopen_run(layout, options, runtime.info.reclaim_args)
+        with Models(gateway, options) as models:
+            return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
+
+
+def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
+    changed = attrs.evolve(options, **{name: value for name, value in changes.items() if value is not None})
+    gateway = None if changed.gateway is None else absolute_source(changed.gateway)
+    return attrs.evolve(changed, gateway=gateway)
+
+
+class _Run:
+    """A run that is going on."""
+
+    def __init__(
+        self,
+        runtime: LoopRuntime,
+        opened: OpenedRun,
+        image: str,
+        models: Models,
+        on_event: OnEvent | None,
+        lock: RunLock,
+    ) -> None:
+        self._opened, self._archive, self._lock = opened, opened.archive, lock
+        self._containers = RunningContainers(runtime)
+        lock.on_lost(self._containers.stop)
+        self._setting = Setting(
+            options=opened.options,
+            layout=opened.layout,
+            store=opened.store,
+            contract=opened.contract,
+            root=opened.root,
+            first=opened.start.commit,
+            domains=opened.domains,
+            image=image,
+            containers=self._containers,
+            events=Events(on_event),
+            models=models,
+        )
+        self._pending: dict[Future[GenerationRecord], GenId] = {}
+        self._failures_in_a_row = 0
+        self._evolved: EvolvedChoice | None = None
+        if opened.options.edit_select_parent:
+            self._evolved = EvolvedChoice(self._setting, self._archive, lambda genid: commit_of(opened, genid))
+        self._answers: Standings | None = None
+        if has_ensembles(opened.options, opened.domains):
+            self._answers = Standings(opened.layout, ensemble.FOLDER, opened.domains, ensemble.add_answers)
+        elif opened.options.optimize_option != "only_agent":
+            log.warning("no ensembles: not all domains have them", domains=" ".join(opened.options.domains))
+
+    def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
+        """Make all generations that are missing; return what the run holds then."""
+        for problem in self._archive.problems:
+            log.warning("archive problem", problem=problem)
+        executor = make_executor(self._opened.options.parallel)
+        try:
+            with on_interrupt(self._containers.stop):
+                self._run_all(executor)
+        except BaseException:
+            self._containers.stop()
+            self._containers.close_all()
+            raise
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+            if self._lock.is_ours:
+                self._archive.finish()
+        self._lock.check()
+        return RunSummary(
+            run_dir=str(self._opened.layout.root),
+            generations=tuple(self._archive),
+            best=self._archive.best(),
+            interrupted=self._containers.stopping,
+            used_up=self._setting.models.used_up if self._lacks_any() else "",
+        )
+
+    def _run_all(self, executor: Executor) -> None:
+        start = self._opened.start
+        if start.genid not in self._archive:
+            self._submit(executor, Plan(genid=start.genid, parent=None, commit=start.commit))
+            self._collect_all()
+        for record in self._archive:
+            self._judge_parent(record)  # what a kill may have left undone
+        missing = self._missing()
+        while not self._containers.stopping:
+            while len(self._pending) < self._opened.options.parallel and not self._setting.models.used_up:
+                number = next(missing, None)
+                if number is None:
+                    break
+                try:
+                    self._submit(executor, self._plan(number))
+                except RunInterruptedError:
+                    break
+            if not self._pending:
+                return
+            self._collect()
+        self._containers.close_all()
+        self._collect_all()
+
+    def _missing(self) -> Iterator[int]:
+        numbers = range(1, self._opened.options.max_generation + 1)
+        return (number for number in numbers if number not in self._archive)
+
+    def _lacks_any(self) -> bool:
+        return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
+
+    def _plan(self, number: int) -> Plan:
+        begun = Phases.of(self._opened.layout, number).plan
+        if begun is not None and begun.parent is not None and begun.parent in self._archive:
+            return attrs.evolve(begun, commit=commit_of(self._opened, begun.parent))
+        parent = self._choose_parent(number)
+        commit = commit_of(self._opened, parent)
+        return Plan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
+
+    def _choose_parent(self, number: int) -> GenId:
+        options = self._opened.options
+        assert options.seed is not None
+        if self._evolved is not None:
+            return self._evolved.choose(number)
+        candidates = self._archive.candidates()
+        return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
+
+    def _submit(self, executor: Executor, plan: Plan) -> None:
+        phases = Phases.of(self._opened.layout, plan.genid)
+        if phases.plan != plan:
+            phases.begin(plan)
+        if self._answers is not None:
+            self._answers.refresh(self._archive)
+        log.info("generation started", generation=plan.genid, parent=plan.parent)
+        self._pending[executor.submit(make_generation, self._setting, plan)] = plan.genid
+
+    def _collect_all(self) -> None:
+        while self._pending:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Wait for a generation, or a moment; keep what is finished."""
+        done, _ = wait(self._pending, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        if self._containers.stopping:
+            self._containers.close_all()
+        for future in sorted(done, key=lambda future: str(self._pending[future])):
+            del self._pending[future]
+            try:
+                self._keep(future.result())
+            except RunInterruptedError:
+                continue
+
+    def _judge_parent(self, record: GenerationRecord) -> None:
+        if mark := parent_mark(self._opened.options.valid_parent, self._archive, record):
+            log.info("no parent any more", generation=mark.genid, because_of=mark.by)
+            mark_generation(self._setting, self._archive, mark)
+
+    def _keep(self, record: GenerationRecord) -> None:
+        broken = record.failure == "infrastructure"
+        self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
+        if record.parent is None and record.failure == "budget" and self._setting.models.used_up:
+            return  # to be made again by a resume with a larger budget, for all others need it
+        lost = broken and record.parent is None  # to be made again by a resume, too
+        if not lost:
+            self._lock.check()
+            finish_generation(self._setting, self._archive, record)
+            self._judge_parent(record)
+        if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
+            raise RunError(
+                f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "
+                f"`hyperrun resume {shlex.quote(str(self._opened.layout.root))}`"
+            )

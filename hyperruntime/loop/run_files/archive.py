@@ -1,0 +1,294 @@
+"""The finished generations of a run, read tolerantly and held in memory; imports layout, journal and lock.
+
+The journal has one line per generation, appended after the generation's directory got its final name. A line
+that is torn or damaged is skipped and named; a finished directory without a line is adopted; none counts twice.
+What choosing a parent needs is kept up to date as generations are added, and nothing is read for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from hyperruntime.errors import ArchiveError
+from hyperruntime.loop.run_files.archive_file import ArchiveFile
+from hyperruntime.loop.run_files.journal import Mark, mark_to_json, read_journal
+from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, parse_genid
+from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json
+from hyperruntime.loop.run_files.parent_rules import Candidate, GenId
+from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json
+from hyperruntime.storage.atomic import append_line
+from hyperruntime.storage.run_lock import owner_state
+
+RunState = Literal["running", "finished", "interrupted"]
+
+
+@attrs.frozen(kw_only=True)
+class RunView:
+    """A run as its files say it is.
+
+    Attributes:
+        run_dir: where it is.
+        options: what was asked for.
+        seed: of its choices.
+        state: ``running``, ``finished`` or ``interrupted``.
+        generations: the finished ones, in the order in which they were archived.
+        problems: one sentence for each thing that could not be read.
+    """
+
+    run_dir: str
+    options: GenerateOptions
+    seed: int
+    state: RunState
+    generations: tuple[GenerationRecord, ...]
+    problems: tuple[str, ...]
+
+
+class Archive:
+    """The finished generations; adding one costs the same however many there are.
+
+    Attributes:
+        problems: one sentence for each thing that could not be read.
+        marks: what became known of generations after they were finished.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        """Start empty; records go to the files of a run."""
+        self.problems: list[str] = []
+        self.marks: list[Mark] = []
+        self._journal, self._file = layout.journal, ArchiveFile(layout.archive)
+        self._records: dict[GenId, GenerationRecord] = {}
+        self._ids: list[GenId] = []
+        self._children: Counter[GenId] = Counter()
+        self._candidates: dict[GenId, Candidate] = {}
+        self._depths: dict[GenId, int] = {}
+        self._unselecting: set[GenId] = set()
+        self._unlisted: list[GenerationRecord] = []
+
+    @classmethod
+    def load(cls, layout: Layout) -> Archive:
+        """Return what a run directory holds; nothing is written."""
+        archive = cls(layout)
+        for number, entry in read_journal(layout.journal, archive.problems):
+            archive._take(f"line {number} of {layout.journal.name}", entry)
+        archive._adopt(layout)
+        return archive
+
+    def add(self, record: GenerationRecord) -> None:
+        """Store a record, durably.
+
+        Raises:
+            StorageError: it cannot be written.
+            ArchiveError: this generation is in the archive already.
+        """
+        if record.genid in self._records:
+            raise ArchiveError(f"generation {record.genid} is in the archive already")
+        append_line(self._journal, record_to_json(record))
+        self._index(record)
+        self._file.add(self._ids)
+
+    def mark(self, mark: Mark) -> None:
+        """Store what became known of a generation, durably; nothing is written where it was known.
+
+        Raises:
+            StorageError: it cannot be written.
+            ArchiveError: there is no such generation.
+        """
+        if mark.genid not in self._records:
+            raise ArchiveError(f"generation {mark.genid} is not in the archive")
+        if mark.kind == "no-parent" and not self._records[mark.genid].valid_parent:
+            return
+        if mark.kind == "no-selection" and mark.genid in self._unselecting:
+            return
+        append_line(self._journal, mark_to_json(mark))
+        self._apply(mark)
+
+    def repair(self) -> None:
+        """Write the lines that are missing, of generations that were finished when a run was killed.
+
+        Raises:
+            StorageError: a line cannot be written.
+        """
+        for record in self._unlisted:
+            append_line(self._journal, record_to_json(record))
+        self._unlisted.clear()
+        self._file.repair(self._ids)
+
+    def expect(self, ids: Sequence[GenId]) -> None:
+        """Take note that ``archive.jsonl`` lists these already, which are added next; it is put right if it must be.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._file.repair(ids)
+
+    def finish(self) -> None:
+        """See to it that other tools find all generations in ``archive.jsonl``; for when a run stops.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._file.flush(self._ids)
+
+    @property
+    def first(self) -> GenerationRecord:
+        """The first generation, which all others come from; there must be one."""
+        return self._records[self._ids[0]]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[GenerationRecord]:
+        """Return them in the order in which they were archived."""
+        return iter(tuple(self._records.values()))
+
+    def __contains__(self, genid: object) -> bool:
+        """Tell whether a generation is finished."""
+        return genid in self._records
+
+    def __getitem__(self, genid: GenId) -> GenerationRecord:
+        """Return a generation."""
+        return self._records[genid]
+
+    def get(self, genid: GenId) -> GenerationRecord | None:
+        """Return a generation, or None where it is not finished."""
+        return self._records.get(genid)
+
+    def candidates(self) -> list[Candidate]:
+        """Return who may become a parent, as they were archived; the first generation where nobody may."""
+        first = self._ids[0] if self._ids else INITIAL
+        return list(self._candidates.values()) or [Candidate(first, 0.0, self._children[first])]
+
+    def can_select(self, genid: GenId) -> bool:
+        """Tell whether a generation's own way to choose parents is not known to fail."""
+        return genid in self._records and genid not in self._unselecting
+
+    def best(self) -> GenerationRecord | None:
+        """Return the generation with the highest score, the earlier one on a tie."""
+        scored = [record for record in self if record.score is not None]
+        return max(scored, key=lambda record: record.score or 0.0, default=None)
+
+    def depth(self, genid: GenId) -> int:
+        """Return how many generations are between the first one and this one, which counts."""
+        return self._depths.get(genid, 0)
+
+    def lineage(self, genid: GenId, chapter: int) -> tuple[list[GenId], GenId | None]:
+        """Return how a generation came about: ids, oldest first, that end with it, and the one before them.
+
+        That one is None for the first generation, which is not listed; a longer lineage is listed from after its last
+        generation whose depth is a multiple of ``chapter``, and then that one is returned.
+        """
+        chain: list[GenId] = []
+        at: GenId | None = genid
+        while at is not None and (depth := self.depth(at)) > 0:
+            if depth % chapter == 0:
+                return chain[::-1], at
+            chain.append(at)
+            at = self._records[at].parent
+        return chain[::-1], None
+
+    def _index(self, record: GenerationRecord) -> None:
+        self._records[record.genid] = record
+        self._ids.append(record.genid)
+        self._depths[record.genid] = 0 if record.parent is None else self.depth(record.parent) + 1
+        if record.valid_parent and record.score is not None:
+            self._candidates[record.genid] = Candidate(record.genid, record.score, self._children[record.genid])
+        if record.parent is not None:
+            self._children[record.parent] += 1
+            if known := self._candidates.get(record.parent):
+                self._candidates[record.parent] = Candidate(known.genid, known.score, known.children + 1)
+
+    def _take(self, where: str, entry: GenerationRecord | Mark) -> None:
+        """Take a line of the journal."""
+        if isinstance(entry, Mark):
+            self._apply(entry)
+        elif entry.genid in self._records:
+            self.problems.append(f"{where} repeats generation {entry.genid} and was skipped")
+        else:
+            self._index(entry)
+
+    def _apply(self, mark: Mark) -> None:
+        self.marks.append(mark)
+        if mark.kind == "no-selection":
+            self._unselecting.add(mark.genid)
+        elif record := self._records.get(mark.genid):
+            self._records[mark.genid] = attrs.evolve(record, valid_parent=False)
+            self._candidates.pop(mark.genid, None)
+
+    def _adopt(self, layout: Layout) -> None:
+        """Take the finished directories that the journal does not have."""
+        found = []
+        for genid in _finished_directories(layout.root):
+            if genid in self._records:
+                continue
+            try:
+                metadata = json.loads((layout.generation(genid) / METADATA).read_bytes())
+                record = record_from_json(metadata["hyperruntime"])
+            except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+                self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {error}")
+                continue
+            if record.genid == genid:
+                found.append(record)
+        self._unlisted = sorted(found, key=lambda record: -1 if record.genid == INITIAL else int(record.genid))
+        for record in self._unlisted:
+            self._index(record)
+
+
+def load_run(run_dir: str | os.PathLike[str]) -> RunView:
+    """Return a run as its files say it is; nothing is written, and a run that is going on may be read.
+
+    Raises:
+        ArchiveError: the directory is no run, or its ``run.json`` cannot be read.
+    """
+    layout = Layout(Path(run_dir))
+    options, seed = read_run(layout)[:2]
+    is_owned = owner_state(layout.root) == "alive"  # before the archive is read: a run may end meanwhile
+    archive = Archive.load(layout)
+    state: RunState = "interrupted"
+    if is_owned:
+        state = "running"
+    elif options.first_genid in archive and all(number in archive for number in range(1, options.max_generation + 1)):
+        state = "finished"
+    return RunView(
+        run_dir=str(run_dir),
+        options=options,
+        seed=seed,
+        state=state,
+        generations=tuple(archive),
+        problems=tuple(archive.problems),
+    )
+
+
+def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
+    """Return the options, the seed and all else of ``run.json``.
+
+    Raises:
+        ArchiveError: there is none, or it cannot be read.
+    """
+    try:
+        value = json.loads(layout.run.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        step = "give a generate_<run_id> directory"
+        if layout.archive.is_file():
+            resume = f"hyperrun resume {shlex.quote(str(layout.root))}"
+            step = f"if HyperAgents wrote it, `{resume}` makes it a run and goes on with it"
+        raise ArchiveError(f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; {step}") from None
+    except (OSError, ValueError) as error:
+        raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
+    if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
+        raise ArchiveError(f"{str(layout.run)!r} is not what a run stores: it has no seed")
+    return options_from_json(value.get("options", {})), value["seed"], value
+
+
+def _finished_directories(root: Path) -> list[GenId]:
+    with os.scandir(root) as entries:
+        ids = (parse_genid(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False))
+        return [genid for genid in ids if genid is not None]

@@ -1,0 +1,160 @@
+"""What an agent repository offers to the loop: commands and classes. Imports errors and layout.
+
+A repository says it in ``hyperrun.toml``; one that has none follows the default contract::
+
+    contract = "default"                    # or "hyperagents": see hyperruntime.loop.hyperagents
+
+    [commands]
+    meta_agent = ["python3", "run_meta_agent.py"]
+    task_agent = "task_agent:TaskAgent"
+    select_parent = ["python3", "select_parent.py"]    # for --edit-select-parent
+
+    [load]
+    check = ["task_agent:TaskAgent", "meta_agent:MetaAgent"]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime.loop.run_files.layout import CHAT_HISTORY
+
+CONTRACT_FILE = "hyperrun.toml"
+HARNESS = "/workspace/harness"
+KINDS = ("default", "hyperagents")
+MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_META = ("python3", "run_meta_agent.py")
+_TASK = "task_agent:TaskAgent"
+_META_CLASS = "meta_agent:MetaAgent"
+
+
+@attrs.frozen(kw_only=True)
+class Contract:
+    """The commands of an agent repository.
+
+    Attributes:
+        kind: how a generation talks to the agent; one of ``KINDS``.
+        meta_agent: argv that edits the repository; options of the contract are appended.
+        task_agent: ``module:Class`` that answers tasks.
+        load: each ``module:Class`` that must still be there after an edit.
+        select_parent: argv that names the next parent; empty where the agent has none.
+        repo: where the agent's files are in a container. out: where its outputs go.
+        evals: where it sees earlier generations. frozen: where a meta agent that stays as it is runs from.
+    """
+
+    kind: str = "default"
+    meta_agent: tuple[str, ...] = _META
+    task_agent: str = _TASK
+    load: tuple[str, ...] = (_TASK, _META_CLASS)
+    select_parent: tuple[str, ...] = ()
+    repo: str = "/workspace/repo"
+    out: str = "/workspace/out"
+    evals: str = "/workspace/evals"
+    frozen: str = "/workspace/frozen"
+
+
+def parse_contract(data: bytes | None) -> Contract:
+    """Return the contract that a ``hyperrun.toml`` states; None, no file, is the default one.
+
+    Raises:
+        AgentError: it is no TOML, or a value is not of the allowed form.
+    """
+    if data is None:
+        return Contract()
+    value = _parse(data)
+    commands, load = _table(value, "commands"), _table(value, "load")
+    meta = _strings(commands.get("meta_agent", list(_META)), "commands.meta_agent")
+    task = commands.get("task_agent", _TASK)
+    default = [task, _META_CLASS] if meta == _META else [task]
+    checks = _strings(load.get("check", default), "load.check")
+    for name in (task, *checks):
+        if not isinstance(name, str) or not _CLASS.fullmatch(name):
+            raise AgentError(f"{CONTRACT_FILE}: {name!r} is not allowed: module:Class")
+    kind = value.get("contract", KINDS[0])
+    if kind not in KINDS:
+        raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
+    select = _strings(commands["select_parent"], "commands.select_parent") if "select_parent" in commands else ()
+    return Contract(kind=kind, meta_agent=meta, task_agent=task, load=checks, select_parent=select)
+
+
+def detect_contract(agent: str | None) -> str:
+    """Return the kind of an agent repository: what its ``hyperrun.toml`` says, else what its files say.
+
+    Raises:
+        AgentError: its ``hyperrun.toml`` cannot be read.
+    """
+    if agent is None or not os.path.isdir(agent):
+        return KINDS[0]
+    by_files = KINDS[1] if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else KINDS[0]
+    try:
+        data = Path(agent, CONTRACT_FILE).read_bytes()
+    except FileNotFoundError:
+        return by_files
+    except OSError as error:
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository cannot be read: {error.strerror}") from error
+    value, said = _parse(data), parse_contract(data).kind
+    return said if "contract" in value or "commands" in value else by_files
+
+
+def repository_contract(run_id: str) -> Contract:
+    """Return the contract of a repository of the HyperAgents layout."""
+    return Contract(
+        kind=KINDS[1],
+        repo="/hyperagents",
+        out="/tmp/agent_output",  # noqa: S108 - inside a container
+        evals=f"/tmp/generate_{run_id}",  # noqa: S108 - inside a container
+        frozen="/DONOTTOUCH_hyperagents",
+    )
+
+
+def contract_from_json(value: Mapping[str, Any]) -> Contract:
+    """Return a contract that was stored."""
+    known = {field.name for field in attrs.fields(Contract)}
+    fields: dict[str, Any] = {
+        name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known
+    }
+    return Contract(**fields)
+
+
+def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
+    """Return the argv of the meta agent."""
+    return [
+        *contract.meta_agent,
+        *("--chat_history_file", f"{contract.out}/{CHAT_HISTORY}"),
+        *("--repo_path", contract.repo),
+        *("--evals_folder", contract.evals),
+        *("--git_dir", contract.repo),
+        *("--base_commit", base_commit),
+        *("--outdir", contract.out),
+        *("--iterations_left", str(iterations_left)),
+    ]
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository is no TOML: {error}") from error
+
+
+def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = value.get(name, {})
+    if not isinstance(table, dict):
+        raise AgentError(f"{CONTRACT_FILE}: [{name}] must be a table")
+    return table
+
+
+def _strings(value: object, name: str) -> tuple[str, ...]:
+    items: Sequence[object] = value if isinstance(value, list) else ()
+    if not items or not all(isinstance(item, str) and item for item in items):
+        raise AgentError(f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of texts")
+    return tuple(str(item) for item in items)

@@ -1,0 +1,182 @@
+"""One fresh container of a generation with its private directories. Imports setting, models, running and spec."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.failures import GenerationFailedError
+from hyperruntime.loop.workbench.model_access import Way
+from hyperruntime.loop.workbench.open_containers import LoopContainer
+from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
+from hyperruntime.spec import ContainerSpec, ExecResult, Mount
+from hyperruntime.storage.atomic import make_directory, make_private_directory
+
+KEPT_BYTES = 64 * 1024
+_LABEL = "io.hyperruntime"
+_SETTLE_S = 10.0  # even where the last command has used up all its time
+
+
+class Place:
+    """A container, and the two directories of the host that it may write in.
+
+    Attributes:
+        repo: becomes the repository inside; private to this generation.
+        out: becomes the folder for outputs inside.
+        model: that agents are told to ask for; None leaves it to them.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        plan: Plan,
+        folder: Path,
+        *mounts: Mount,
+        out: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        models: bool = True,
+    ) -> None:
+        """Make the directories, ``folder`` out of everyone's reach; the container starts later.
+
+        Args:
+            setting: of the run. plan: whose container it is. folder: where the directories go.
+            mounts: what else is visible inside. out: where outputs go inside, if not where the contract says.
+            workdir: where commands start, if not in the repository. env: variables of its commands, besides ours.
+            models: whether its commands may ask models, where the run has any.
+
+        Raises:
+            StorageError: the directories cannot be made.
+        """
+        make_private_directory(folder)
+        self.repo, self.out = make_directory(folder / "repo"), make_directory(folder / "out")
+        self._until = 0.0
+        self._setting, self._plan, self._mounts = setting, plan, mounts
+        self._repo, self._out = setting.contract.repo, out or setting.contract.out
+        self._workdir = workdir or self._repo
+        self._container: LoopContainer | None = None
+        self._early: Future[LoopContainer] | None = None
+        self._starting = threading.Lock()
+        self._way, self._step, self._models = Way(), folder.name, models
+        self.model = setting.options.model
+        self._env = {
+            "HYPERRUN_SEED": str(setting.options.seed),
+            "HYPERRUN_GENERATION": str(plan.genid),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **({} if self.model is None else {"HYPERRUN_MODEL": self.model}),
+            **(env or {}),
+        }
+
+    def start_early(self) -> None:
+        """Begin to start the container while something else is done."""
+        with_thread = ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-start")
+        self._early = with_thread.submit(self._open)
+        with_thread.shutdown(wait=False)
+
+    def start(self) -> None:
+        """Start the container, or wait until it has.
+
+        Raises:
+            RunInterruptedError: the run is being ended.
+            HyperRuntimeError: it cannot be started.
+        """
+        early, self._early = self._early, None
+        self._container = early.result() if early is not None else self._open()
+
+    def exec(
+        self,
+        args: Sequence[str],
+        *,
+        timeout_s: float,
+        on_output: Callable[[str, bytes], None],
+        source: BinaryIO | None = None,
+    ) -> ExecResult:
+        """Run a command in the repository; only the end of its output is kept.
+
+        The container must have been started, or be about to.
+
+        Raises:
+            BudgetExceededError: a model was asked for more than a budget has, whatever became of the command.
+            GatewayError: the model's server failed the last request, whatever became of the command.
+            ContainerLostError: the container ended meanwhile.
+        """
+        with self._starting:
+            if self._container is None:
+                self.start()
+        assert self._container is not None
+        self._until = time.monotonic() + timeout_s
+        try:
+            return self._container.exec(
+                args,
+                workdir=self._workdir,
+                env={**self._env, **self._way.env},
+                input=source,
+                timeout_s=timeout_s,
+                on_output=on_output,
+                output_limit_bytes=KEPT_BYTES,
+            )
+        finally:
+            self._way.check()
+
+    def settle(self) -> None:
+        """Make what the container wrote this user's own and free of special bits: all of it once the container is gone.
+
+        While it is there only the folder for outputs is looked at. The time counts as the last command's.
+
+        Raises:
+            GenerationFailedError: it takes more time than that command has left.
+            ReclaimError: it cannot be done.
+        """
+        left_s = max(self._until - time.monotonic(), _SETTLE_S)
+        paths = (self.repo, self.out) if self._container is None else (self.out,)
+        try:
+            reclaim_trees(paths, self._setting.containers.reclaim_args, left_s)
+        except TimeoutError as error:
+            detail = f"what the agent wrote could not be taken back in {left_s:.0f} s: {error}"
+            raise GenerationFailedError("timeout", detail) from error
+
+    def close(self) -> None:
+        """End all that runs in the container and remove it; may be called again."""
+        early, self._early = self._early, None
+        if early is not None and early.exception() is None:
+            self._container = early.result()
+        self._way.close()
+        if self._container is not None:
+            self._setting.containers.close(self._container)
+            self._container = None
+
+    def _open(self) -> LoopContainer:
+        options = self._setting.options
+        mounts = (
+            Mount(source=str(self.repo), target=self._repo, read_only=False),
+            Mount(source=str(self.out), target=self._out, read_only=False),
+            *self._mounts,
+        )
+        spec = ContainerSpec(
+            image=self._setting.image,
+            mounts=mounts,
+            workdir="/",
+            network=options.network,
+            gpus=options.gpus if self._setting.needs_gpu else None,
+            limits=options.limits,
+            limits_mode=options.limits_mode,
+        )
+        labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
+        container = self._setting.containers.open(spec, labels)
+        try:
+            if self._models:
+                self._way = self._setting.models.open(container, self._plan.genid, self._step)
+        except BaseException:
+            self._setting.containers.close(container)
+            raise
+        return container
+
+
+def discard(setting: Setting, folder: Path) -> None:
+    """Remove a directory that containers wrote in, with files of any owner."""
+    remove_reclaimed(folder, setting.containers.reclaim_args)

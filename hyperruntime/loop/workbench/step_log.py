@@ -1,0 +1,130 @@
+"""Time the steps of a generation, tell whoever watches, and keep its log. Imports events and storage."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.run_files.layout import LOG
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.events import OnEvent, StepEvent, StepState
+from hyperruntime.storage.atomic import storage_errors
+from hyperruntime.units import MIB
+
+log = get_logger(__name__)
+
+_MAX_LOG_BYTES = 64 * MIB
+
+
+class Events:
+    """Hands events to one callback, one at a time; what the callback raises does not reach the run."""
+
+    def __init__(self, on_event: OnEvent | None) -> None:
+        """Call ``on_event`` for each event, or nobody."""
+        self._on_event = on_event
+        self._lock = threading.Lock()
+
+    def emit(self, event: StepEvent) -> None:
+        """Tell whoever watches."""
+        if self._on_event is None:
+            return
+        with self._lock:
+            try:
+                self._on_event(event)
+            except Exception as error:  # noqa: BLE001 - whoever watches is not part of the run
+                log.warning("event callback failed", error=repr(error))
+
+
+class StepLog:
+    """The steps of one generation; a context manager that owns ``generate.log``.
+
+    Attributes:
+        durations: seconds per step so far; a step that is done twice counts both.
+        current: the step that runs, or ran last.
+    """
+
+    def __init__(self, genid: GenId, events: Events, folder: Path) -> None:
+        """Log to ``generate.log`` in a folder that exists."""
+        self.durations: dict[str, float] = {}
+        self.current = ""
+        self._genid, self._events = str(genid), events
+        with storage_errors(folder):
+            self._file: BinaryIO = open(folder / LOG, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._left = _MAX_LOG_BYTES
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time what runs inside as one step."""
+        started, self.current = time.monotonic(), name
+        self._tell(name, "start")
+        self.note(f"== {name}")
+        try:
+            yield
+        except BaseException as error:
+            self._end(name, "failed", started, str(error))
+            raise
+        self._end(name, "done", started, "")
+
+    def run(self, name: str, action: Callable[[], None]) -> None:
+        """Do one step."""
+        with self.step(name):
+            action()
+
+    def settled(self, score: float | None, failure: str, started: float) -> None:
+        """Tell that the generation is over, with its score or what it failed of."""
+        duration = time.monotonic() - started
+        event = StepEvent(
+            generation=self._genid,
+            step="generation",
+            state="failed" if failure else "done",
+            duration_s=duration,
+            score=score,
+            detail=failure,
+        )
+        self._events.emit(event)
+        log.info("generation done", generation=self._genid, score=score, failure=failure, duration_s=duration)
+
+    def note(self, text: str) -> None:
+        """Write a line of our own to the log."""
+        self.write(text.encode(errors="replace") + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Write what a command printed; past 64 MiB, or where no space is left, nothing more is kept."""
+        with self._lock:
+            if self._left <= 0:
+                return
+            try:
+                self._file.write(data[: self._left])
+            except OSError as error:
+                log.warning("log not written", generation=self._genid, error=str(error))
+                self._left = 0
+                return
+            self._left -= len(data)
+            if self._left <= 0:
+                log.warning("log has reached its limit", generation=self._genid)
+
+    def __enter__(self) -> StepLog:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the log."""
+        self._file.close()
+
+    def _end(self, name: str, state: StepState, started: float, detail: str) -> None:
+        duration = time.monotonic() - started
+        self.durations[name] = round(self.durations.get(name, 0.0) + duration, 4)
+        self.note(f"== {name}: {state} after {duration:.3f} s" + (f": {detail}" if detail else ""))
+        self._tell(name, state, duration, detail)
+        log.info("step ended", generation=self._genid, step=name, state=state, duration_s=round(duration, 4))
+
+    def _tell(self, name: str, state: StepState, duration_s: float = 0.0, detail: str = "") -> None:
+        self._events.emit(
+            StepEvent(generation=self._genid, step=name, state=state, duration_s=duration_s, detail=detail)
+        )

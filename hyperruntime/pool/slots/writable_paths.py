@@ -1,0 +1,119 @@
+"""Where in a container's files any user may write: found once for an image. Imports containers and inside."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+import attrs
+
+from hyperruntime.container import Container
+from hyperruntime.errors import PoolError
+from hyperruntime.pool.slots import scripts as inside
+from hyperruntime.spec import ContainerSpec
+
+_TIMEOUT_S = 600.0
+_LIMIT_BYTES = 64 * 1024**2
+_NO_FILES = frozenset(b"proc sysfs cgroup cgroup2 devpts securityfs debugfs tracefs bpf".split())
+_NOT_OURS = "/run/hyperruntime"
+
+
+@attrs.frozen(kw_only=True)
+class Survey:
+    """What users beside the main one may write to in a container that has just started.
+
+    Attributes:
+        uid_map: of its user namespace.
+        places: directories; what is below them can be reached through others of the kind.
+        open_places: those of them where one user can rename another's files.
+        files: files, FIFOs and sockets.
+        race_option: what tells this ``find`` that files vanish while it looks, or "".
+    """
+
+    uid_map: str
+    places: tuple[bytes, ...]
+    open_places: tuple[bytes, ...]
+    files: tuple[bytes, ...]
+    race_option: str
+
+
+def take_survey(container: Container) -> Survey:
+    """Look through a container's files, those of its spec's mounts excepted; may take seconds in a large image.
+
+    Raises:
+        PoolError: it has no ``find`` and ``xargs`` that can do it.
+    """
+    mountinfo = _run(container, "cat /proc/self/mountinfo")
+    roots = writable_roots(mountinfo, container.spec)
+    # find(1) names what is mounted on a directory though it does not enter it, takes a device that is mounted on a file
+    # for that file, and as busybox makes it, enters every file system that one of its roots is on.
+    targets = {_target(line) for line in mountinfo.splitlines()}
+    foreign = targets - set(map(os.fsencode, roots))
+    below = tuple(target + b"/" for target in foreign)
+
+    def find(script: str) -> tuple[bytes, ...]:
+        names = _names(_run(container, script, *roots))
+        return tuple(name for name in names if name not in foreign and not name.startswith(below))
+
+    places, sticky = find(inside.FIND_PLACES), frozenset(find(inside.FIND_STICKY))
+    return Survey(
+        uid_map=_run(container, "cat /proc/self/uid_map").decode(),
+        places=tuple(name for name in places if posixpath.dirname(name) not in set(places)),
+        open_places=tuple(name for name in places if name not in sticky),
+        files=tuple(name for name in find(inside.FIND_FILES) if name not in targets),
+        race_option=_run(container, inside.RACE_OPTION).decode().strip(),
+    )
+
+
+def apply_survey(container: Container, survey: Survey) -> None:
+    """Take from other users what they could write to in the image's files, and what is another's in its directories.
+
+    Raises:
+        PoolError: it could not be taken.
+    """
+    for mode, names in (("o-w", survey.files), ("+t", survey.open_places)):
+        if names:
+            _run(container, inside.CHMOD, mode, source=b"\0".join(names) + b"\0")
+
+
+def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:
+    """Return the mount points with files that can be written, without the spec's own. Source: proc(5), mountinfo."""
+    own = {"/" + posixpath.normpath(mount.target).lstrip("/") for mount in spec.mounts}
+    roots = []
+    for line in mountinfo.splitlines():
+        fields, _, rest = line.partition(b" - ")
+        options = fields.split(b" ")[5].split(b",")
+        target = os.fsdecode(_target(line))
+        skipped = target in own or f"{target}/".startswith(f"{_NOT_OURS}/") or rest.split(b" ")[0] in _NO_FILES
+        kernels = f"{target}/".startswith(("/proc/", "/sys/"))
+        if not skipped and not kernels and b"ro" not in options:
+            roots.append(target)
+    return list(dict.fromkeys(roots)) or ["/"]
+
+
+def _target(line: bytes) -> bytes:
+    """Return a line's mount point as it is: blanks and the like are written in octal."""
+    head, *parts = line.split(b" ")[4].split(b"\\")
+    return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)
+
+
+def _names(text: bytes) -> tuple[bytes, ...]:
+    return tuple(dict.fromkeys(name for name in text.split(b"\0") if name))
+
+
+def _run(container: Container, script: str, *args: str, source: bytes | None = None) -> bytes:
+    result = container.exec(
+        ["/bin/sh", "-c", script, "survey", *args],
+        input=source,
+        workdir="/",
+        timeout_s=_TIMEOUT_S,
+        output_limit_bytes=_LIMIT_BYTES,
+    )
+    broken = result.exit_code in (126, 127) or result.truncated or result.timed_out or (source and result.exit_code)
+    if broken:
+        why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no result"]
+        raise PoolError(
+            f"{container.name} cannot be made ready for several slots: {why[0]}; use an image with find, xargs, chmod "
+            "and rm, or set slots_per_container=1"
+        )
+    return result.stdout

@@ -1,0 +1,193 @@
+"""What describes a pool, validated once on construction. Imports errors, spec and the tools' policy only."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import attrs
+
+from hyperruntime.errors import SpecError
+from hyperruntime.pool.values.policy import ToolPolicy
+from hyperruntime.spec import ContainerSpec, check_inside_path, check_seconds
+
+Isolation = Literal["uid", "container", "directory"]
+ResetMode = Literal["clean", "replace"]
+ISOLATIONS = ("auto", "uid", "container", "directory")
+RESETS = ("auto", "clean", "replace")
+DEFAULT_SLOTS = 10
+_PROFILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
+_EXTRA_PIDS = 64  # the supervisor, its lanes and what the pool itself runs
+
+
+def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_seconds(attribute.name, value)
+
+
+def _seconds_or_never(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        check_seconds(attribute.name, value)
+
+
+def _count(least: int, *, optional: bool = False) -> Any:  # noqa: ANN401 - an attrs validator
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is None and optional:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            allowed = f"a whole number, at least {least}" + (", or None for what fits" if optional else "")
+            raise SpecError(attribute.name, value, allowed)
+
+    return check
+
+
+def _one_of(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - an attrs validator
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value not in names:
+            raise SpecError(attribute.name, value, f"one of {', '.join(names)}")
+
+    return check
+
+
+def _spec(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, ContainerSpec):
+        raise SpecError(attribute.name, value, "a ContainerSpec")
+
+
+def _policy(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, ToolPolicy):
+        raise SpecError(attribute.name, value, "a ToolPolicy")
+
+
+@attrs.frozen(kw_only=True)
+class PoolConfig:
+    """A pool of containers with slots in them; None of a number means what fits, of a time: never.
+
+    Attributes:
+        spec: the containers.
+        name: of the profile, in slots and log events.
+        slots_per_container: None is 10 where the engine has users, else 1.
+        min_containers: kept even when idle; may be 0.
+        max_containers: how many may hold leases at once.
+        spare_containers: kept ready beyond those in use, while any is; they come on top of the maximum, so that a
+            replacement is there before what it replaces has ended. None is 1 where a reset is a replacement and the
+            spec has no GPUs, else 0.
+        max_starting: how many start at the same time.
+        idle_timeout_s: an unused container above the minimum ends after so long.
+        health_interval_s: a container that nobody uses is asked so often whether it answers, and replaced if it
+            does not in that time or 10 s; one in use shows it by its commands.
+        max_lifetime_s: a container so old gets no more leases, and is replaced once the last has been released.
+        acquire_timeout_s: how long an acquire waits.
+        lease_timeout_s: a lease held longer expires: its processes end, its holder is refused.
+        isolation: ``uid``: each slot has a user of its own; ``container``: a container of its own; ``directory``: only
+            a directory of its own, so that slots of a container can read and disturb each other; ``auto``: ``uid``
+            with several slots per container, else ``container``.
+        reset: ``clean``: what a slot leaves behind is removed and looked for; ``replace``: its container is replaced;
+            ``auto``: ``replace`` with a container of its own, else ``clean``.
+        pids_per_slot: processes and threads of a slot with a user of its own; the containers' own limit is raised to
+            hold all slots.
+        workspace_base: where slots that share a container have their directories.
+        tools: what tools may do.
+    """
+
+    spec: ContainerSpec = attrs.field(validator=_spec)
+    name: str = "default"
+    slots_per_container: int | None = attrs.field(default=None, validator=_count(1, optional=True))
+    min_containers: int = attrs.field(default=1, validator=_count(0))
+    max_containers: int = attrs.field(default=5, validator=_count(1))
+    spare_containers: int | None = attrs.field(default=None, validator=_count(0, optional=True))
+    max_starting: int = attrs.field(default=4, validator=_count(1))
+    idle_timeout_s: float | None = attrs.field(default=120.0, validator=_seconds_or_never)
+    health_interval_s: float | None = attrs.field(default=30.0, validator=_seconds_or_never)
+    max_lifetime_s: float | None = attrs.field(default=3600.0, validator=_seconds_or_never)
+    acquire_timeout_s: float = attrs.field(default=60.0, validator=_seconds)
+    lease_timeout_s: float | None = attrs.field(default=None, validator=_seconds_or_never)
+    isolation: Literal["auto", "uid", "container", "directory"] = attrs.field(
+        default="auto", validator=_one_of(ISOLATIONS)
+    )
+    reset: Literal["auto", "clean", "replace"] = attrs.field(default="auto", validator=_one_of(RESETS))
+    pids_per_slot: int = attrs.field(default=128, validator=_count(8))
+    workspace_base: str = "/slots"
+    tools: ToolPolicy = attrs.field(factory=ToolPolicy, validator=_policy)
+
+    def __attrs_post_init__(self) -> None:
+        """Check what depends on more than one field."""
+        name: Any = self.name
+        if not isinstance(name, str) or not _PROFILE.fullmatch(name):
+            raise SpecError("name", self.name, "letters, digits, '-', '_' and '.', at most 64, not at the ends")
+        if self.min_containers > self.max_containers:
+            raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")
+        check_inside_path("workspace_base", self.workspace_base)
+        several = self.slots_per_container is not None and self.slots_per_container > 1
+        if several and self.isolation == "container":
+            raise SpecError("slots_per_container", self.slots_per_container, "1 with isolation='container'")
+        if several and self.reset == "replace":
+            raise SpecError("reset", self.reset, "'clean' or 'auto' where slots share a container")
+        if self.isolation == "container" and self.reset == "clean":
+            allowed = "'replace' or 'auto' with isolation='container', in which a slot may be root; or isolation='uid'"
+            raise SpecError("reset", self.reset, allowed)
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What a config means on the engine at hand.
+
+    Attributes:
+        spec: the containers, as they are started.
+        slots: in each.
+        isolation: what keeps slots apart.
+        reset: how one is made new.
+        spares: containers kept ready beyond those in use.
+    """
+
+    spec: ContainerSpec
+    slots: int
+    isolation: Isolation
+    reset: ResetMode
+    spares: int
+
+
+def make_plan(config: PoolConfig, *, users: bool, driver: str) -> Plan:
+    """Return what a config means.
+
+    Args:
+        config: the pool's.
+        users: whether the engine can run commands as several users.
+        driver: its name, for people.
+
+    Raises:
+        SpecError: slots could not be kept apart on this engine.
+    """
+    isolation, slots = _isolation(config, users), config.slots_per_container
+    if isolation == "uid" and not users:
+        several = slots is not None and slots > 1
+        field, value = ("slots_per_container", slots) if several else ("isolation", config.isolation)
+        allowed = f"1 container for each slot on {driver}, which has no users to keep slots apart"
+        raise SpecError(field, value, f"{allowed} (or accept isolation='directory')")
+    slots = slots or (DEFAULT_SLOTS if isolation != "container" else 1)
+    reset: ResetMode = "replace" if isolation == "container" or config.reset == "replace" else "clean"
+    spares = config.spare_containers
+    if spares is None:
+        spares = 1 if reset == "replace" and config.spec.gpus is None else 0
+    spec = _with_users(config, slots) if isolation == "uid" else config.spec
+    return Plan(spec=spec, slots=1 if reset == "replace" else slots, isolation=isolation, reset=reset, spares=spares)
+
+
+def _isolation(config: PoolConfig, users: bool) -> Isolation:
+    match config:
+        case PoolConfig(isolation="uid" | "container" | "directory" as named):
+            return named
+        case PoolConfig(slots_per_container=1, reset=reset):
+            return "uid" if reset == "clean" else "container"
+        case PoolConfig(reset="replace"):
+            return "container"
+        case PoolConfig(slots_per_container=None):
+            return "uid" if users else "container"
+    return "uid"
+
+
+def _with_users(config: PoolConfig, slots: int) -> ContainerSpec:
+    """Return the spec of containers whose main user is root, with room for the processes of all slots."""
+    spec, pids = config.spec, config.spec.limits.pids
+    needed = slots * config.pids_per_slot + _EXTRA_PIDS
+    limits = spec.limits if pids is None else attrs.evolve(spec.limits, pids=max(pids, needed))
+    return attrs.evolve(spec, user="0:0", limits=limits)

@@ -1,0 +1,209 @@
+"""The agent loop: a model, its tools, and the limits of a conversation between them. Imports calls, model and errors.
+
+An agent is ``async (AgentTask) -> AgentResult``; :func:`run_agent` is the one that is used unless another is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import attrs
+
+from hyperruntime.concurrency.cancellation import check_cancelled
+from hyperruntime.errors import ContextLengthError, HyperRuntimeError
+from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, problem_text, settled_message, tool_calls
+
+FINISHED, TURN_LIMIT, TOKEN_LIMIT = "finished", "turn_limit", "token_limit"
+CONTEXT_LIMIT, TIME_LIMIT = "context_limit", "time_limit"
+_OUT_OF_TIME = "not carried out to its end: the time of this conversation is over"
+
+T = TypeVar("T")
+ToolHandler = Callable[[str, Mapping[str, Any], str], Awaitable[str]]
+
+
+@attrs.frozen(kw_only=True)
+class AgentLimits:
+    """When a conversation is over, whatever the agent wants; None is no limit.
+
+    Attributes:
+        turns: of the assistant.
+        tokens: that it may emit in all turns together.
+        context_tokens: of prompt and answer together; what the model was served with.
+        time_s: of the whole conversation, its tools included.
+    """
+
+    turns: int = 30
+    tokens: int | None = None
+    context_tokens: int | None = None
+    time_s: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class AgentTask:
+    """What an agent is given.
+
+    Attributes:
+        id: of the trajectory.
+        model: to ask.
+        messages: the opening ones.
+        tools: their schemas, in OpenAI's form.
+        tool_handler: ``await tool_handler(name, arguments, id)`` carries out a call and returns the text of its answer.
+        limits: which to keep.
+        sampling: how to ask.
+    """
+
+    id: str
+    model: Model
+    messages: Sequence[Message]
+    tools: Sequence[Message] = ()
+    tool_handler: ToolHandler
+    limits: AgentLimits = attrs.field(factory=AgentLimits)
+    sampling: Sampling = attrs.field(factory=Sampling)
+
+
+@attrs.frozen(kw_only=True)
+class AgentResult:
+    """How a conversation went.
+
+    Attributes:
+        messages: all of them, the opening ones included.
+        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit`` or ``time_limit``.
+        turns: of the assistant.
+        tool_calls: how many were carried out.
+        tool_errors: calls that could not be: ``turn``, ``tool`` and ``error`` of each.
+    """
+
+    messages: Sequence[Message]
+    stop_reason: str
+    turns: int
+    tool_calls: int = 0
+    tool_errors: Sequence[Mapping[str, Any]] = ()
+
+
+Agent = Callable[[AgentTask], Awaitable[AgentResult]]
+
+
+async def run_agent(task: AgentTask) -> AgentResult:
+    """Let the model speak and its tools answer, one call after the other, until it calls none or a limit is met.
+
+    A call that cannot be carried out is answered with what was wrong with it, and the conversation goes on.
+
+    Raises:
+        ModelError: the model cannot be asked, or the opening messages are too long for it.
+        HyperRuntimeError: the place that the tools work in is gone.
+    """
+    return await _Conversation(task).run()
+
+
+class _Conversation:
+    """One run of the loop."""
+
+    def __init__(self, task: AgentTask) -> None:
+        self._task = task
+        self._messages: list[Message] = [dict(message) for message in task.messages]
+        self._errors: list[Mapping[str, Any]] = []
+        self._turns = self._calls = self._emitted = self._context = 0
+        limit = task.limits.time_s
+        self._deadline = None if limit is None else time.monotonic() + limit
+
+    async def run(self) -> AgentResult:
+        reason = ""
+        while not reason:
+            reason = self._limit() or await self._turn()
+        return AgentResult(
+            messages=tuple(self._messages),
+            stop_reason=reason,
+            turns=self._turns,
+            tool_calls=self._calls,
+            tool_errors=tuple(self._errors),
+        )
+
+    def _limit(self) -> str:
+        limits = self._task.limits
+        if self._turns >= limits.turns:
+            return TURN_LIMIT
+        if limits.tokens is not None and self._emitted >= limits.tokens:
+            return TOKEN_LIMIT
+        if limits.context_tokens is not None and self._context >= limits.context_tokens:
+            return CONTEXT_LIMIT
+        return TIME_LIMIT if self._left() == 0 else ""
+
+    async def _turn(self) -> str:
+        """Let the model speak once and carry out what it calls; return why that was the last turn, or ""."""
+        try:
+            completion = await self._ask()
+        except ContextLengthError:
+            if self._turns == 0:
+                raise  # the task itself is too long for the model as it is served: nothing the agent did
+            return CONTEXT_LIMIT
+        except _OutOfTimeError:
+            return TIME_LIMIT
+        self._turns += 1
+        self._count(completion.usage)
+        message = settled_message(completion.message, self._turns)
+        self._messages.append(message)
+        calls = tool_calls(message, self._task.tools)
+        for call in calls:
+            answer = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": await self._answer(call)}
+            self._messages.append(answer)
+        if calls:
+            return ""
+        return TOKEN_LIMIT if completion.finish_reason == "length" else FINISHED
+
+    async def _ask(self) -> Completion:
+        sampling = self._task.sampling
+        room = sampling.max_tokens
+        limits = self._task.limits
+        if limits.tokens is not None:
+            room = min(room, limits.tokens - self._emitted)
+        if limits.context_tokens is not None:
+            room = min(room, limits.context_tokens - self._context)
+        seed = None if sampling.seed is None else (sampling.seed + self._turns) % 2**31
+        asked = attrs.evolve(sampling, max_tokens=room, seed=seed)
+        return await self._in_time(self._task.model.complete(tuple(self._messages), self._task.tools, asked))
+
+    async def _answer(self, call: ToolCall) -> str:
+        """Carry out a call and return the text that answers it."""
+        if call.problem:
+            return self._refuse(call, call.problem)
+        try:
+            answer = await self._in_time(self._task.tool_handler(call.name, call.arguments, self._task.id))
+        except _OutOfTimeError:
+            return self._refuse(call, _OUT_OF_TIME)
+        except HyperRuntimeError:
+            raise  # the place is gone: that is no answer of a tool
+        except Exception as error:  # noqa: BLE001 - a handler of anybody's: its fault is told to the model
+            check_cancelled()
+            return self._refuse(call, f"{call.name!r} failed: {type(error).__name__}: {error}")
+        self._calls += 1
+        return answer
+
+    def _refuse(self, call: ToolCall, problem: str) -> str:
+        self._errors.append({"turn": self._turns, "tool": call.name, "error": problem})
+        return problem_text(problem)
+
+    def _count(self, usage: Mapping[str, int]) -> None:
+        emitted = usage.get("completion_tokens", 0)
+        self._emitted += emitted
+        self._context = usage.get("prompt_tokens", 0) + emitted
+
+    def _left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        timeout = asyncio.timeout(self._left())
+        try:
+            async with timeout:
+                return await work
+        except TimeoutError:
+            if timeout.expired():
+                raise _OutOfTimeError from None
+            raise
+
+
+class _OutOfTimeError(Exception):
+    """The time of the conversation is over."""

@@ -1,0 +1,160 @@
+"""The tool calls of an assistant message: read them, whoever wrote them, and say what is wrong with one.
+
+Imports hermes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hyperruntime.rollout.agent.hermes import UNKNOWN, parse_hermes
+
+Message = Mapping[str, Any]
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_SHOWN = 200
+
+
+@attrs.frozen(kw_only=True)
+class ToolCall:
+    """A call that an assistant message asks for.
+
+    Attributes:
+        id: which its answer names.
+        name: of the tool.
+        arguments: by name; empty where they cannot be read.
+        problem: what is wrong with it, in one sentence, or "".
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    problem: str = ""
+
+
+def settled_message(message: Message, turn: int) -> dict[str, Any]:
+    """Return an assistant message whose calls are all in ``tool_calls``, each with an id of its own.
+
+    Calls that stand in the text are taken out of it. The text of arguments stays as it was written, also where it is
+    no JSON. What is settled stays as it is when it is settled again.
+
+    Args:
+        message: as a server gave it. turn: number of the turn, from 1; ids that are missing are made of it.
+    """
+    settled = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
+    settled["role"], settled["content"] = "assistant", message.get("content") or ""
+    given = message.get("tool_calls")
+    calls = [_shaped(call) for call in given] if isinstance(given, list) else []
+    if not calls and isinstance(settled["content"], str):
+        settled["content"], written = parse_hermes(settled["content"])
+        calls = [_shaped({"function": attrs.asdict(call)}) for call in written]
+    used: set[str] = set()
+    for number, call in enumerate(calls):
+        if not call["id"] or call["id"] in used:
+            call["id"] = f"call_{turn}_{number}"
+        used.add(call["id"])
+    if calls:
+        settled["tool_calls"] = calls
+    return settled
+
+
+def tool_calls(message: Message, tools: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Return the calls of a settled message, checked against the tools' schemas."""
+    schemas = {schema["function"]["name"]: schema["function"].get("parameters", {}) for schema in tools}
+    return tuple(_checked(call, schemas) for call in message.get("tool_calls", ()))
+
+
+def sendable(messages: Iterable[Message]) -> list[Message]:
+    """Return a conversation that servers accept: arguments that are no JSON object are wrapped into one."""
+    return [
+        message
+        if "tool_calls" not in message
+        else {**message, "tool_calls": [_wrapped(c) for c in message["tool_calls"]]}
+        for message in messages
+    ]
+
+
+def problem_text(problem: str) -> str:
+    """Return the content of the tool message that tells a model what was wrong."""
+    return json.dumps({"error": problem}, ensure_ascii=False)
+
+
+def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a server sent
+    """Return a call in OpenAI's form, whatever it was."""
+    call = call if isinstance(call, dict) else {}
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    name, arguments, identity = function.get("name"), function.get("arguments"), call.get("id")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return {
+        "id": identity if isinstance(identity, str) else "",
+        "type": "function",
+        "function": {"name": name if isinstance(name, str) and name else UNKNOWN, "arguments": arguments},
+    }
+
+
+def _checked(call: Message, schemas: Mapping[str, Any]) -> ToolCall:
+    name, text = call["function"]["name"], call["function"]["arguments"]
+    made = ToolCall(id=call["id"], name=name)
+    try:
+        arguments = json.loads(text, strict=False) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        return attrs.evolve(made, problem=f"the call of {name!r} is not valid JSON ({_short(error)}); write it again")
+    if name == UNKNOWN and name not in schemas:
+        return attrs.evolve(made, problem='the call names no tool; write {"name": ..., "arguments": {...}}')
+    if name not in schemas:
+        known = ", ".join(schemas) or "none"
+        return attrs.evolve(made, problem=f"there is no tool {_short(name)!r}; the tools are: {known}")
+    if not isinstance(arguments, dict):
+        return attrs.evolve(made, problem=f"the arguments of {name!r} must be a JSON object")
+    return attrs.evolve(made, arguments=arguments, problem=_argument_problem(name, arguments, schemas[name]))
+
+
+def _argument_problem(name: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Return what is wrong with arguments by their schema's required names and plain types, or ""."""
+    if missing := [key for key in schema.get("required", ()) if key not in arguments]:
+        return f"{name!r} needs the argument {missing[0]!r}"
+    properties = schema.get("properties", {})
+    for key, value in arguments.items():
+        kind = properties.get(key, {}).get("type")
+        kinds = [kind] if isinstance(kind, str) else kind or []
+        if kinds and not any(_is_kind(value, one) for one in kinds):
+            return f"the argument {key!r} of {name!r} must be of type {' or '.join(kinds)}"
+    return ""
+
+
+def _is_kind(value: Any, kind: str) -> bool:  # noqa: ANN401 - any JSON value
+    if kind not in _KINDS:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if isinstance(value, float) and kind == "integer":
+        return value.is_integer()
+    return isinstance(value, _KINDS[kind])
+
+
+def _wrapped(call: Message) -> Message:
+    function = call["function"]
+    try:
+        if isinstance(json.loads(function["arguments"]), dict):
+            return call
+    except (ValueError, RecursionError):
+        pass
+    return {**call, "function": {**function, "arguments": json.dumps({"unparsed": function["arguments"]})}}
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,235 @@
+"""One trajectory: lease, set-up, agent, verification, release. Imports the rollout's values and seams.
+
+What fails before a verdict is there is an infrastructure failure: recorded with its cause and never as a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hyperruntime.concurrency.cancellation import check_cancelled
+from hyperruntime.errors import RunError
+from hyperruntime.logs import get_logger
+from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask, run_agent
+from hyperruntime.rollout.agent.model import Model, Sampling
+from hyperruntime.rollout.agent.recorder import RecordedModel, RecordedTools, Stopwatch
+from hyperruntime.rollout.agent.toolset import Toolset
+from hyperruntime.rollout.environment import Environment, Item, Outcome, Verdict
+from hyperruntime.rollout.run.slots import Slots
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, Trajectory
+
+if TYPE_CHECKING:
+    from hyperruntime.pool.lease import Lease
+    from hyperruntime.spec import ContainerSpec
+
+log = get_logger(__name__)
+_ERROR_CHARACTERS = 2000
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """What all trajectories of a run have in common.
+
+    Attributes:
+        environment: what agents are given to do.
+        name: of the environment, for records.
+        model: who is asked.
+        slots: where they work.
+        spec_of: the container that an item needs; may take long, and is called in a thread.
+        toolset: which tools they get.
+        agent: who asks the model.
+        limits: of the conversation.
+        sampling: of the model; its seed is the run's.
+        require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
+        setup_s: how long a set-up may take.
+        verify_s: how long a verification may take.
+    """
+
+    environment: Environment
+    name: str
+    model: Model
+    slots: Slots
+    spec_of: Callable[[Item], ContainerSpec]
+    toolset: Toolset
+    agent: Agent = run_agent
+    limits: AgentLimits = attrs.field(factory=AgentLimits)
+    sampling: Sampling = attrs.field(factory=Sampling)
+    require_tokens: bool = False
+    setup_s: float = 1800.0
+    verify_s: float = 3600.0
+
+
+async def run_episode(setting: Setting, item: Item, index: int, spec: ContainerSpec) -> Trajectory:
+    """Return a trajectory, scored or with what kept it from being scored; raises nothing but a cancellation."""
+    return await _Episode(setting, item, index, spec).run()
+
+
+def trajectory_id(item: Item, index: int) -> str:
+    """Return the id of one attempt of a group."""
+    return f"{item.id}/{index}"
+
+
+class _Episode:
+    """What one trajectory has come to so far."""
+
+    def __init__(self, setting: Setting, item: Item, index: int, spec: ContainerSpec) -> None:
+        self._setting, self._item, self._spec = setting, item, spec
+        self._id = trajectory_id(item, index)
+        self._watch = Stopwatch()
+        self._model = RecordedModel(setting.model, self._watch, require_tokens=setting.require_tokens)
+        self._tools: RecordedTools | None = None
+        self._phase = "acquire"
+        self._result: AgentResult | None = None
+        self._verdict: Verdict | None = None
+        self._trajectory = Trajectory(
+            id=self._id,
+            item_id=item.id,
+            index=index,
+            environment=setting.name,
+            model=setting.model.name,
+            status=INFRASTRUCTURE,
+            started_at=time.time(),
+        )
+
+    async def run(self) -> Trajectory:
+        try:
+            await self._work()
+        except Exception as error:  # noqa: BLE001 - the boundary of one trajectory: recorded, and tried again
+            check_cancelled()
+            if self._verdict is None:
+                return self._record(error=failure(error, self._phase))
+            log.warning("slot not given back", trajectory=self._id, error=str(error))
+        verdict = self._verdict
+        assert verdict is not None, "set by the work"
+        return self._record(
+            status=SCORED, reward=float(verdict.reward), parts=dict(verdict.parts), verdict=_told(verdict)
+        )
+
+    async def _work(self) -> None:
+        setting, item = self._setting, self._item
+        async with self._leased(setting.slots.lease(self._spec, self._id)) as lease:
+            with self._in("setup"):
+                async with asyncio.timeout(setting.setup_s):
+                    meta = await setting.environment.setup(item, lease)
+            self._phase = "agent"
+            self._result = await self._speak(lease, meta)
+            with self._in("verify"):
+                async with asyncio.timeout(setting.verify_s):
+                    await setting.slots.end_processes(lease)
+                    verdict = await setting.environment.verify(item, self._outcome(), lease, self._fresh, meta)
+                check_verdict(verdict)
+            self._verdict = verdict
+            self._phase = "release"
+
+    async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
+        setting = self._setting
+        tools = setting.toolset(lease)
+        recorded = self._tools = RecordedTools(tools, self._model, self._watch)
+        messages = setting.environment.messages(self._item, meta)
+        self._trajectory = attrs.evolve(self._trajectory, messages=messages, tools=tools.schemas)
+        task = AgentTask(
+            id=self._id,
+            model=self._model,
+            messages=messages,
+            tools=tools.schemas,
+            tool_handler=recorded.handle,
+            limits=_limits(setting, self._item),
+            sampling=setting.sampling,
+        )
+        return await setting.agent(task)
+
+    def _outcome(self) -> Outcome:
+        result = self._result
+        assert result is not None, "the agent has spoken"
+        return Outcome(
+            messages=result.messages, turns=result.turns, tool_calls=result.tool_calls, stop_reason=result.stop_reason
+        )
+
+    @contextlib.asynccontextmanager
+    async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
+        """Hold a fresh container, and count how long it takes to get it: that is of the verification, and ours."""
+        fresh = self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
+        async with contextlib.AsyncExitStack() as stack:
+            with self._watch.phase("fresh_s"):
+                lease = await stack.enter_async_context(fresh)
+            yield lease
+
+    @contextlib.asynccontextmanager
+    async def _leased(self, leased: AbstractAsyncContextManager[Lease]) -> AsyncIterator[Lease]:
+        """Hold a lease, and count how long it takes to get it and to give it back."""
+        with self._watch.phase("acquire_s"):
+            lease = await leased.__aenter__()
+        try:
+            yield lease
+        finally:
+            with self._watch.phase("release_s"):
+                await leased.__aexit__(*sys.exc_info())
+
+    @contextlib.contextmanager
+    def _in(self, phase: str) -> Iterator[None]:
+        self._phase = phase
+        with self._watch.phase(f"{phase}_s"):
+            yield
+
+    def _record(self, **fields: Any) -> Trajectory:  # noqa: ANN401 - of a trajectory
+        if self._result is not None:
+            fields |= {
+                "messages": self._result.messages,
+                "turns": self._result.turns,
+                "stop_reason": self._result.stop_reason,
+                "tool_errors": _by_turn([*self._result.tool_errors, *(self._tools.errors if self._tools else ())]),
+            }
+        elif self._model.conversation:
+            fields |= {"messages": self._model.conversation, "turns": self._model.turns}
+        return attrs.evolve(
+            self._trajectory,
+            usage=dict(self._model.usage),
+            timing=self._watch.total(),
+            segments=self._model.tokens.segments(),
+            **fields,
+        )
+
+
+def _limits(setting: Setting, item: Item) -> AgentLimits:
+    """Return the limits of a conversation: the run's, and the time that the item itself allows."""
+    limit_of = getattr(setting.environment, "time_limit_s", None)
+    allowed = None if limit_of is None else limit_of(item)
+    if allowed is None:
+        return setting.limits
+    time_s = setting.limits.time_s
+    return attrs.evolve(setting.limits, time_s=allowed if time_s is None else min(time_s, allowed))
+
+
+def check_verdict(verdict: Verdict) -> None:
+    """Make sure that a reward is a number.
+
+    Raises:
+        RunError: it is none; the environment has a fault.
+    """
+    numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
+    if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+        raise RunError(f"the environment gave the reward {numbers!r}, which is no number; mend the environment")
+
+
+def failure(error: BaseException, phase: str) -> dict[str, str]:
+    """Return what kept a trajectory from being scored, as it is recorded."""
+    text = str(error) or (f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__)
+    text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
+    return {"kind": type(error).__name__, "message": text, "phase": phase}
+
+
+def _by_turn(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(errors, key=lambda error: turn if isinstance(turn := error.get("turn"), int) else 0)
+
+
+def _told(verdict: Verdict) -> dict[str, Any]:
+    return {"phase": verdict.phase, "detail": verdict.detail, "facts": dict(verdict.facts)}

@@ -1,0 +1,200 @@
+"""A run's directory: ``run.json``, ``trajectories.jsonl`` (the truth), ``groups.jsonl``. Imports record and storage.
+
+A line that a kill has torn is no line: its trajectory is run again. Of several lines of one trajectory the last counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+
+from hyperruntime.errors import ArchiveError, RunError
+from hyperruntime.logs import get_logger
+from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
+from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
+from hyperruntime.storage.run_lock import RunLock
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+RUN, TRAJECTORIES, GROUPS = "run.json", "trajectories.jsonl", "groups.jsonl"
+SCHEMA = 1
+_KNOWN = frozenset(field.name for field in attrs.fields(Trajectory))
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what ``run.json`` says of a run.
+
+    Raises:
+        ArchiveError: there is none, or it is of another kind.
+    """
+    path = Path(run_dir) / RUN
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise ArchiveError(f"{path} is of no rollout run that this version knows")
+    return value
+
+
+def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
+    """Write ``run.json``.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    write_atomic(run_dir / RUN, json_document({"schema": SCHEMA, **value}))
+
+
+def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
+    """Return the trajectories of a run line by line; a trajectory that was run again comes again."""
+    return _records(Path(run_dir) / TRAJECTORIES, trajectory_from_json)
+
+
+def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
+    """Return the trajectories of a run, each as it was recorded last, in the order of their first lines."""
+    return list({trajectory.id: trajectory for trajectory in iter_trajectories(run_dir)}.values())
+
+
+def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
+    """Return the groups of a run whose trajectories are all recorded."""
+    found = {group.item_id: group for group in _records(Path(run_dir) / GROUPS, lambda value: Group(**value))}
+    return list(found.values())
+
+
+def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
+    """Return a trajectory from its JSON value; fields that this version does not know are left out."""
+    fields = {name: entry for name, entry in value.items() if name in _KNOWN}
+    fields["segments"] = tuple(Segment(**segment) for segment in value.get("segments", ()))
+    return Trajectory(**fields)
+
+
+def to_line(value: Trajectory | Group) -> bytes:
+    """Return a record as one line of UTF-8; what is no character becomes ``?``.
+
+    Raises:
+        ValueError: it holds a number that JSON does not have.
+    """
+    fields = _fields(value)
+    if isinstance(value, Trajectory):
+        fields["segments"] = [_fields(segment) for segment in value.segments]
+    text = json.dumps(fields, ensure_ascii=False, allow_nan=False, default=_plain)
+    return text.encode(errors="replace") + b"\n"
+
+
+def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 - an attrs value
+    """Return a record's fields as they are: copying each token, as attrs would, is what costs here."""
+    return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+
+
+def _plain(value: object) -> object:
+    """Return what JSON's encoder does not know as what it does."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) else str(value)
+
+
+def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
+    """Return what lines say; one that is torn is told and passed over.
+
+    Raises:
+        RunError: a whole line says something else.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                log.warning("torn line", path=str(path), line=number)
+                continue
+            try:
+                yield make(value)
+            except (TypeError, AttributeError) as error:
+                raise RunError(f"line {number} of {path} is damaged: {error}; mend or remove it") from error
+
+
+@contextmanager
+def owned(run_dir: Path) -> Iterator[None]:
+    """Own a run's directory; the task that does is cancelled when another process takes the directory over.
+
+    Raises:
+        RunLockedError: another live process owns it.
+        LeaseLostError: another process took it over.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "inside a coroutine"
+    cancel = task.cancel
+
+    def on_lost() -> None:
+        loop.call_soon_threadsafe(cancel)
+
+    with RunLock(run_dir) as lock:
+        lock.on_lost(on_lost)
+        try:
+            yield
+        except asyncio.CancelledError:
+            lock.check()
+            raise
+
+
+class Journal:
+    """A file that lines are added to, durably; many that come at once are made durable together."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; it is opened by the first line."""
+        self._path = path
+        self._waiting: list[bytes] = []
+        self._lock = asyncio.Lock()
+        self._file: Any = None
+
+    async def add(self, line: bytes) -> None:
+        """Add a line; it is on disk when this returns. Not to be cancelled: shield it.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._waiting.append(line)
+        async with self._lock:
+            if not self._waiting:
+                return  # somebody who waited before wrote it
+            lines, self._waiting = self._waiting, []
+            await asyncio.to_thread(self._write, b"".join(lines))
+
+    async def close(self) -> None:
+        """Close the file when all that was added before is written."""
+        async with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _write(self, data: bytes) -> None:
+        with storage_errors(self._path):
+            if self._file is None:
+                self._file = open(self._path, "ab+", buffering=0)  # noqa: SIM115 - closed by close
+                if _is_torn(self._file):
+                    data = b"\n" + data
+            left = memoryview(data)
+            while left:  # a disk that fills takes a part
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+
+
+def _is_torn(file: Any) -> bool:  # noqa: ANN401 - a binary file
+    """Tell whether the last line of a file has no end."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return bool(file.read(1) != b"\n")

@@ -1,0 +1,183 @@
+"""Write a run's scored trajectories as training data. Imports the samples, their forms and errors.
+
+Nothing but what was scored is written: what failed for a reason of ours is counted in the summary, and has no reward.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hyperruntime.errors import RunError, SpecError
+from hyperruntime.rollout.run_files.record import SCORED, Trajectory
+from hyperruntime.rollout.training_data.reader import read_items, read_temperature
+from hyperruntime.rollout.training_data.rows import CARD_NAME, DATA_NAME, dataset_card, rows
+from hyperruntime.rollout.training_data.samples import ALL, LAST, ScoredGroup, scored_group
+from hyperruntime.rollout.training_data.scored_data import to_scored_data
+
+FORMATS = ("atropos", "huggingface", "jsonl")
+KEEP, DROP = "keep", "drop"
+
+
+@attrs.frozen(kw_only=True)
+class ExportOptions:
+    """What is written of a run.
+
+    Attributes:
+        to: one of ``FORMATS``.
+        incomplete: ``keep`` or ``drop`` groups of which a trajectory was not scored; None: drop them for ``atropos``,
+            whose trainers count on groups of one size.
+        equal: the same of groups whose rewards are all equal; None: drop them for ``atropos``.
+        segments: ``all`` or ``last``; see ``scored_group``. For ``atropos`` only.
+        max_tokens: drop groups with a longer sequence. For ``atropos`` only.
+    """
+
+    to: str = attrs.field(default="jsonl")
+    incomplete: str | None = None
+    equal: str | None = None
+    segments: str = ALL
+    max_tokens: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is none of the choices."""
+        choices = {
+            "to": FORMATS,
+            "incomplete": (KEEP, DROP, None),
+            "equal": (KEEP, DROP, None),
+            "segments": (ALL, LAST),
+        }
+        for field, allowed in choices.items():
+            if getattr(self, field) not in allowed:
+                raise SpecError(field, getattr(self, field), " or ".join(repr(each) for each in allowed))
+
+    def drops(self, choice: str | None) -> bool:
+        """Whether a choice of the user's, or its absence, drops a group."""
+        return choice == DROP or (choice is None and self.to == "atropos")
+
+
+@attrs.define(kw_only=True)
+class Summary:
+    """What became of a run's groups and trajectories.
+
+    Attributes:
+        path: the file or directory that was written.
+        groups: written.
+        trajectories: scored and written.
+        sequences: token sequences written.
+        not_scored: trajectories without a reward, never written.
+        incomplete: groups left out, for not all was scored.
+        equal: groups left out, for all rewards are equal.
+        too_long: groups left out, for a sequence exceeds ``max_tokens``.
+        no_tokens: groups left out, for a trajectory has no token record.
+    """
+
+    path: str = ""
+    groups: int = 0
+    trajectories: int = 0
+    sequences: int = 0
+    not_scored: int = 0
+    incomplete: int = 0
+    equal: int = 0
+    too_long: int = 0
+    no_tokens: int = 0
+
+
+def export_run(run_dir: str | Path, output: str | Path, options: ExportOptions) -> Summary:
+    """Write the training data of a run to a new file, or directory for ``huggingface``; return what was written.
+
+    The output is there whole or not at all.
+
+    Raises:
+        RunError: this is no run, it is damaged, the output exists, or there is nothing that ``datasets`` could read.
+    """
+    target = Path(output)
+    if target.exists():
+        raise RunError(f"{target} exists already; remove it, or name another --output")
+    summary = Summary(path=str(target))
+    kept = _kept(run_dir, options, summary)
+    write = {"atropos": _write_atropos, "jsonl": _write_jsonl, "huggingface": _write_huggingface}[options.to]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        write(partial, kept, options)
+        os.rename(partial, target)
+    finally:
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        partial.unlink(missing_ok=True)
+    return summary
+
+
+Kept = Iterable[tuple[ScoredGroup, list[Trajectory]]]
+
+
+def export_groups(run_dir: str | Path, options: ExportOptions) -> Iterator[ScoredGroup]:
+    """Return the groups of a run that the options keep, for a trainer."""
+    for group, _ in _kept(run_dir, options, Summary()):
+        yield group
+
+
+def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept:
+    """Return what is written, counting what is and what is not."""
+    temperature = read_temperature(run_dir)
+    for size, trajectories in read_items(run_dir):
+        group = scored_group(trajectories, size=size, segments=options.segments, temperature=temperature)
+        scored = [each for each in trajectories if each.status == SCORED and each.reward is not None]
+        summary.not_scored += len(trajectories) - len(scored)
+        reason = _reason_to_drop(group, scored, options)
+        if reason:
+            setattr(summary, reason, getattr(summary, reason) + 1)
+        elif scored:
+            summary.groups += 1
+            summary.trajectories += len(scored)
+            summary.sequences += len(group.samples)
+            yield group, sorted(scored, key=lambda each: each.index)
+
+
+def _reason_to_drop(group: ScoredGroup, scored: list[Trajectory], options: ExportOptions) -> str:
+    if not group.complete and options.drops(options.incomplete):
+        return "incomplete"
+    if len({each.reward for each in scored}) <= 1 and options.drops(options.equal):
+        return "equal"
+    if options.to != "atropos":
+        return ""
+    if len(group.rewards) < len(scored):
+        return "no_tokens"
+    longest = max((len(sample.segment.ids) for sample in group.samples), default=0)
+    return "too_long" if options.max_tokens is not None and longest > options.max_tokens else ""
+
+
+def _write_atropos(path: Path, kept: Kept, options: ExportOptions) -> None:
+    _write_lines(path, (to_scored_data(group, max_tokens=options.max_tokens) for group, _ in kept))
+
+
+def _write_jsonl(path: Path, kept: Kept, options: ExportOptions) -> None:
+    _write_lines(path, (row for group, scored in kept for row in rows(group, scored, as_text=False)))
+
+
+def _write_huggingface(path: Path, kept: Kept, options: ExportOptions) -> None:
+    path.mkdir()
+    data = path / DATA_NAME
+    data.parent.mkdir()
+    count = _write_lines(data, (row for group, scored in kept for row in rows(group, scored, as_text=True)))
+    if not count:
+        raise RunError("nothing of this run can be written, and `datasets` reads no empty directory; see --to jsonl")
+    (path / CARD_NAME).write_text(dataset_card(count, data.stat().st_size))
+
+
+def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> int:
+    """Write one JSON line for each value; return how many."""
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for value in values:
+            file.write(json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    return count

@@ -1,0 +1,44 @@
+"""Read a run's trajectories for what learns from them, item by item. Imports rundir and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hyperruntime.errors import RunError
+from hyperruntime.rollout.run_files import run_dir as rundir
+from hyperruntime.rollout.run_files.record import Trajectory
+
+
+def read_items(run_dir: str | Path) -> Iterator[tuple[int | None, list[Trajectory]]]:
+    """Return the wanted size and the trajectories of each item, items in the order in which they came first.
+
+    Raises:
+        RunError: this is no run, or a record of it is damaged.
+    """
+    directory = Path(run_dir)
+    if not (directory / rundir.TRAJECTORIES).is_file():
+        raise RunError(f"{directory} has no {rundir.TRAJECTORIES}; name the directory of a rollout run")
+    wanted = _wanted(directory)
+    items: dict[str, list[Trajectory]] = {}
+    for trajectory in rundir.read_trajectories(directory):
+        items.setdefault(trajectory.item_id, []).append(trajectory)
+    yield from ((wanted, trajectories) for trajectories in items.values())
+
+
+def read_temperature(run_dir: str | Path) -> float:
+    """Return the temperature that a run sampled at, 1 where it does not say."""
+    temperature = _options(Path(run_dir)).get("temperature")
+    return float(temperature) if isinstance(temperature, (int, float)) else 1.0
+
+
+def _wanted(directory: Path) -> int | None:
+    size = _options(directory).get("group_size")
+    return size if isinstance(size, int) else None
+
+
+def _options(directory: Path) -> dict[str, object]:
+    if not (directory / rundir.RUN).is_file():
+        return {}
+    options = rundir.read_run(directory).get("options")
+    return options if isinstance(options, dict) else {}

@@ -1,0 +1,149 @@
+"""One row for each scored trajectory, and the card that tells Hugging Face ``datasets`` their types.
+
+``datasets`` wants one type in a column, in all rows. So messages are brought into one shape, and what an environment
+or a tool's schema may fill with anything is JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from hyperruntime.rollout.run_files.record import Segment, Trajectory
+from hyperruntime.rollout.training_data.samples import ScoredGroup, group_advantages
+
+CARD_NAME, DATA_NAME = "README.md", "data/train.jsonl"
+_FREE = ("parts", "verdict", "tools", "tool_errors")  # JSON of any shape
+_PLAIN = {
+    "id": "string",
+    "item_id": "string",
+    "index": "int64",
+    "environment": "string",
+    "model": "string",
+    "reward": "float64",
+    "advantage": "float64",
+    "group_size": "int64",
+    "group_scored": "int64",
+    "stop_reason": "string",
+    "turns": "int64",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "total_s": "float64",
+}
+
+
+def rows(group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool) -> Iterator[dict[str, Any]]:
+    """Return a row for each trajectory of a group; with ``as_text`` every column has one type."""
+    advantages = group_advantages([each.reward for each in scored])
+    for trajectory, advantage in zip(scored, advantages, strict=True):
+        row = _plain(trajectory)
+        row |= {"advantage": advantage, "group_size": group.size, "group_scored": group.scored}
+        free = {name: _plain_json(getattr(trajectory, name)) for name in _FREE}
+        row |= {name: json.dumps(value, ensure_ascii=False) for name, value in free.items()} if as_text else free
+        messages = [dict(message) for message in trajectory.messages]
+        row["messages"] = [_one_shape(message) for message in messages] if as_text else messages
+        row["segments"] = [_segment(segment) for segment in trajectory.segments]
+        yield row
+
+
+def dataset_card(count: int, size_bytes: int) -> str:
+    """Return the README.md of a directory with ``count`` rows."""
+    facts = {
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_NAME}]}],
+        "dataset_info": {
+            "config_name": "default",
+            "features": _features(),
+            "splits": [{"name": "train", "num_examples": count, "num_bytes": size_bytes}],
+        },
+        "tags": ["agent", "rollouts", "reinforcement-learning"],
+    }
+    return f"""---
+{yaml.safe_dump(facts, sort_keys=False)}---
+
+# Scored rollouts
+
+{count} trajectories of agents in containers, written by hyperruntime. One row each:
+
+- `messages`: the conversation, with tool calls and their results.
+- `reward`, and `advantage`: its distance from the mean of its group (the rows of one `item_id`) in deviations.
+- `segments`: `ids`, `mask` (1 for what the model emitted, 0 for prompts) and `logprobs` (null for prompts), one entry
+  for each sequence of tokens; empty where the model's server gave no tokens.
+- `parts`, `verdict`, `tools`, `tool_errors`: JSON text.
+
+Attempts that failed for a reason other than the agent's are not here: they have no reward.
+"""
+
+
+def _plain(trajectory: Trajectory) -> dict[str, Any]:
+    row = {name: getattr(trajectory, name) for name in _PLAIN if hasattr(trajectory, name)}
+    usage = {name: trajectory.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")}
+    return row | usage | {"total_s": trajectory.timing.get("total_s", 0.0)}
+
+
+def _plain_json(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {"ids": list(segment.ids), "mask": list(segment.mask), "logprobs": list(segment.logprobs)}
+
+
+def _one_shape(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "role": str(message.get("role", "user")),
+        "content": _text(message.get("content")),
+        "name": message.get("name"),
+        "tool_call_id": message.get("tool_call_id"),
+        "tool_calls": [_one_call(call) for call in message.get("tool_calls") or ()],
+    }
+
+
+def _one_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments", "")
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {
+            "name": function.get("name"),
+            "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+        },
+    }
+
+
+def _text(content: Any) -> str:  # noqa: ANN401 - OpenAI's content: text, parts, or null
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _features() -> list[dict[str, Any]]:
+    """Return the types of the columns, in the form of the card's metadata."""
+    call = [
+        {"name": "id", "dtype": "string"},
+        {"name": "type", "dtype": "string"},
+        {"name": "function", "struct": _columns({"name": "string", "arguments": "string"})},
+    ]
+    message = [
+        *_columns(dict.fromkeys(("role", "content", "name", "tool_call_id"), "string")),
+        {"name": "tool_calls", "list": call},
+    ]
+    segment = [
+        {"name": "ids", "list": "int64"},
+        {"name": "mask", "list": "int8"},
+        {"name": "logprobs", "list": "float64"},
+    ]
+    return [
+        *_columns(_PLAIN),
+        *_columns(dict.fromkeys(_FREE, "string")),
+        {"name": "messages", "list": message},
+        {"name": "segments", "list": segment},
+    ]
+
+
+def _columns(types: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "dtype": dtype} for name, dtype in types.items()]

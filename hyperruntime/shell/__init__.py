@@ -1,1 +1,0 @@
-"""The two shell programs that run inside a container; POSIX sh for dash, bash and busybox ash."""

@@ -1,0 +1,240 @@
+"""Own a run directory, so that one process at a time works on it; imports errors, owner and storage.
+
+The directory holds a lease: machine, boot, pid and start of its owner, and which directory it is of, so that a copy of
+it owns nothing. The owner renews it every few seconds. Whether a process of this boot lives can be seen; from any other
+the directory is taken over when the lease was not renewed for two minutes. Both times are of the directory's file
+system, so clocks that differ do no harm. An owner that lost its lease, because it was frozen for so long, notices
+before it writes, and ends its run.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import attrs
+from filelock import FileLock
+
+from hyperruntime.errors import LeaseLostError, RunLockedError
+from hyperruntime.host.owner import OwnerIdentity
+from hyperruntime.host.process import boot_id
+from hyperruntime.logs import get_logger
+from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
+
+log = get_logger(__name__)
+
+RECORD = "owner.json"
+RENEW_S, STALE_S = 5.0, 120.0
+_GUARD, _PROBE = ".owner.lock", ".owner.clock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_SETTLE_S = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class Lease:
+    """What a run directory says of its owner.
+
+    Attributes:
+        owner: which process.
+        directory: device and inode of the directory that it owns; those of another one are of a copy.
+    """
+
+    owner: OwnerIdentity
+    directory: tuple[int, int] | None = None
+
+
+def read_lease(run_dir: Path) -> Lease | None:
+    """Return the lease of whoever last owned a run directory and did not give it up, or None."""
+    try:
+        value = json.loads((run_dir / RECORD).read_bytes())
+        return Lease(owner=OwnerIdentity.from_record(value), directory=_directory(value.get("directory")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def owner_state(run_dir: Path) -> str:
+    """Return ``alive``, ``dead``, or ``none`` where nobody owns the directory; nothing is written.
+
+    An owner that cannot be seen from here is alive as long as it renews its lease.
+    """
+    lease = read_lease(run_dir)
+    return "none" if lease is None else _state(lease, run_dir, time.time)
+
+
+def is_unowned_remnant(run_dir: Path) -> bool:
+    """Tell whether a directory holds nothing but what taking it leaves, and nobody takes it: its maker was killed."""
+    try:
+        found = set(os.listdir(run_dir))
+        if not found <= {_GUARD, _PROBE, f".{RECORD}.partial"}:
+            return False
+        if found:
+            with FileLock(run_dir / _GUARD, timeout=0):
+                return True
+    except (OSError, NotImplementedError):  # a Timeout is an OSError
+        return False
+    return True
+
+
+class RunLock:
+    """The ownership of a run directory; a context manager."""
+
+    def __init__(self, run_dir: Path, *, renew_s: float = RENEW_S, stale_s: float = STALE_S) -> None:
+        """Name the directory; nothing is taken yet.
+
+        Args:
+            run_dir: which. renew_s: seconds between renewals. stale_s: after how many a lease that cannot be looked
+                behind counts as given up.
+        """
+        self._run_dir, self._record = run_dir, run_dir / RECORD
+        self._identity = OwnerIdentity.current()
+        self._renew_s, self._stale_s = renew_s, stale_s
+        self._released = threading.Event()
+        self._renewing: threading.Thread | None = None
+        self._on_lost: Callable[[], None] = lambda: None
+
+    def acquire(self) -> None:
+        """Take the directory, and renew the lease until it is given up.
+
+        Raises:
+            RunLockedError: another live process has it.
+            StorageError: the lease cannot be written.
+        """
+        with storage_errors(self._run_dir), _one_at_a_time(self._run_dir / _GUARD):
+            lease = read_lease(self._run_dir)
+            clock = partial(_file_system_time, self._run_dir)
+            if lease is not None and _state(lease, self._run_dir, clock, self._stale_s) == "alive":
+                raise RunLockedError(self._refusal(lease.owner))
+            found = os.stat(self._run_dir)
+            value = attrs.asdict(self._identity) | {"directory": [found.st_dev, found.st_ino]}
+            write_atomic(self._record, json_document(value))
+        self.check()
+        self._renewing = threading.Thread(target=self._renew, name="hyperruntime-lease", daemon=True)
+        self._renewing.start()
+
+    def on_lost(self, call: Callable[[], None]) -> None:
+        """Call something, from another thread, when the lease is lost."""
+        self._on_lost = call
+
+    def check(self) -> None:
+        """Make sure that the directory is still ours, before something is written.
+
+        Raises:
+            LeaseLostError: it is not.
+        """
+        if not self.is_ours:
+            raise LeaseLostError(
+                f"run {str(self._run_dir)!r} was taken over by another process, because this one did not renew its "
+                "lease for too long; what it was doing is left to the other"
+            )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the lease is this process's; one that cannot be read at the moment is."""
+        try:
+            token = json.loads(self._record.read_bytes())["token"]
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, TypeError, KeyError):
+            return True
+        return bool(token == self._identity.token)
+
+    def release(self) -> None:
+        """Give the directory up, if it is ours; may be called again."""
+        self._released.set()
+        if self._renewing is not None:
+            self._renewing.join()
+        if self._record.exists() and self.is_ours:
+            self._record.unlink(missing_ok=True)
+
+    def __enter__(self) -> RunLock:
+        """Take it."""
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it up."""
+        self.release()
+
+    def _renew(self) -> None:
+        while not self._released.wait(self._renew_s):
+            if not self.is_ours:
+                log.error("lease lost", run=str(self._run_dir))
+                self._on_lost()
+                return
+            try:
+                os.utime(self._record)  # by the file system's clock
+            except OSError as error:
+                log.warning("lease not renewed", run=str(self._run_dir), error=str(error))
+
+    def _refusal(self, owner: OwnerIdentity) -> str:
+        run = repr(str(self._run_dir))
+        if owner.state() == "alive":
+            return f"run {run} is owned by process {owner.pid}, which is alive; wait for it, or end it with `kill`"
+        return (
+            f"run {run} is owned by process {owner.pid} on {owner.host!r}, which renewed its lease less than "
+            f"{self._stale_s:g} s ago; end it there, or try again later if it is dead"
+        )
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Let nobody else take the directory meanwhile; where the file system has no locks, who writes last has it."""
+    lock = FileLock(path)
+    try:
+        lock.acquire()
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
+        log.warning("no locks on this file system", path=str(path))
+        yield
+        time.sleep(_SETTLE_S)
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _state(lease: Lease, run_dir: Path, clock: Callable[[], float], stale_s: float = STALE_S) -> str:
+    # A name may be of many machines ("localhost"): who had another boot is judged by the lease alone.
+    seen = lease.owner.state() if lease.owner.boot_id == boot_id() else "elsewhere"
+    if seen != "elsewhere":
+        found = os.stat(run_dir)
+        copied = lease.directory is not None and lease.directory != (found.st_dev, found.st_ino)
+        return "dead" if copied else seen
+    try:
+        renewed = os.stat(run_dir / RECORD).st_mtime
+    except FileNotFoundError:
+        return "dead"
+    return "alive" if clock() - renewed < stale_s else "dead"
+
+
+def _file_system_time(folder: Path) -> float:
+    """Return what time the file system says that it is."""
+    with _probe(folder / _PROBE) as path:
+        os.utime(path)
+        return os.stat(path).st_mtime
+
+
+@contextmanager
+def _probe(path: Path) -> Iterator[Path]:
+    path.touch()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _directory(value: Any) -> tuple[int, int] | None:  # noqa: ANN401 - a JSON value
+    return (int(value[0]), int(value[1])) if isinstance(value, list) and len(value) == 2 else None

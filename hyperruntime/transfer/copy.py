@@ -1,0 +1,188 @@
+"""Copy trees in and out of a container through an exec of its ``tar``, which nobody vouches for.
+
+Design: docs/decisions/0030-copies.md.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from hyperruntime.errors import HyperRuntimeError, TransferError, TransferTimeoutError
+from hyperruntime.exec.execution import CancelledExecError
+from hyperruntime.exec.options import ExecOptions
+from hyperruntime.logs import get_logger
+from hyperruntime.run_as import RunAs
+from hyperruntime.spec import ExecResult, check_inside_path
+from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
+from hyperruntime.transfer.tar_pipe import Feeder, LateError, NotTakenError, Receiver
+from hyperruntime.transfer.tar_writer import write_tree
+from hyperruntime.units import GIB, format_duration
+
+log = get_logger(__name__)
+
+Exec = Callable[[Sequence[str], ExecOptions], ExecResult]
+
+_NO_FILE, _NO_PROGRAM = 3, 5
+# Whatever PATH the container's environment has, its tar is looked for where images have it.
+_PREPARE = """PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+for program in $needed; do
+    command -v $program >/dev/null || { echo "the image has no $program; use an image that has it" >&2; exit 5; }
+done
+if tar -b 1024 -cf /dev/null -C / -T /dev/null 2>/dev/null; then b="-b 1024"; else b=; fi
+"""  # Large records spare system calls where tar knows -b (GNU, bsdtar); busybox does not, and needs it less.
+# $1/$2 is the target, $1/$3 the directory where it is made before it is moved into place.
+_PUT = (
+    f'needed="tar mkdir"\n{_PREPARE}'
+    """
+if { [ -d "$1/$2" ] && [ ! -L "$1/$2" ]; } || ! command -v mv >/dev/null || ! command -v rm >/dev/null; then
+    mkdir -p -- "$1" && exec tar $b -xpof - -C "$1"
+    exit
+fi
+mkdir -p -m 700 -- "$1/$3" && tar $b -xpof - -C "$1/$3" && {
+    if [ -L "$1/$2" ] || [ -d "$1/$3/$2" ]; then rm -f -- "$1/$2"; fi
+    mv -f -- "$1/$3/$2" "$1/$2"
+}
+code=$?
+rm -rf -- "$1/$3"
+exit $code
+"""
+)
+_FORGET = f'needed=rm\n{_PREPARE}rm -rf -- "$1/$3"'
+_GET = (
+    f"needed=tar\n{_PREPARE}"
+    """
+[ -e "$1/$2" ] || [ -L "$1/$2" ] || { echo "no such file or directory" >&2; exit 3; }
+if [ -L "$1/$2" ] && real=$(readlink -f "$1/$2") && [ -e "$real" ]; then set -- "${real%/*}/" "${real##*/}"; fi
+exec tar $b -cf - -C "$1" -- "./$2"
+"""
+)
+_OUTPUT_BYTES = 65536
+_FORGET_TIMEOUT_S = 5.0
+DEFAULT_TIMEOUT_S = 600.0  # carries the 8 GiB of DEFAULT_LIMITS at 14 MiB/s, less than a slow network disk has
+DEFAULT_LIMITS = ExtractLimits(max_bytes=8 * GIB)
+
+
+def copy_options(timeout_s: float | None, user: str | RunAs | None, group: str | None) -> ExecOptions:
+    """Return the options of a copy.
+
+    Raises:
+        SpecError: one is malformed.
+    """
+    return ExecOptions.checked(timeout_s, None, None, _OUTPUT_BYTES, user, group)
+
+
+def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOptions) -> None:
+    """Copy ``source`` of the host to ``target`` inside; see :meth:`Container.put`."""
+    check_inside_path("target", target)
+    shown = os.fspath(source)
+    if not os.path.lexists(source):
+        raise TransferError(f"cannot copy {shown!r} into the container: no such file or directory")
+    parent, name = posixpath.split(posixpath.normpath(target))
+    words = (parent, name or ".", f".hyperruntime-{secrets.token_hex(8)}")
+    with _cancel_signal(options) as cancel_fd:
+        feeder = Feeder(
+            lambda pipe: write_tree(Path(os.fsdecode(source)), pipe, name or "."),
+            lambda: os.eventfd_write(cancel_fd, 1),
+        )
+        result = _feed(run, feeder, words, attrs.evolve(options, cancel_fd=cancel_fd))
+    if feeder.error is not None:
+        raise TransferError(f"cannot read {shown!r}: {feeder.error}") from feeder.error
+    if result is None or result.timed_out:
+        raise _late(f"{shown!r} was not copied to {target!r} in the container", options)
+    if result.exit_code != 0:
+        raise TransferError(f"cannot copy {shown!r} to {target!r} in the container: {_why(result)}")
+
+
+def _feed(run: Exec, feeder: Feeder, words: Sequence[str], options: ExecOptions) -> ExecResult | None:
+    """Run what unpacks the archive; None where it was ended because the archive is not whole."""
+    result = None
+    try:
+        feeder.start()
+        result = run(_command(_PUT, *words), attrs.evolve(options, source=feeder.reader))
+    except CancelledExecError:
+        if feeder.error is None:
+            raise
+    finally:
+        feeder.stop()
+        if result is None or result.exit_code != 0:
+            _forget(run, words, options)
+    return result
+
+
+def get(
+    run: Exec, source: str, target: str | os.PathLike[str], options: ExecOptions, limits: ExtractLimits | None = None
+) -> ExtractReport:
+    """Copy ``source`` inside to ``target`` of the host; see :meth:`Container.get`."""
+    check_inside_path("source", source)
+    parent, name = posixpath.split(posixpath.normpath(source))
+    result = None
+    with _cancel_signal(options) as cancel_fd:
+        receiver = Receiver(target, limits or DEFAULT_LIMITS, lambda: os.eventfd_write(cancel_fd, 1))
+        options = attrs.evolve(options, on_output=receiver.take, cancel_fd=cancel_fd)
+        try:
+            receiver.start(options.timeout_s)
+            result = run(_command(_GET, parent, name or "."), options)
+            if result.timed_out:
+                raise LateError
+            receiver.finish(keep=result.exit_code in (0, 1))  # GNU tar: 1 says that a file changed while it was read
+        except LateError:
+            raise _late(f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options) from None
+        except (CancelledExecError, NotTakenError):
+            if receiver.error is None:
+                raise
+        finally:
+            receiver.stop()
+    if result is not None and result.exit_code == _NO_FILE:
+        raise TransferError(f"cannot copy {source!r} out of the container: no such file or directory")
+    if receiver.error is not None and (result is None or result.exit_code != _NO_PROGRAM):
+        raise receiver.error
+    if receiver.report is None:
+        raise TransferError(f"{source!r} was not copied out of the container: {_why(result)}")
+    return receiver.report
+
+
+@contextmanager
+def _cancel_signal(options: ExecOptions) -> Iterator[int]:
+    """Yield a descriptor that ends the command when it becomes readable: the caller's where there is one."""
+    if options.cancel_fd is not None:
+        yield options.cancel_fd
+        return
+    descriptor = os.eventfd(0)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _command(script: str, *words: str) -> list[str]:
+    return ["/bin/sh", "-c", script, "copy", *words]
+
+
+def _forget(run: Exec, words: Sequence[str], options: ExecOptions) -> None:
+    """Remove what a copy that was ended has left beside its target in the container."""
+    options = attrs.evolve(options, cancel_fd=None, timeout_s=_FORGET_TIMEOUT_S)
+    try:
+        run(_command(_FORGET, *words), options)
+    except HyperRuntimeError as error:  # the container is gone, or busy with worse
+        log.debug("copy not removed", directory=words[0], error=str(error))
+
+
+def _late(what: str, options: ExecOptions) -> TransferTimeoutError:
+    return TransferTimeoutError(
+        f"{what} within {format_duration(options.timeout_s or 0)}, so what ran for it was ended; raise timeout_s "
+        "if it only needs longer"
+    )
+
+
+def _why(result: ExecResult | None) -> str:
+    if result is None:
+        return "it was ended"
+    text = result.stderr.decode(errors="replace").strip().splitlines()
+    return text[0] if text else f"tar ended with exit code {result.exit_code}"

@@ -1,0 +1,150 @@
+"""Group relative policy optimisation: one update of a policy from scored groups. Imports torch.
+
+Source: arXiv:2402.03300, equations 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from hyperruntime.errors import SpecError
+from hyperruntime.rollout.training_data.samples import Sample, ScoredGroup
+from hypertrainer_grpo.sampling import sequence_logprobs
+
+
+@attrs.frozen(kw_only=True)
+class GrpoConfig:
+    """How to learn.
+
+    Attributes:
+        learning_rate: of Adam.
+        clip: how far from 1 an importance ratio counts.
+        kl_weight: weight of the distance from the reference policy; 0 needs no reference.
+        epochs: passes over the groups of an update.
+        max_grad_norm: gradients are scaled down to it.
+    """
+
+    learning_rate: float = 3e-3
+    clip: float = 0.2
+    kl_weight: float = 0.0
+    epochs: int = 1
+    max_grad_norm: float = 1.0
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse figures that nothing can be learned with."""
+        for name in ("learning_rate", "clip", "max_grad_norm", "epochs"):
+            if not getattr(self, name) > 0:
+                raise SpecError(name, getattr(self, name), "above 0")
+        if self.kl_weight < 0:
+            raise SpecError("kl_weight", self.kl_weight, "0 or above")
+
+
+@attrs.frozen
+class Batch:
+    """Samples as tensors; (n, t) is samples by positions.
+
+    Attributes:
+        sequences: the token ids, of their own lengths.
+        mask: (n, t) float64; 1 where the policy emitted a token.
+        old: (n, t) float64; log-probabilities when the tokens were drawn, 0 where the mask is.
+        advantages: (n,) float64.
+        temperatures: of each sample.
+    """
+
+    sequences: list[list[int]]
+    mask: Tensor
+    old: Tensor
+    advantages: Tensor
+    temperature: float
+
+    @classmethod
+    def of(cls, groups: Sequence[ScoredGroup]) -> Batch:
+        """Return all samples of groups of one temperature, each with log-probabilities."""
+        temperatures = {group.temperature for group in groups}
+        if len(temperatures) != 1:
+            raise SpecError("temperature", sorted(temperatures), "the same in all groups of an update")
+        samples = [sample for group in groups for sample in group.samples]
+        longest = max(len(sample.segment.ids) for sample in samples)
+        return cls(
+            sequences=[list(sample.segment.ids) for sample in samples],
+            mask=torch.tensor([_padded(_mask(sample), longest) for sample in samples], dtype=torch.float64),
+            old=torch.tensor([_padded(_old(sample), longest) for sample in samples], dtype=torch.float64),
+            advantages=torch.tensor([sample.advantage for sample in samples], dtype=torch.float64),
+            temperature=temperatures.pop(),
+        )
+
+
+def _mask(sample: Sample) -> list[float]:
+    # Nothing is before the first token, so its probability is nobody's.
+    return [0.0, *map(float, sample.segment.mask[1:])]
+
+
+def _old(sample: Sample) -> list[float]:
+    return [value or 0.0 if mask else 0.0 for value, mask in zip(sample.segment.logprobs, _mask(sample), strict=True)]
+
+
+def _padded(values: list[float], length: int) -> list[float]:
+    return [*values, *[0.0] * (length - len(values))]
+
+
+def importance_ratios(network: nn.Module, batch: Batch) -> Tensor:
+    """Return for each emitted token its probability now over its probability when it was drawn; 1 elsewhere."""
+    with torch.no_grad():
+        now = sequence_logprobs(network, batch.sequences, batch.temperature)
+    return torch.exp((now - batch.old) * batch.mask)
+
+
+def update(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    groups: Sequence[ScoredGroup],
+    config: GrpoConfig,
+    reference: nn.Module | None = None,
+) -> dict[str, float]:
+    """Change the network for the better of its groups; return metrics, those of the first pass before any change."""
+    batch = Batch.of(groups)
+    distant = None
+    if config.kl_weight and reference is not None:
+        with torch.no_grad():
+            distant = sequence_logprobs(reference, batch.sequences, batch.temperature)
+    metrics: dict[str, float] = {}
+    for _ in range(config.epochs):
+        loss, facts = _loss(network, batch, config, distant)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
+        optimizer.step()
+        metrics = metrics or {**facts, "grad_norm": float(norm)}
+    rewards = [reward for group in groups for reward in group.rewards]
+    return {"reward": sum(rewards) / len(rewards), "tokens": float(batch.mask.sum()), **metrics}
+
+
+def _loss(
+    network: nn.Module, batch: Batch, config: GrpoConfig, distant: Tensor | None
+) -> tuple[Tensor, dict[str, float]]:
+    """Return what is to become small: the mean over samples of the mean over their emitted tokens."""
+    now = sequence_logprobs(network, batch.sequences, batch.temperature)
+    ratio = torch.exp((now - batch.old) * batch.mask)
+    gain = batch.advantages[:, None]
+    clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+    objective = torch.minimum(ratio * gain, clipped * gain)
+    facts = {
+        "ratio_error": float((ratio.detach() - 1).abs().max()),
+        "clipped": _mean(((ratio - clipped).abs() > 0).double(), batch.mask),
+    }
+    if distant is not None:
+        difference = (distant - now) * batch.mask
+        kl = torch.exp(difference) - difference - 1
+        objective = objective - config.kl_weight * kl
+        facts["kl"] = _mean(kl.detach(), batch.mask)
+    each = (objective * batch.mask).sum(dim=1) / batch.mask.sum(dim=1).clamp(min=1)
+    loss = -each.mean()
+    return loss, {"loss": float(loss.detach()), **facts}
+
+
+def _mean(values: Tensor, mask: Tensor) -> float:
+    return float((values * mask).sum() / mask.sum().clamp(min=1))

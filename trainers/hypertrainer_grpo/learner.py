@@ -1,0 +1,72 @@
+"""A policy that learns: its optimiser, its reference, its checkpoints. Imports torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hyperruntime.errors import TrainerError
+from hyperruntime.rollout.training_data.samples import ScoredGroup
+from hypertrainer_grpo.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, restore, save_checkpoint
+from hypertrainer_grpo.grpo import GrpoConfig, update
+from hypertrainer_grpo.policy import Policy
+
+
+class Learner:
+    """What is changed by an update, and what a checkpoint holds.
+
+    Attributes:
+        policy: that learns.
+        step: how many updates were made; the version of the policy.
+    """
+
+    def __init__(self, policy: Policy, config: GrpoConfig, directory: Path, *, save_every: int = 1) -> None:
+        """Begin at step 0; the policy as it is becomes the reference."""
+        self.policy = policy
+        self.step = 0
+        self._config, self._directory, self._save_every = config, directory, save_every
+        self._optimizer = torch.optim.Adam(policy.network.parameters(), lr=config.learning_rate)
+        self._reference: nn.Module | None = copy.deepcopy(policy.network) if config.kl_weight else None
+
+    def resume(self) -> bool:
+        """Go on from the last checkpoint; return whether there is one.
+
+        Raises:
+            TrainerError: it is damaged, or of another policy.
+        """
+        found = list_checkpoints(self._directory)
+        if not found:
+            return False
+        checkpoint = load_checkpoint(found[-1])
+        restore(self.policy.network, self._optimizer, checkpoint)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._config.learning_rate
+        if self._reference is not None:
+            if checkpoint.reference is None:
+                raise TrainerError(f"{found[-1]} holds no reference policy; go on with kl_weight 0, or train anew")
+            self._reference.load_state_dict(dict(checkpoint.reference))
+        self.step = checkpoint.step
+        return True
+
+    def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+        """Learn from groups, and write a checkpoint when one is due; return metrics."""
+        metrics = update(self.policy.network, self._optimizer, groups, self._config, self._reference)
+        self.step += 1
+        if self.step % self._save_every == 0:
+            self.save()
+        return metrics
+
+    def save(self) -> Path:
+        """Write a checkpoint; return its path."""
+        checkpoint = Checkpoint(
+            step=self.step,
+            network=self.policy.network.state_dict(),
+            optimizer=self._optimizer.state_dict(),
+            reference=None if self._reference is None else self._reference.state_dict(),
+            facts={"policy": self.policy.name},
+        )
+        return save_checkpoint(self._directory, checkpoint)

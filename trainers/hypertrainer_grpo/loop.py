@@ -1,0 +1,167 @@
+"""The loop of training: rollouts in slots with the policy as it is, an update from their groups, and again.
+
+Everything is kept: each update's rollouts in a directory of their own, one line of figures for each update, and the
+checkpoints. A training that was ended at any instant goes on with what was recorded. Imports rollout, no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hyperruntime.errors import SpecError, TrainerError
+from hyperruntime.rollout.environment import Environment
+from hyperruntime.rollout.models.chat import ChatModel
+from hyperruntime.rollout.models.server import Server, ServerOptions
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, run_rollouts
+from hyperruntime.rollout.run.slot_pools import PooledSlots
+from hyperruntime.rollout.training_data.export import KEEP, ExportOptions, export_groups
+from hyperruntime.storage.atomic import append_line, make_directory, write_atomic
+from hyperruntime.storage.run_lock import RunLock
+from hypertrainer_grpo.trainer import Grpo
+
+if TYPE_CHECKING:
+    from hyperruntime.runtime import Runtime
+
+METRICS = "metrics.jsonl"
+
+
+@attrs.frozen(kw_only=True)
+class TrainOptions:
+    """How to train.
+
+    Attributes:
+        rollouts: of each update; their ``seed`` is the training's.
+        updates: in all, those of an earlier start included.
+        items_per_update: how many items each update takes, one after the other round and round; None: all.
+    """
+
+    rollouts: RolloutOptions
+    updates: int = 30
+    items_per_update: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.updates < 1:
+            raise SpecError("updates", self.updates, "1 or more")
+        if self.items_per_update is not None and self.items_per_update < 1:
+            raise SpecError("items_per_update", self.items_per_update, "1 or more")
+        if self.rollouts.group_size < 2:
+            raise SpecError("group_size", self.rollouts.group_size, "2 or more: a group of one teaches nothing")
+
+
+@attrs.frozen(kw_only=True)
+class Update:
+    """One update of the policy.
+
+    Attributes:
+        step: its number, from 1.
+        groups: that it learned from.
+        declined: groups that it could not learn from.
+        not_scored: trajectories that infrastructure kept from being scored.
+        metrics: by name: ``reward``, ``ratio_error``, ``loss``, ...
+    """
+
+    step: int
+    groups: int
+    declined: int
+    not_scored: int
+    metrics: dict[str, float]
+
+
+async def train(
+    runtime: Runtime,
+    trainer: Grpo,
+    environment: Environment,
+    options: TrainOptions,
+    directory: Path,
+    *,
+    on_update: Callable[[Update], None] = lambda _: None,
+) -> list[Update]:
+    """Train until all updates were made; return those that were made now.
+
+    Args:
+        runtime: where containers are.
+        trainer: not started; is closed at the end.
+        environment: what is to be learned.
+        options: how.
+        directory: for rollouts and figures; one that exists is gone on with.
+        on_update: told of every update.
+
+    Raises:
+        TrainerError: an update had nothing to learn from.
+        RunLockedError: another live process trains there.
+    """
+    make_directory(directory)
+    made = []
+    async with AsyncExitStack() as stack:
+        stack.enter_context(RunLock(directory))
+        stack.push_async_callback(trainer.close)
+        first = await trainer.start()
+        _forget_after(directory / METRICS, first)
+        rollouts = options.rollouts.settled()
+        count = rollouts.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
+        slots = await stack.enter_async_context(PooledSlots(runtime, rollouts, count))
+        model = ChatModel(trainer.learner.policy.name, Server(ServerOptions(base_url=trainer.server.url)))
+        stack.push_async_callback(model.close)
+        items = [item.id for item in environment.items()]
+        for step in range(first + 1, options.updates + 1):
+            chosen = _items_of(items, options.items_per_update, step)
+            run_dir = directory / "rollouts" / f"step-{step:06d}"
+            parts = Parts(environment=environment, model=model, slots=slots)
+            asked = attrs.evolve(rollouts, seed=step_seed(rollouts.seed or 0, step), items=chosen)
+            summary = await run_rollouts(runtime, asked, run_dir=run_dir, parts=parts)
+            update = await _learn(trainer, run_dir, step, summary.wanted - summary.scored)
+            append_line(directory / METRICS, attrs.asdict(update))
+            on_update(update)
+            made.append(update)
+    return made
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of an update's rollouts."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{step}".encode()).digest()[:4], "big") >> 1
+
+
+async def _learn(trainer: Grpo, run_dir: Path, step: int, not_scored: int) -> Update:
+    """Hand the groups of an update's rollouts to the trainer and let it learn.
+
+    In one order, whichever was done first: sums of floating-point numbers depend on it.
+    """
+    groups = sorted(export_groups(run_dir, ExportOptions(incomplete=KEEP)), key=lambda group: group.item_id)
+    receipts = [await trainer.submit(group) for group in groups]
+    accepted = sum(receipt.accepted for receipt in receipts)
+    if not accepted:
+        why = next((receipt.detail for receipt in receipts), "no trajectory was scored")
+        raise TrainerError(f"update {step} has nothing to learn from: {why}; see {run_dir}")
+    metrics = await trainer.update()
+    return Update(step=step, groups=accepted, declined=len(receipts) - accepted, not_scored=not_scored, metrics=metrics)
+
+
+def _items_of(items: Sequence[str], count: int | None, step: int) -> tuple[str, ...]:
+    if count is None or count >= len(items):
+        return tuple(items)
+    begin = (step - 1) * count
+    return tuple(items[(begin + n) % len(items)] for n in range(count))
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Leave out the figures of updates that no checkpoint holds: they are made again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue  # torn by a kill
+        if value["step"] <= step:
+            kept.append(f"{line}\n")
+    write_atomic(path, "".join(kept).encode())

@@ -1,0 +1,199 @@
+"""Serve a policy as an OpenAI-compatible endpoint on loopback, in a thread of its own. Imports aiohttp.
+
+Answers have log-probabilities where ``logprobs`` asks for them, and token ids in vLLM's form (``prompt_token_ids``, and
+``token_ids`` of a choice) where ``return_token_ids`` does. Log-probabilities are those of the distribution that was
+drawn from: of the temperature asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from aiohttp import web
+
+from hyperruntime.errors import TrainerError
+from hypertrainer_grpo.policy import Policy
+from hypertrainer_grpo.sampling import Drawn, draw
+
+_START_S = 30.0
+
+
+class PolicyServer:
+    """A server of one policy; with ``with`` it runs until the block ends.
+
+    Attributes:
+        url: its base URL, which ends in ``/v1``. It has a part that cannot be guessed: who knows it is answered, and
+            no other user of the machine.
+        version: of the policy; said as ``system_fingerprint``.
+    """
+
+    def __init__(self, policy: Policy, *, seed: int = 0) -> None:
+        """Serve nothing yet.
+
+        Args:
+            policy: whose network may be changed while no answer is made: within ``paused()``.
+            seed: of the draws that name no seed of their own.
+        """
+        self.url = ""
+        self._secret = secrets.token_urlsafe(24)
+        self.version = 0
+        self._policy = policy
+        self._generator = torch.Generator().manual_seed(seed)
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
+
+    def start(self) -> None:
+        """Serve from now on.
+
+        Raises:
+            TrainerError: no port of loopback can be had.
+        """
+        self._thread.start()
+        self._ready.wait(_START_S)
+        if not self.url:
+            raise TrainerError("the policy's server could not start on 127.0.0.1; see what is logged, and start again")
+
+    def stop(self) -> None:
+        """End the server; answers that are being made are finished."""
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    def __enter__(self) -> PolicyServer:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let nobody be answered while the block changes the policy."""
+        with self._lock:
+            yield
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        app = web.Application(middlewares=[_say_refusals])
+        app.router.add_get(f"/{self._secret}/v1/models", self._models)
+        app.router.add_post(f"/{self._secret}/v1/chat/completions", self._complete)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/{self._secret}/v1"
+            self._ready.set()
+            await self._ended.wait()
+        finally:
+            await runner.cleanup()
+
+    async def _models(self, _: web.Request) -> web.Response:
+        one = {
+            "id": self._policy.name,
+            "object": "model",
+            "owned_by": "hyperruntime",
+            "max_model_len": self._policy.context,
+        }
+        return web.json_response({"object": "list", "data": [one]})
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        try:
+            body = json.loads(await request.read())
+            prompt = self._policy.render(body["messages"], body.get("tools") or ())
+            room = self._policy.context - len(prompt)
+            most = min(int(body.get("max_completion_tokens") or body.get("max_tokens") or room), room)
+            temperature, seed = float(body.get("temperature", 1.0)), body.get("seed")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _RefusedError("invalid_request_error", f"the request is malformed: {error!r}") from error
+        if body.get("stream") or body.get("n", 1) != 1:
+            raise _RefusedError("unsupported", "this server gives one answer, in one piece")
+        if room < 1:
+            raise _RefusedError(
+                "context_length_exceeded",
+                f"maximum context length is {self._policy.context} tokens; the prompt has {len(prompt)}",
+            )
+        with self._lock:
+            generator = self._generator if seed is None else torch.Generator().manual_seed(int(seed) % 2**63)
+            drawn = draw(
+                self._policy.network,
+                prompt,
+                end_id=self._policy.end_id,
+                most=most,
+                temperature=temperature,
+                generator=generator,
+            )
+            version = self.version
+        return web.json_response(self._answer(body, prompt, drawn, version))
+
+    def _answer(self, body: Mapping[str, Any], prompt: list[int], drawn: Drawn, version: int) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": {"role": "assistant", "content": self._policy.text(drawn.ids)},
+            "finish_reason": "stop" if drawn.ended else "length",
+            "logprobs": None,
+        }
+        if body.get("logprobs"):
+            pairs = zip(drawn.ids, drawn.logprobs, strict=True)
+            choice["logprobs"] = {"content": [self._logprob(token, logprob) for token, logprob in pairs]}
+        answer = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": self._policy.name,
+            "system_fingerprint": f"policy-{version}",
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": len(prompt),
+                "completion_tokens": len(drawn.ids),
+                "total_tokens": len(prompt) + len(drawn.ids),
+            },
+        }
+        if body.get("return_token_ids"):
+            choice["token_ids"] = drawn.ids
+            answer["prompt_token_ids"] = prompt
+        return answer
+
+    def _logprob(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._policy.text([token])
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+
+
+class _RefusedError(Exception):
+    """A request that the client should not have sent."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def _refusal(status: int, code: str, message: str) -> web.Response:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return web.json_response({"error": error}, status=status)
+
+
+@web.middleware
+async def _say_refusals(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ANN401 - aiohttp's own
+    try:
+        answer: web.StreamResponse = await handler(request)
+    except _RefusedError as refused:
+        return _refusal(400, refused.code, str(refused))
+    return answer

@@ -1,0 +1,19 @@
+"""The policy for the toy task: knows how a tool is called, and half of what for. Imports torch."""
+
+from __future__ import annotations
+
+from hypertrainer_grpo.policy import TinyPolicy
+from hypertrainer_grpo.toy import VOCABULARY, demonstrations
+from hypertrainer_grpo.warmup import warm_up
+
+_TOOLS = ({"type": "function", "function": {"name": "bash"}},)
+
+
+class ToyPolicy(TinyPolicy):
+    """A tiny policy after its demonstrations, the same one each time it is made."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        """Make it and show it the demonstrations, which takes a second or two."""
+        super().__init__(VOCABULARY, name="toy", seed=seed)
+        shown = [(messages, self.tokenizer.encode(text)) for messages, text in demonstrations()]
+        warm_up(self, shown, _TOOLS)

@@ -1,0 +1,47 @@
+"""Teach a policy the form of answers before it learns which are right. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hypertrainer_grpo.policy import Policy
+from hypertrainer_grpo.sampling import sequence_logprobs
+
+Demonstration = tuple[Sequence[Mapping[str, Any]], Sequence[int]]
+
+
+def warm_up(
+    policy: Policy,
+    demonstrations: Sequence[Demonstration],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    steps: int = 60,
+    learning_rate: float = 1e-2,
+) -> float:
+    """Make demonstrated turns likely; return the mean negative log-probability of their tokens at the end.
+
+    Args:
+        policy: is changed.
+        demonstrations: conversations, each with the tokens that come next; a ``Policy.end_id`` is put behind them.
+        tools: that prompts name.
+        steps: passes over all of them.
+        learning_rate: of Adam.
+    """
+    prompts = [policy.render(messages, tools) for messages, _ in demonstrations]
+    turns = [[*turn, policy.end_id] for _, turn in demonstrations]
+    sequences = [[*prompt, *turn] for prompt, turn in zip(prompts, turns, strict=True)]
+    longest = max(map(len, sequences))
+    mask = torch.zeros(len(sequences), longest, dtype=torch.float64)
+    for row, (prompt, sequence) in enumerate(zip(prompts, sequences, strict=True)):
+        mask[row, len(prompt) : len(sequence)] = 1
+    optimizer = torch.optim.Adam(policy.network.parameters(), lr=learning_rate)
+    loss = torch.zeros(())
+    for _ in range(steps):
+        loss = -(sequence_logprobs(policy.network, sequences, 1.0) * mask).sum() / mask.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+    return float(loss.detach())
