@@ -1,4 +1,4 @@
-"""A shell inside a container that is attached to this process, as drivers give it. Imports nothing of the project."""
+"""A shell inside a container that is attached to this process, as drivers give it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The domain seam: what is evolved against. Imports nothing of the project.
+"""The domain seam: what is evolved against.
 
 A domain runs on the host. Only ``Task.inputs`` ever enters a container; labels, and the code that scores, never do.
 A class with the members of ``Domain`` is enough. One that must see an answer run is a ``TriedDomain`` too, one whose

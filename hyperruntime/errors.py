@@ -1,4 +1,4 @@
-"""Every error the library raises, in one tree; imports nothing of the project.
+"""Every error the library raises, in one tree.
 
 A message names the cause and the next step in one sentence. "The command failed" is never an error here: it is
 an :class:`~hyperruntime.spec.ExecResult` with a non-zero exit code. These errors say that something *could not be

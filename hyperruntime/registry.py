@@ -1,4 +1,4 @@
-"""Find drivers, domains, executors and environments by entry point; the one home of stevedore. Imports errors only.
+"""Find drivers, domains, executors and environments by entry point; the one home of stevedore.
 
 A class is loaded only when it is asked for by name, so a broken plugin breaks nothing but itself.
 """

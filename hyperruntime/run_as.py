@@ -1,4 +1,4 @@
-"""Another user of a container, by number, through the container's own supervisor. Imports errors only.
+"""Another user of a container, by number, through the container's own supervisor.
 
 Design: docs/decisions/0022-users-and-shells.md.
 """

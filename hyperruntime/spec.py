@@ -1,4 +1,4 @@
-"""The values a user hands in and gets back, validated once on construction. Imports errors only."""
+"""The values a user hands in and gets back, validated once on construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse and print sizes and durations; imports only errors."""
+"""Parse and print sizes and durations."""
 
 from __future__ import annotations
 

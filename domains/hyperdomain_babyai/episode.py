@@ -1,4 +1,4 @@
-"""One episode: the world on the host, and what the agent is told of it. Imports words; minigrid when it begins."""
+"""One episode: the world on the host, and what the agent is told of it."""
 
 from __future__ import annotations
 

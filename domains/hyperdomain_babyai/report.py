@@ -1,4 +1,4 @@
-"""The summary of a split, under the keys that readers of such reports know. Imports the domain seam."""
+"""The summary of a split, under the keys that readers of such reports know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen, in words. Imports nothing of the project; minigrid's own tables when it is asked."""
+"""What is seen, in words."""
 
 from __future__ import annotations
 

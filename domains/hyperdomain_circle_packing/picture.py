@@ -1,4 +1,4 @@
-"""A packing as an SVG document. Imports nothing of the project but the type of a circle."""
+"""A packing as an SVG document."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The verdict on a packing: exact rational arithmetic, nothing raised, whatever the answer is.
 
 Every float is a rational number, so a packing is valid or it is not: no rounding takes part in the decision.
-Imports only the domain seam and the references.
 """
 
 from __future__ import annotations

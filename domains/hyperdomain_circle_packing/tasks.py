@@ -1,6 +1,6 @@
 """The tasks: how many circles, how much work is allowed, and the best sums of radii that are known.
 
-Imports only the domain seam. The references stay on the host: a task's inputs hold no label.
+The references stay on the host: a task's inputs hold no label.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read an agent's answer: texts for the files of the stub. Nothing raised, nothing else taken. Imports nothing."""
+"""Read an agent's answer: texts for the files of the stub. Nothing raised, nothing else taken."""
 
 from __future__ import annotations
 

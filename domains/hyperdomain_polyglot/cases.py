@@ -1,7 +1,6 @@
 """Tests that are calls with known results: the container is told the calls, the host compares what comes back.
 
 So nothing that decides is anywhere near the program that is tested: it can lie only by being right.
-Imports the exercise seam.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An exercise: what the agent sees, and the tests that it does not; values and a seam. Imports the domain seam."""
+"""An exercise: what the agent sees, and the tests that it does not; values and a seam."""
 
 from __future__ import annotations
 

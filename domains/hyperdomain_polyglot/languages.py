@@ -1,4 +1,4 @@
-"""What is known of each language: how its tests are run, switched on, and made to fail once. Imports nothing.
+"""What is known of each language: how its tests are run, switched on, and made to fail once.
 
 Public exercises leave most tests switched off, for people who solve them one by one.
 """

@@ -1,4 +1,4 @@
-"""Read exercises from a directory in the layout of the public polyglot benchmark; of the project, imports errors.
+"""Read exercises from a directory in the layout of the public polyglot benchmark.
 
 ``LANGUAGE/exercises/practice/NAME`` holds ``.docs/*.md``, ``.meta/config.json`` with the lists ``files.solution`` and
 ``files.test``, the stubs, the tests, and what a build needs beside them.

@@ -1,4 +1,4 @@
-"""Our own exercises: a statement, a stub, and calls with known results. Imports exercise and cases."""
+"""Our own exercises: a statement, a stub, and calls with known results."""
 
 from __future__ import annotations
 

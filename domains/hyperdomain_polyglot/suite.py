@@ -1,4 +1,4 @@
-"""Tests that are code, as public exercises have them: they run in the program's own process. Imports the domain seam.
+"""Tests that are code, as public exercises have them: they run in the program's own process.
 
 What such a process says of itself can be forged by the program it runs. That is made hard, not impossible: all tests
 are run twice, the second time with one more, a canary, that must fail. A program that ends the process early, or makes

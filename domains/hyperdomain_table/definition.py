@@ -1,4 +1,4 @@
-"""What a table is made of, as its TOML file says; values. Imports the domain seam and errors.
+"""What a table is made of, as its TOML file says; values.
 
 ::
 

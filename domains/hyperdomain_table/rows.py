@@ -1,4 +1,4 @@
-"""Read the rows of a table and take the labels off them. Imports the definition and errors."""
+"""Read the rows of a table and take the labels off them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on one label: nothing raised, whatever the answer is. Imports the domain seam."""
+"""The verdict on one label: nothing raised, whatever the answer is."""
 
 from __future__ import annotations
 

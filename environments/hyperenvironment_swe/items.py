@@ -1,4 +1,4 @@
-"""Read items in the form of SWE-bench and SWE-smith from a local file. Imports errors only."""
+"""Read items in the form of SWE-bench and SWE-smith from a local file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a state's installation and tests in a fresh container, and read what each test came to. Imports state's values.
+"""Run a state's installation and tests in a fresh container, and read what each test came to.
 
 What is believed is what a process of another user than the candidate hands on. What code under test could still forge:
 docs/decisions/0026-environments.md.

@@ -1,6 +1,6 @@
 """What an agent left, as a state that a judge may run: its changes without what decides about them.
 
-Imports changes, errors, patch, repositories and workspace. Nothing of the agent's tree is run or believed here.
+Nothing of the agent's tree is run or believed here.
 """
 
 from __future__ import annotations

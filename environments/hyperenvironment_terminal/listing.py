@@ -1,4 +1,4 @@
-"""List a container's files, and tell what differs between two lists. Imports errors only."""
+"""List a container's files, and tell what differs between two lists."""
 
 from __future__ import annotations
 

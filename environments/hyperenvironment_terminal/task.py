@@ -1,4 +1,4 @@
-"""One task of a terminal as a value. Imports nothing but attrs."""
+"""One task of a terminal as a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool backend needs of pools: which there are, opening them, and what is told of them. Imports the pool."""
+"""What a tool backend needs of pools: which there are, opening them, and what is told of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agent repositories that ship as templates: each folder is one. Imports errors only."""
+"""Agent repositories that ship as templates: each folder is one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Threads for what blocks, shared by all pools of a process: few, made when needed, none of asyncio's own.
-
-Imports nothing of the project.
-"""
+"""Threads for what blocks, shared by all pools of a process: few, made when needed, none of asyncio's own."""
 
 from __future__ import annotations
 

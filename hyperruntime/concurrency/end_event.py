@@ -1,4 +1,4 @@
-"""Something that happens once, and who wants to hear of it: threads and event loops. Imports nothing of the project."""
+"""Something that happens once, and who wants to hear of it: threads and event loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the same for many things, so many at once. Imports nothing of the project."""
+"""Do the same for many things, so many at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory through which host and container hand each other work. Imports errors only."""
+"""The directory through which host and container hand each other work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Marks of what a command starts: one for each command and lane, in one range for all commands of a group.
 
 A mark is a hard resource limit that Linux ignores, see :class:`MarkLimit` and docs/decisions/0002-exec.md. Marks are
-numbers that count down from that limit's own value in the container. Imports nothing of the project.
+numbers that count down from that limit's own value in the container.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turn one exec into the shell text that a lane sources: pure, no I/O. Imports errors, spec and tags."""
+"""Turn one exec into the shell text that a lane sources: pure, no I/O."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What a command's standard input is fed from: bytes, a file, a pipe, or any object with ``read``.
 
 Everything is read by the thread that runs the exec, and only when that cannot block, so that a deadline holds
-whatever the source does. An object of which nobody can tell is read by a thread of its own. Imports nothing of
-the project.
+whatever the source does. An object of which nobody can tell is read by a thread of its own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but create,
 replace or rename nothing. A lane's directory has a name that nobody can guess in a directory that only the
-container's main user can list, so the lanes of its other users are out of each other's reach. Imports runas and tags.
+container's main user can list, so the lanes of its other users are out of each other's reach.
 """
 
 from __future__ import annotations

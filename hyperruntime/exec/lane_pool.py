@@ -1,4 +1,4 @@
-"""The lanes of one session: idle ones of each user, and new ones. Imports lane, runas and tags."""
+"""The lanes of one session: idle ones of each user, and new ones."""
 
 from __future__ import annotations
 

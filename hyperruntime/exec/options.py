@@ -1,4 +1,4 @@
-"""How a command runs, beside what runs. Imports errors, runas and spec."""
+"""How a command runs, beside what runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep a command's output within a limit: its head and its tail. Imports nothing of the project."""
+"""Keep a command's output within a limit: its head and its tail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sessions of one container: one for each user that needs its own, and what it means when one is gone.
-
-Imports session, execution and the seam; knows nothing of how a container is started or removed.
-"""
+"""The sessions of one container: one for each user that needs its own, and what it means when one is gone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bring the gateway into a container: a socket in its exchange directory, the forwarder, and the variables to set.
 
-Imports the gateway; knows no engine. Needs nothing of the image but Python 3.
+Needs nothing of the image but Python 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gateway: an event loop in a thread, and a socket for each container. Imports service; aiohttp when opened."""
+"""The gateway: an event loop in a thread, and a socket for each container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relay an upstream's answer to the client, and read on the way what it used. Imports aiohttp and what is below it."""
+"""Relay an upstream's answer to the client, and read on the way what it used."""
 
 from __future__ import annotations
 

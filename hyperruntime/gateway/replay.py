@@ -1,4 +1,4 @@
-"""Record exchanges, and play them back without a model. Imports request and exchange.
+"""Record exchanges, and play them back without a model.
 
 A line of a tape is one answer: ``{"key", "path", "request", "status", "type", "body"}``. The key is a digest of the
 endpoint and of the request as the client made it, so a tape does not depend on the upstream it was recorded from. The

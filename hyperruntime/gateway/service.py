@@ -1,4 +1,4 @@
-"""Serve one seat: check a request, send it on, relay the answer, count it. Imports everything below it, and aiohttp."""
+"""Serve one seat: check a request, send it on, relay the answer, count it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send a request to an upstream, again and again while that may help. Imports aiohttp, config, request, exchange."""
+"""Send a request to an upstream, again and again while that may help."""
 
 from __future__ import annotations
 

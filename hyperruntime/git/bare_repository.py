@@ -1,4 +1,4 @@
-"""The bare repository under a store of states: git plumbing, one method per need; imports errors, git and worktree."""
+"""The bare repository under a store of states: git plumbing, one method per need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say which changes of an agent repository may enter a patch; imports links.
+"""Say which changes of an agent repository may enter a patch.
 
 Paths are bytes relative to the repository's root, as git stores them.
 """

@@ -1,4 +1,4 @@
-"""Run git deaf to everything around it; imports changes, errors, inherited and process.
+"""Run git deaf to everything around it.
 
 No configuration of the user or the machine is read, no hook, filter, pager or helper of a repository is
 run, and identity and dates are fixed, so that the same content always gives the same commit.

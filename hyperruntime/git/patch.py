@@ -1,4 +1,4 @@
-"""Take a diff apart into its parts, one per file, and leave parts out; imports errors and changes.
+"""Take a diff apart into its parts, one per file, and leave parts out.
 
 Only names are read here. That the rest is well formed is for ``git apply`` to say, and what a diff really
 changed is checked once more on its result (see workspace), so a diff that two parsers read differently

@@ -1,4 +1,4 @@
-"""Take a user's repository without the files that hold its secrets; imports bare and git.
+"""Take a user's repository without the files that hold its secrets.
 
 A ``.env`` at the top of an agent repository configures the gateway of a run. It stays where it is: no commit of ours,
 no container and no diff has it.

@@ -1,6 +1,6 @@
 """Keep an agent repository's states as commits of one bare repository; git itself for everything git does.
 
-Imports errors, git, bare, changes, patch, repository and worktree. A state is a commit, so a lineage of a thousand
+A state is a commit, so a lineage of a thousand
 patches costs no more to bring in than one. What a container wrote is read from outside; its ``.git`` is not
 believed. Design: docs/decisions/0006-workspaces-and-patches.md.
 """

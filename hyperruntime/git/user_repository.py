@@ -1,4 +1,4 @@
-"""Look at an agent repository of the user's before it is used; imports errors and git."""
+"""Look at an agent repository of the user's before it is used."""
 
 from __future__ import annotations
 

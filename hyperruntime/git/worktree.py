@@ -1,4 +1,4 @@
-"""Compare a directory that a container wrote with a commit, believing nothing in it; imports changes and errors.
+"""Compare a directory that a container wrote with a commit, believing nothing in it.
 
 The directory's own ``.git`` is not looked at. Every file is reached by descriptors that follow no link, because
 whoever wrote the directory may still be writing: a path that turns into a link leads nowhere.

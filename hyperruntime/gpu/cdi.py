@@ -1,4 +1,4 @@
-"""What a CDI spec says about devices: its values, and the reading of one file. Imports spec.
+"""What a CDI spec says about devices: its values, and the reading of one file.
 
 The Container Device Interface describes devices in JSON or YAML files. A container engine that knows it applies them
 itself; for one that does not, a driver applies the :class:`Edits`.

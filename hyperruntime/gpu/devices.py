@@ -1,4 +1,4 @@
-"""Which devices this machine's CDI specs describe, by name. Imports cdi, driver and errors.
+"""Which devices this machine's CDI specs describe, by name.
 
 A malformed file is a finding, never a crash. How engines name places: ``/etc/cdi`` for what an administrator wrote,
 ``/var/run/cdi`` for what programs write.

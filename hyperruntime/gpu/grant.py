@@ -1,4 +1,4 @@
-"""Which GPUs a container gets: by name, or those used least; and whether they arrived. Imports devices, owner, process.
+"""Which GPUs a container gets: by name, or those used least; and whether they arrived.
 
 ``auto:N`` is settled here, before a driver sees it: a driver is asked for ``all`` or for names. A GPU taken by
 ``auto`` is locked until the container closes; the lock is the kernel's and dies with the process that has it.

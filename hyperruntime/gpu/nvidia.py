@@ -1,4 +1,4 @@
-"""What ``nvidia-smi`` says of this machine's GPUs. Imports process and errors."""
+"""What ``nvidia-smi`` says of this machine's GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End a program that runs others in namespaces of their own, so that it can tidy up after them. Imports psutil.
+"""End a program that runs others in namespaces of their own, so that it can tidy up after them.
 
 A build by Podman runs each step in a container that it alone knows. Killed at once it leaves that container's
 processes, its storage and its directories behind. When the step is killed instead, the build fails and cleans up.

@@ -1,4 +1,4 @@
-"""Where the library keeps what it may lose: one directory of the user's. Imports only errors."""
+"""Where the library keeps what it may lose: one directory of the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel's cgroup files say of a container on this machine; imports nothing of the project."""
+"""What the kernel's cgroup files say of a container on this machine."""
 
 from __future__ import annotations
 

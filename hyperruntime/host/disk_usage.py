@@ -1,4 +1,4 @@
-"""How much space a container's writable places take, as the host sees them. Imports proctree.
+"""How much space a container's writable places take, as the host sees them.
 
 What the container wrote is not trusted: no link is followed, no file is opened, and what cannot be looked at is said.
 """

@@ -2,7 +2,7 @@
 
 No engine bounds this on every machine: mounts are plain directories, and quotas take root and a file system that has
 them. A thread per container looks, cheaply while nothing happens. It is no wall: between two looks a container can
-write. Imports diskuse and proctree. Design: docs/decisions/0019-disk.md.
+write. Design: docs/decisions/0019-disk.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What this process inherited from the job that started it, and what of it programs that we start must not have.
 
-Limits, variables and ignored signals pass from a process to its children. Imports nothing of the project.
+Limits, variables and ignored signals pass from a process to its children.
 """
 
 from __future__ import annotations

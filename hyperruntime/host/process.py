@@ -1,4 +1,4 @@
-"""Run programs on the host; the one home of ``subprocess``. Imports only inherited.
+"""Run programs on the host; the one home of ``subprocess``.
 
 Every process gets its own session, so that a signal to our process group never reaches it half-way and a
 ``kill 0`` inside it never reaches us.

@@ -1,4 +1,4 @@
-"""A container's processes as the host sees them: which they are, and the memory they use. Imports nothing of ours.
+"""A container's processes as the host sees them: which they are, and the memory they use.
 
 They are those of the container's pid namespace, which nothing in it can leave. Source: pid_namespaces(7), proc(5).
 """

@@ -1,4 +1,4 @@
-"""Remove directories that somebody untrusted has filled, however deep. Imports nothing of the project."""
+"""Remove directories that somebody untrusted has filled, however deep."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Limits that no engine enforces here, enforced from outside: memory, where asked for; wall clock and disk, always.
 
 One thread for all containers of a process looks at their processes and ends a container that is past its limit. It is
-no wall: between two looks a container can take more than its limit. Imports diskwatch, proctree, driver and spec.
+no wall: between two looks a container can take more than its limit.
 Design: docs/decisions/0014-watchdog.md.
 """
 

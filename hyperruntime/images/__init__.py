@@ -1,1 +1,1 @@
-"""."""
+"""Images by name: recipes, builds, Containerfiles and definition files, saved files."""

@@ -1,6 +1,6 @@
 """Make the base image's root filesystem from Debian packages, with no registry.
 
-Imports errors and process only. ``mmdebstrap`` does the work, as root or, in a user namespace, as an ordinary
+``mmdebstrap`` does the work, as root or, in a user namespace, as an ordinary
 user. Packages come from where the host's own apt takes Debian packages (mirror, proxy,
 certificates), and nothing of that stays in the image.
 """

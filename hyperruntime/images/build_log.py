@@ -1,4 +1,4 @@
-"""The whole output of a build in a file that stays, and the step at which it failed. Imports cache and errors."""
+"""The whole output of a build in a file that stays, and the step at which it failed."""
 
 from __future__ import annotations
 

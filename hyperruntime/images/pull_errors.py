@@ -1,6 +1,6 @@
 """What every engine's pull has in common: which registry is asked and how, and what a failure means. Pure.
 
-Imports errors only. All engines hand on the words of the same two registry clients, so one table tells them apart.
+All engines hand on the words of the same two registry clients, so one table tells them apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tell before an engine is asked whether a file can hold an image. Imports errors only."""
+"""Tell before an engine is asked whether a file can hold an image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Fetch Python wheels on the host for an image, whose build then needs neither index nor proxy nor settings.
 
 pip of the host takes them from wherever it is told to take packages; nothing of that is written into the image.
-Imports process only.
 """
 
 from __future__ import annotations

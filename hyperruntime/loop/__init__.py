@@ -1,1 +1,1 @@
-"""loop."""
+"""The generate loop: agents that change themselves, generation after generation, in containers."""

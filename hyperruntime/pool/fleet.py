@@ -1,7 +1,7 @@
 """The containers of a pool as they come and go: growth, spares, shrinking, recycling, health, replacement.
 
 Everything here runs on the pool's event loop, and nothing holds a lock while a container starts; what blocks runs in
-the pool's own threads. Imports members, keeper, config.
+the pool's own threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A leased slot with hands: what environments and embedding programs use. Imports the values and place."""
+"""A leased slot with hands: what environments and embedding programs use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of leases: who may use which place, and what is running for whom. Imports errors, slot, members."""
+"""The table of leases: who may use which place, and what is running for whom."""
 
 from __future__ import annotations
 

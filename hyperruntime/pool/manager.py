@@ -1,4 +1,4 @@
-"""Several pools under one roof: profiles by name, and pools made for a spec. Imports the pool.
+"""Several pools under one roof: profiles by name, and pools made for a spec.
 
 A profile's pool starts when it is first asked for something. A slot knows its pool, so whatever is done with one needs
 no profile's name.

@@ -1,4 +1,4 @@
-"""The containers of a pool and the places in them: their states, and nothing that waits. Imports slot only."""
+"""The containers of a pool and the places in them: their states, and nothing that waits."""
 
 from __future__ import annotations
 

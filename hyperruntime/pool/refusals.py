@@ -1,4 +1,4 @@
-"""Why a pool gives no slot, in one sentence each. Imports errors and status."""
+"""Why a pool gives no slot, in one sentence each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps containers from starting: who is told, and when it is tried again. Imports errors."""
+"""What keeps containers from starting: who is told, and when it is tried again."""
 
 from __future__ import annotations
 

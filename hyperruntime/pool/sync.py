@@ -1,4 +1,4 @@
-"""A pool for programs without asyncio: the same methods, on an event loop of its own in a thread. Imports the pool.
+"""A pool for programs without asyncio: the same methods, on an event loop of its own in a thread.
 
 A forked child has neither the thread nor the containers: what it asks of its parent's pool is refused.
 """

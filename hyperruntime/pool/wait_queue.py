@@ -1,4 +1,4 @@
-"""Who waits for a slot, in the order they came. Imports errors and slot."""
+"""Who waits for a slot, in the order they came."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Take back directories that containers wrote in, by this process or in the containers' user namespace.
 
-Imports errors, process and removal. No program of an image runs.
+No program of an image runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make a tree that a container wrote its user's own, and harmless. Imports nothing of the project.
+"""Make a tree that a container wrote its user's own, and harmless.
 
 It is a program too, because a user namespace is entered by starting one: ``python -I -S walk.py SECONDS PATH...``.
 

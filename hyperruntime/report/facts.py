@@ -1,4 +1,4 @@
-"""What a run's files say of a generation's answers: predictions and raw figures. Imports the loop's layout."""
+"""What a run's files say of a generation's answers: predictions and raw figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw by matplotlib, without a screen; the same data gives the same bytes. Imports nodes; matplotlib when called."""
+"""Draw by matplotlib, without a screen; the same data gives the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pictures show of a run: who came from whom, and one score of each. Pure; imports record."""
+"""What pictures show of a run: who came from whom, and one score of each. Pure."""
 
 from __future__ import annotations
 

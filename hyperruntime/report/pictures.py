@@ -1,4 +1,4 @@
-"""Write a run's pictures: lineage, progress, and what its best generation answered. Imports the loop and figures."""
+"""Write a run's pictures: lineage, progress, and what its best generation answered."""
 
 from __future__ import annotations
 

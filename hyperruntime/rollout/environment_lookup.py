@@ -1,6 +1,6 @@
 """Find environments: by entry point, ``module:Class`` or ``path/file.py:Class``, made with a user's options.
 
-Imports registry and loading. An environment's code is loaded when it is asked for by name, never before.
+An environment's code is loaded when it is asked for by name, never before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Make what a user names: an entry point, ``module:Class`` or ``path/file.py:Class``, with the options that they wrote.
 
-Imports errors and registry. Code is loaded when it is asked for by name, never before.
+Code is loaded when it is asked for by name, never before.
 """
 
 from __future__ import annotations

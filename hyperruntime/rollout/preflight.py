@@ -1,4 +1,4 @@
-"""Find out before a run what a model's server and its chat template really do. Imports models and calls.
+"""Find out before a run what a model's server and its chat template really do.
 
 What this is for: a template that does not render ``tools`` makes a model that never calls any, and a server that gives
 no tokens makes trajectories that train nothing, and neither says so.

@@ -1,6 +1,6 @@
 """Repositories for agents to work in: fetched once, kept on the host, streamed into slots.
 
-Imports cache, errors, git, tarwriter and workspace. Each commit that is asked for has an entry of its own in the cache:
+Each commit that is asked for has an entry of its own in the cache:
 a bare repository with that one commit, and a tar of a private clone of it. Slots get the tar's bytes and never see the
 cache, so no agent can change what another one gets, and none meets a commit that came later.
 Design: docs/decisions/0026-environments.md.

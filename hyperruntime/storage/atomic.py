@@ -1,4 +1,4 @@
-"""Write files so that a kill at any instant leaves the old ones or the new ones; imports errors.
+"""Write files so that a kill at any instant leaves the old ones or the new ones.
 
 Every failure is a :class:`StorageError` of one sentence that names the path, the cause and what to do.
 """

@@ -1,4 +1,4 @@
-"""Own a run directory, so that one process at a time works on it; imports errors, owner and storage.
+"""Own a run directory, so that one process at a time works on it.
 
 The directory holds a lease: machine, boot, pid and start of its owner, and which directory it is of, so that a copy of
 it owns nothing. The owner renews it every few seconds. Whether a process of this boot lives can be seen; from any other

@@ -1,7 +1,7 @@
 """A driver without an engine: the host's own userland in namespaces that util-linux makes. For tests.
 
 It keeps every promise of the seam and has nothing to install, and it says what it cannot do. Its containers are
-listed by looking at the processes of the machine. Imports process, driver, spec and errors.
+listed by looking at the processes of the machine.
 """
 
 from __future__ import annotations

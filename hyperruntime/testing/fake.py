@@ -1,4 +1,4 @@
-"""A runtime without an engine for tests of the loop, and an agent to run. Imports process, spec and errors.
+"""A runtime without an engine for tests of the loop, and an agent to run.
 
 :class:`FakeRuntime` runs commands on the host, in the directories that a spec would mount: it isolates nothing, so it
 is for tests of the loop and of nothing else. :func:`make_agent_repository` makes an agent whose every generation

@@ -1,6 +1,6 @@
 """A runtime whose containers are nothing but a promise, and a clock to turn: for tests of pools.
 
-Imports driver and errors. Commands do nothing and succeed, but ``["sleep", SECONDS]`` takes so long; a container ends
+Commands do nothing and succeed, but ``["sleep", SECONDS]`` takes so long; a container ends
 when a test says so.
 """
 

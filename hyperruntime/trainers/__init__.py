@@ -1,4 +1,4 @@
-"""The trainer seam: where scored groups go to be learned from. Imports the samples only.
+"""The trainer seam: where scored groups go to be learned from.
 
 A trainer is a class with these members, made with the keyword arguments that the user wrote; entry point group
 ``hyperruntime.trainers``, or ``module:Class``.

@@ -1,4 +1,4 @@
-"""A client of atroposlib's API server, for environments and for trainers. Imports aiohttp.
+"""A client of atroposlib's API server, for environments and for trainers.
 
 Source: atroposlib 0.4.0, ``run-api``.
 """

@@ -1,8 +1,4 @@
-"""Carry trees of files as tar streams, in flat memory: extract what nobody vouches for, write what we trust.
-
-Imports errors, units and the parts that only it uses: staging (where files are made), tarstream (how
-members are read) and tarwriter (how they are written).
-"""
+"""Carry trees of files as tar streams, in flat memory: extract what nobody vouches for, write what we trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say whether a symbolic link stays in its tree; imports nothing of the project."""
+"""Say whether a symbolic link stays in its tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build a tree of files out of sight and move it into place at its end; imports nothing of the project.
+"""Build a tree of files out of sight and move it into place at its end.
 
 Every name is reached by descriptors that follow no link, so what is built can never lead a later write
 elsewhere. What is killed half-way leaves at most one hidden ``.hyperruntime-*`` directory in or beside the

@@ -1,4 +1,4 @@
-"""Read tar members from a stream that nobody vouches for, in bounded memory; imports only errors.
+"""Read tar members from a stream that nobody vouches for, in bounded memory.
 
 The standard ``tarfile`` loads long-name and PAX records of any size whole: one header can fill the memory.
 Source: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar manual, "Basic Tar

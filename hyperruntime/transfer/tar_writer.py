@@ -1,4 +1,4 @@
-"""Write a tree of the caller's own as a tar stream, in flat memory; imports errors and tarstream."""
+"""Write a tree of the caller's own as a tar stream, in flat memory."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_a_signal_interrupts(run: Run, monkeypatch: pytest.MonkeyPatch, number: 
 
     before = signal.getsignal(number)
     monkeypatch.setattr(module, "slow", slow, raising=False)
-    monkeypatch.setitem(COMMANDS, "slow", ("domains", "slow", ""))
+    monkeypatch.setitem(COMMANDS, "slow", ("loop.domains", "slow", ""))
     done, _, err = run("slow")
     assert done == code
     assert "interrupted" in err
@@ -278,7 +278,7 @@ def test_an_error_that_an_interrupt_leads_to_has_the_interrupts_code(run: Run, m
 
     for command in (slow, stopped):
         monkeypatch.setattr(module, "slow", command, raising=False)
-        monkeypatch.setitem(COMMANDS, "slow", ("domains", "slow", ""))
+        monkeypatch.setitem(COMMANDS, "slow", ("loop.domains", "slow", ""))
         done, _, err = run("slow")
         assert done == 143
         assert "it could not be looked for" in err

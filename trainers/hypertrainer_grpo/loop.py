@@ -1,7 +1,7 @@
 """The loop of training: rollouts in slots with the policy as it is, an update from their groups, and again.
 
 Everything is kept: each update's rollouts in a directory of their own, one line of figures for each update, and the
-checkpoints. A training that was ended at any instant goes on with what was recorded. Imports rollout, no torch.
+checkpoints. A training that was ended at any instant goes on with what was recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serve a policy as an OpenAI-compatible endpoint on loopback, in a thread of its own. Imports aiohttp.
+"""Serve a policy as an OpenAI-compatible endpoint on loopback, in a thread of its own.
 
 Answers have log-probabilities where ``logprobs`` asks for them, and token ids in vLLM's form (``prompt_token_ids``, and
 ``token_ids`` of a choice) where ``return_token_ids`` does. Log-probabilities are those of the distribution that was

@@ -1,1 +1,1 @@
-"""."""
+"""Commands about containers and images."""

@@ -1,1 +1,1 @@
-"""."""
+"""Commands about runs of the generate loop."""

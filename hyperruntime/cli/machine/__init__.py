@@ -1,1 +1,1 @@
-"""."""
+"""Commands about this machine: engines, doctor, selfcheck."""

@@ -1,6 +1,6 @@
 """What a job, a login or environment modules brought along that matters here: one check each, silent when all is usual.
 
-A check is a function from :class:`Surroundings` to a finding or None. Imports driver, inherited and units.
+A check is a function from :class:`Surroundings` to a finding or None.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""."""
+"""A bash of a container that lasts from one command to the next."""

@@ -1,4 +1,4 @@
-"""The lane of a shell that lasts: beside a lane's own FIFOs one for what each text left. Imports lane and shelltext."""
+"""The lane of a shell that lasts: beside a lane's own FIFOs one for what each text left."""
 
 from __future__ import annotations
 

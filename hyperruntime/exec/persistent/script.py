@@ -1,4 +1,4 @@
-"""What a shell that lasts reads: its beginning, and each text; pure, no I/O. Imports errors, script and tags."""
+"""What a shell that lasts reads: its beginning, and each text; pure, no I/O."""
 
 from __future__ import annotations
 

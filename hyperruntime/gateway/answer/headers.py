@@ -1,4 +1,4 @@
-"""Which headers of an upstream's answer go on to the client, and in which form. Imports redact."""
+"""Which headers of an upstream's answer go on to the client, and in which form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cut a stream of server-sent events into events, byte for byte. Imports nothing of the project.
+"""Cut a stream of server-sent events into events, byte for byte.
 
 Source: the HTML standard, 9.2.5 "Parsing an event stream": lines end with CRLF, LF or CR; an empty line ends an event.
 """

@@ -1,4 +1,4 @@
-"""Keep keys out of streams of events, also one that is split over several events. Imports redact and screen.
+"""Keep keys out of streams of events, also one that is split over several events.
 
 Clients join the texts of events (``choices[].delta.content``). The guard joins them too, field by field, and ends the
 stream when a joined text holds a key. While a text ends in what may become one, in any spelling, it holds events back.

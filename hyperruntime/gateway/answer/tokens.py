@@ -1,4 +1,4 @@
-"""Collect the tokens that a model generated, with their log probabilities, out of OpenAI's answers. Imports request.
+"""Collect the tokens that a model generated, with their log probabilities, out of OpenAI's answers.
 
 Token ids are no part of OpenAI's format; vLLM sends them when asked with ``return_token_ids``.
 """

@@ -1,4 +1,4 @@
-"""Read what an exchange used out of answers of both wire formats. Imports budget."""
+"""Read what an exchange used out of answers of both wire formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a ``.env`` file: lines of ``NAME=value``. Imports nothing of the project."""
+"""Read a ``.env`` file: lines of ``NAME=value``."""
 
 from __future__ import annotations
 

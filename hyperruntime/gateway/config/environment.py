@@ -1,4 +1,4 @@
-"""Make a gateway's configuration of the variables that model clients know. Imports config and dotenv.
+"""Make a gateway's configuration of the variables that model clients know.
 
 They are looked for in the host's environment and then in a ``.env`` file, which stays on the host.
 """

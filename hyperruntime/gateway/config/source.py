@@ -1,4 +1,4 @@
-"""Where a configuration comes from, in one text: a TOML file, ``replay:FILE``, or ``record:FILE``. Imports config.
+"""Where a configuration comes from, in one text: a TOML file, ``replay:FILE``, or ``record:FILE``.
 
 ``replay:FILE`` answers any model of both formats from a file of recorded exchanges; ``record:FILE`` goes to the servers
 that the usual variables name and adds each exchange to the file.

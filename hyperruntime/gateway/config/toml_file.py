@@ -1,4 +1,4 @@
-"""Read a gateway's configuration from a table of TOML. Imports config; cattrs when called."""
+"""Read a gateway's configuration from a table of TOML."""
 
 from __future__ import annotations
 

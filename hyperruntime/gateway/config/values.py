@@ -1,4 +1,4 @@
-"""What a gateway is told: upstreams, models, budgets, limits. Values only; imports errors and spec."""
+"""What a gateway is told: upstreams, models, budgets, limits. Values only."""
 
 from __future__ import annotations
 

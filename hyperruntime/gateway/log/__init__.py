@@ -1,1 +1,1 @@
-"""."""
+"""What is written down of each exchange: what it used, without any key."""

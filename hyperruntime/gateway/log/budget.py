@@ -1,4 +1,4 @@
-"""Count what is used, against a budget; imports config only."""
+"""Count what is used, against a budget."""
 
 from __future__ import annotations
 

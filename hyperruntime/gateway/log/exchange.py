@@ -1,4 +1,4 @@
-"""What is known of one exchange, and the log of all. Imports budget and redact."""
+"""What is known of one exchange, and the log of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remove keys, in many encodings, from all that is written or sent. Imports nothing of the project.
+"""Remove keys, in many encodings, from all that is written or sent.
 
 Only whole keys are searched for. An answer that changed with part of a key would confirm guesses, and so reveal the key
 piece by piece.

@@ -1,4 +1,4 @@
-"""Read the bodies of one container's requests, within bounds. Imports aiohttp, config, pace, request, room, values."""
+"""Read the bodies of one container's requests, within bounds."""
 
 from __future__ import annotations
 

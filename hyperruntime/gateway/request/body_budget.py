@@ -1,4 +1,4 @@
-"""Bound what the bodies of one seat's requests take of memory at once. Imports config and request."""
+"""Bound what the bodies of one seat's requests take of memory at once."""
 
 from __future__ import annotations
 

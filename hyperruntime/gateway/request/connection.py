@@ -1,4 +1,4 @@
-"""One client's connection, bounded in time and in what it may send ahead. Imports aiohttp."""
+"""One client's connection, bounded in time and in what it may send ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bound how fast one container may use the gateway. Imports nothing of the project."""
+"""Bound how fast one container may use the gateway."""
 
 from __future__ import annotations
 

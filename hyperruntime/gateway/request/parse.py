@@ -1,4 +1,4 @@
-"""Understand a client's request, or refuse it. Pure: bytes in, values out. Imports config only."""
+"""Understand a client's request, or refuse it. Pure: bytes in, values out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that parse for the gateway: few, made when first needed, shared fairly. Imports parse_worker."""
+"""Processes that parse for the gateway: few, made when first needed, shared fairly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Evaluate an agent on domains: answers come out of a container, scores are made here on the host.
-
-Imports the domain seam, asking, judging and storage.
-"""
+"""Evaluate an agent on domains: answers come out of a container, scores are made here on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what the harness says of each task, as untrusted as the agent whose process it ran beside. Imports nothing.
+"""Read what the harness says of each task, as untrusted as the agent whose process it ran beside.
 
 A line counts once, for a task that was asked; what is too long, malformed or not asked is left out.
 """

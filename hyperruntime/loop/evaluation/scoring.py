@@ -1,4 +1,4 @@
-"""Turn predictions into scores: on the host, or after a trial in a fresh container. Imports domain, setting and place.
+"""Turn predictions into scores: on the host, or after a trial in a fresh container.
 
 A trial's container gets the files of the trial and nothing else: no network, no label, no other task's leavings. It is
 removed before the verdict is asked for.

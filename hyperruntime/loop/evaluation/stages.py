@@ -1,4 +1,4 @@
-"""Evaluate in stages: a cheap look everywhere, then the first split in full, then the others. Imports evaluation."""
+"""Evaluate in stages: a cheap look everywhere, then the first split in full, then the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask an agent in a container for its answers. Imports the domain seam, predictions, contract, dialogue, place.
+"""Ask an agent in a container for its answers.
 
 What runs in the container gets a task's inputs and nothing else.
 """

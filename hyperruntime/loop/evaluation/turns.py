@@ -1,6 +1,6 @@
 """The host's side of a task of several turns: what the agent says goes in, what it is told next comes out.
 
-Imports domain and predictions. The agent is as untrusted here as anywhere: a line counts once, for the turn it is, and
+The agent is as untrusted here as anywhere: a line counts once, for the turn it is, and
 an agent that answers without reading what it is told ends its own task.
 """
 

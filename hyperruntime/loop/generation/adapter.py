@@ -1,4 +1,4 @@
-"""The seam between a generation and its agent's contract. Imports place, evaluation and steps.
+"""The seam between a generation and its agent's contract.
 
 A generation is the same list of steps for every agent repository. What a step does to the agent, which containers it
 sees, which commands it is given and what their results mean, is its *side*: one object per attempt at a generation.

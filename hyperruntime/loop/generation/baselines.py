@@ -1,4 +1,4 @@
-"""What a baseline takes away from the loop: who edits, and what is seen. Imports setting and the store.
+"""What a baseline takes away from the loop: who edits, and what is seen.
 
 ``no_selfimprove`` has the first generation's meta agent edit all others; ``no_archive`` shows a meta agent its parent
 and nobody else. Both may be part of a longer name, joined by ``+``.

@@ -1,4 +1,4 @@
-"""The default contract's side: tasks are asked of a class, and answers are judged by domains. Imports asking, judging.
+"""The default contract's side: tasks are asked of a class, and answers are judged by domains.
 
 What the agent writes while it answers is copied out as soon as a split is done.
 """

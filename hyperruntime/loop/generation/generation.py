@@ -1,4 +1,4 @@
-"""Make and evaluate one generation: a visible list of steps. Imports the rest of the loop but the run.
+"""Make and evaluate one generation: a visible list of steps.
 
 Two fresh containers serve a generation. The first runs the meta agent on a private clone; it is removed before the
 host looks at what was written. The second has a private copy of the state that was kept, so that what is evaluated

@@ -1,4 +1,4 @@
-"""What the agents' own choice of a parent, and their ensembles, see of all generations. Imports archive and layout.
+"""What the agents' own choice of a parent, and their ensembles, see of all generations.
 
 A directory of the host that is extended by each finished generation, so that nothing is copied per choice: metadata,
 and of every evaluated split the figures of its report. Ids of tasks, which say what was right, stay out, but for

@@ -1,4 +1,4 @@
-"""Run the meta agent and keep the state that its diff makes. Imports place, collect and the store."""
+"""Run the meta agent and keep the state that its diff makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Begin a run with the diffs of an agent that another run has evolved. Imports options, contract and the store.
+"""Begin a run with the diffs of an agent that another run has evolved.
 
 The copies in ``meta_patch_files/`` are what was really applied, so that replaying them on the root commit gives the
 state that the first generation has. Source: HYPERAGENTS 1.8.

@@ -1,4 +1,4 @@
-"""``metadata.json`` of a generation, with the keys that the tools around HyperAgents read. Imports archive and layout.
+"""``metadata.json`` of a generation, with the keys that the tools around HyperAgents read.
 
 Paths in it are relative to the run directory, so a run can be moved. A lineage is listed in full up to 256 patches;
 every 256th generation of one keeps a patch that stands for all up to it, which its successors list in their place.

@@ -1,4 +1,4 @@
-"""Who may become a parent: the two meanings that ``valid_parent`` may have; pure. Imports record, journal.
+"""Who may become a parent: the two meanings that ``valid_parent`` may have; pure.
 
 ``strict``: a generation that has a score; nothing that happens later changes it. ``hyperagents``: a generation that was
 made and evaluated without a failure, until the meta agent of one of its children fails. The first generation stays

@@ -1,4 +1,4 @@
-"""How far a generation got, so that a resumed run, or another attempt, goes on from there. Imports setting, storage.
+"""How far a generation got, so that a resumed run, or another attempt, goes on from there.
 
 A small journal beside the directory of a generation that is being made. A line is appended when a phase is over and
 its files are there: the parent was chosen; the meta agent ended and the state that it made is kept; a split, or the

@@ -1,4 +1,4 @@
-"""Make a finished generation part of the run: its files, its line, what successors see. Imports archive and layout.
+"""Make a finished generation part of the run: its files, its line, what successors see.
 
 The order is what makes a kill harmless: all files durable, the directory renamed, the line appended, the view
 extended. Whatever is missing after a kill is made up for when the run is opened again.

@@ -1,1 +1,1 @@
-"""Agent repositories, and runs, of the HyperAgents layout."""
+"""Agent repositories of the HyperAgents layout: their commands, domains, reports and ensembles."""

@@ -1,4 +1,4 @@
-"""A generation's side of a repository of the HyperAgents layout. Imports commands, evaluation and place.
+"""A generation's side of a repository of the HyperAgents layout.
 
 The same paths and commands as in the original: the work tree at ``/hyperagents``, outputs below ``/tmp``, earlier
 generations in ``/tmp/generate_<run_id>``, which is a mount that cannot be written and not a copy.

@@ -1,4 +1,4 @@
-"""The commands of a repository of the HyperAgents layout, as argv lists; pure. Imports the table of domains only.
+"""The commands of a repository of the HyperAgents layout, as argv lists; pure.
 
 Each is what the repository's own loop would run, but for ``timeout N`` before it: deadlines are kept by whoever runs
 them, who ends everything that a command started and not its first process alone.

@@ -1,4 +1,4 @@
-"""The domains that repositories of the HyperAgents layout evaluate on, as data. Imports nothing of the project.
+"""The domains that repositories of the HyperAgents layout evaluate on, as data.
 
 Their harness and their report are in the repository (``domains/``); here is what a host must know to ask for them and
 to understand what they say.

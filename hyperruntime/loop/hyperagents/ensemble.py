@@ -1,4 +1,4 @@
-"""Evaluate what all generations say together: the ensemble of a generation. Imports commands, judging and standings.
+"""Evaluate what all generations say together: the ensemble of a generation.
 
 The repository's ``utils.run_ensemble`` runs in a container of its own, on the state that is looked at, and reads the
 answers of all generations, without labels; a score of a first stage alone is scaled there already. What it says of its

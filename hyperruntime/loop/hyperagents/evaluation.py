@@ -1,4 +1,4 @@
-"""Evaluate by a repository's own harness, and judge where no agent's code is. Imports commands, judging and place.
+"""Evaluate by a repository's own harness, and judge where no agent's code is.
 
 The harness runs in the trial's container, on tables without labels. What it wrote is copied out, its answers are put
 beside the labels here, and ``domains.report`` judges them in a container that holds the run's first state.

@@ -1,4 +1,4 @@
-"""Make the first state of a run from a checkout of the HyperAgents layout. Imports the store, labels and domains.
+"""Make the first state of a run from a checkout of the HyperAgents layout.
 
 What enters the run's repository is what the original would copy, less its git history, less ``.env``, and less every
 label. The labels stay on the host, below ``reference/`` of the run directory, which no agent's container ever sees.

@@ -1,4 +1,4 @@
-"""Judge answers with the repository's own report, where no agent's code is. Imports commands, labels and place."""
+"""Judge answers with the repository's own report, where no agent's code is."""
 
 from __future__ import annotations
 

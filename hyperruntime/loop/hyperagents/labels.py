@@ -1,4 +1,4 @@
-"""Take the labels out of tables that agents see, and put them back where answers are judged. Imports errors only.
+"""Take the labels out of tables that agents see, and put them back where answers are judged.
 
 A table is a CSV file with a header, as ``csv`` and pandas write it: any field may hold quotes and line ends. What an
 agent's container wrote is believed in nothing but the answers themselves: which rows there are, in which order and with

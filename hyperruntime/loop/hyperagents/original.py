@@ -1,4 +1,4 @@
-"""Read the directory of a run that HyperAgents itself wrote; nothing is written. Imports the table of domains, options.
+"""Read the directory of a run that HyperAgents itself wrote; nothing is written.
 
 What it says of itself is in ``generate_loop.log`` (options), ``archive.jsonl`` (which generations are finished) and
 each generation's ``metadata.json`` and reports. The last line of the archive may be torn; what stands in no line was

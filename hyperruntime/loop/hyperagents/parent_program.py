@@ -1,4 +1,4 @@
-"""Choose the parent of a generation by a program of the agents' own, which evolves too. Imports archive and place.
+"""Choose the parent of a generation by a program of the agents' own, which evolves too.
 
 The newest generation whose program is not known to fail is asked, in a container of its own, with the standings of all
 generations before it. One that fails is not asked again; after ten, or when nobody is left, the run's own rule chooses.

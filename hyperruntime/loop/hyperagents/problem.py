@@ -1,4 +1,4 @@
-"""State the problem that a coding agent is to solve: the baselines called dgm. Imports layout, labels and domains.
+"""State the problem that a coding agent is to solve: the baselines called dgm.
 
 One task that the parent answered wrongly in training is drawn, by the run's seed, and told with what is known of it but
 its label: what was asked, what was answered, and how the agent came to it. What to make of it is the coding agent's own

@@ -1,4 +1,4 @@
-"""The README that an evolving repository gets: what it is for, in words of ours; pure. Imports options and domains."""
+"""The README that an evolving repository gets: what it is for, in words of ours; pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A domain whose harness and report are the agent repository's own: what the loop asks of any domain, as data.
 
-Imports the domain seam, the table of domains and labels. Tasks and verdicts are not asked of it: see ``evaluation``.
+Tasks and verdicts are not asked of it: see ``evaluation``.
 """
 
 from __future__ import annotations

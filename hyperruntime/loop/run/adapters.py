@@ -1,4 +1,4 @@
-"""Choose the side that a contract wants: the one place that knows them all. Imports them."""
+"""Choose the side that a contract wants: the one place that knows them all."""
 
 from __future__ import annotations
 

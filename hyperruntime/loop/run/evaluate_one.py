@@ -1,4 +1,4 @@
-"""Evaluate one generation of a run on its own, such as on the split ``test``. Imports archive, setting and sides.
+"""Evaluate one generation of a run on its own, such as on the split ``test``.
 
 What comes of it is in a directory of its own below ``evaluations/``, and nothing else of the run is written: no choice
 of the run can depend on it, no agent sees it, and it may be done while the run goes on.

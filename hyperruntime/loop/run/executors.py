@@ -1,4 +1,4 @@
-"""The executor that runs generations in threads of this process. Imports nothing of the project."""
+"""The executor that runs generations in threads of this process."""
 
 from __future__ import annotations
 

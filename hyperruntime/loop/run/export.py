@@ -1,4 +1,4 @@
-"""Write a generation as a git repository that can be run. Imports archive, metapatches and the store.
+"""Write a generation as a git repository that can be run.
 
 The repository has one commit per generation of the lineage, each with exactly that generation's files. Nothing of the
 run is written, so a run that is going on can be exported from.

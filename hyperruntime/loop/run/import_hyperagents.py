@@ -1,4 +1,4 @@
-"""Make a run that HyperAgents itself wrote one of ours, in its own directory. Imports original, initial and the store.
+"""Make a run that HyperAgents itself wrote one of ours, in its own directory.
 
 Their files stay as they are; ours come beside them. The state of each generation is made again from the root commit by
 the diffs of its lineage. Of the work tree that containers could write in only objects of the root commit are read, by

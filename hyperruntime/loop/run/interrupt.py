@@ -1,4 +1,4 @@
-"""Turn SIGINT and SIGTERM into a request to end a run. Imports nothing of the project."""
+"""Turn SIGINT and SIGTERM into a request to end a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a run directory, or open one again. Imports the loop's parts but the run itself."""
+"""Make a run directory, or open one again."""
 
 from __future__ import annotations
 

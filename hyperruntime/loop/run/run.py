@@ -1,4 +1,4 @@
-"""Start a run, or go on with one: choose parents, have generations made, keep them. Imports the rest of the loop."""
+"""Start a run, or go on with one: choose parents, have generations made, keep them."""
 
 from __future__ import annotations
 

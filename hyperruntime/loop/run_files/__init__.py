@@ -1,1 +1,4 @@
-"""."""
+"""The files of a run: where they are, what each holds, and how they are read back.
+
+What users ask of a run is one of them.
+"""

@@ -1,4 +1,4 @@
-"""The finished generations of a run, read tolerantly and held in memory; imports layout, journal and lock.
+"""The finished generations of a run, read tolerantly and held in memory.
 
 The journal has one line per generation, appended after the generation's directory got its final name. A line
 that is torn or damaged is skipped and named; a finished directory without a line is adopted; none counts twice.

@@ -1,4 +1,4 @@
-"""``archive.jsonl``, as the tools around HyperAgents read it: a line lists all generations so far. Imports storage.
+"""``archive.jsonl``, as the tools around HyperAgents read it: a line lists all generations so far.
 
 Nothing of ours depends on it: the journal is what counts. A line for every generation would be O(N^2) bytes, so from
 256 generations on there is one each time the archive has grown by 1/256, and one when a run stops.

@@ -1,4 +1,4 @@
-"""What an agent repository offers to the loop: commands and classes. Imports errors and layout.
+"""What an agent repository offers to the loop: commands and classes.
 
 A repository says it in ``hyperrun.toml``; one that has none follows the default contract::
 

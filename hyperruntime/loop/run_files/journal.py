@@ -1,4 +1,4 @@
-"""``journal.jsonl``: what became of every generation, one line each, only ever appended. Imports record and storage.
+"""``journal.jsonl``: what became of every generation, one line each, only ever appended.
 
 A line is a generation's record, or a *mark* that says something of a generation that is there already: that it may not
 be a parent any more, or that its own way to choose parents does not work. So nothing that was written is written again.

@@ -1,4 +1,4 @@
-"""Where the files of a run are. Imports selection only.
+"""Where the files of a run are.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a user asks of a run, validated once; imports spec and errors."""
+"""What a user asks of a run, validated once."""
 
 from __future__ import annotations
 

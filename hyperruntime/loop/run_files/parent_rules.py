@@ -1,4 +1,4 @@
-"""Choose the parent of a generation; pure. Imports nothing of the project.
+"""Choose the parent of a generation; pure.
 
 A choice depends on the seed, the generation's number and what the archive holds, and on nothing else, so that
 a resumed run chooses what the interrupted one would have.

@@ -1,4 +1,4 @@
-"""What a run remembers of a generation; imports selection and errors."""
+"""What a run remembers of a generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``generate_loop.log``: with which options a run was started, and each time gone on with. Imports options."""
+"""``generate_loop.log``: with which options a run was started, and each time gone on with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent cannot do without: its image, and models. Imports the templates, contract and errors.
+"""What an agent cannot do without: its image, and models.
 
 The ``[agent]`` table of its ``hyperrun.toml`` says so::
 

@@ -1,4 +1,4 @@
-"""One fresh container of a generation with its private directories. Imports setting, models, running and spec."""
+"""One fresh container of a generation with its private directories."""
 
 from __future__ import annotations
 

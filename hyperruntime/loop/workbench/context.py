@@ -1,4 +1,4 @@
-"""What all generations of a run share, and which one is to be made; values. Imports options, layout and contract."""
+"""What all generations of a run share, and which one is to be made; values."""
 
 from __future__ import annotations
 

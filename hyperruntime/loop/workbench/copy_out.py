@@ -1,4 +1,4 @@
-"""Copy what an agent wrote out of a directory that is not to be trusted. Imports worktree and storage.
+"""Copy what an agent wrote out of a directory that is not to be trusted.
 
 Only regular files are copied, through descriptors that follow no link; what is too large or too many stays behind.
 """

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it, while it runs. Imports nothing of the project."""
+"""What a run tells whoever watches it, while it runs."""
 
 from __future__ import annotations
 

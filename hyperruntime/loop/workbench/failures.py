@@ -1,4 +1,4 @@
-"""How a generation ends early; used inside the loop only. Imports errors and record."""
+"""How a generation ends early; used inside the loop only."""
 
 from __future__ import annotations
 

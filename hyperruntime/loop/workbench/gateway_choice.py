@@ -1,7 +1,4 @@
-"""Which gateway a run has: by its options, a configuration file, the environment, and the agent's ``.env``.
-
-Imports the gateway's values, options and layout.
-"""
+"""Which gateway a run has: by its options, a configuration file, the environment, and the agent's ``.env``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The models of a run: what each generation may use of its gateway, and what it used.
 
-Imports the gateway, modelchoice and layout. A run without a gateway has :class:`Models` too, and nothing of it.
+A run without a gateway has :class:`Models` too, and nothing of it.
 """
 
 from __future__ import annotations

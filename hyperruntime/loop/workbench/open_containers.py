@@ -1,4 +1,4 @@
-"""The containers of a run that are open now, so that an interrupt can end them all. Imports failures and spec."""
+"""The containers of a run that are open now, so that an interrupt can end them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time the steps of a generation, tell whoever watches, and keep its log. Imports events and storage."""
+"""Time the steps of a generation, tell whoever watches, and keep its log."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Making places in a container and making them new again: the seam, and the keeper of slots that share nothing.
 
-All of it blocks, and is called in the pool's threads. Imports containers, place and config.
+All of it blocks, and is called in the pool's threads.
 """
 
 from __future__ import annotations

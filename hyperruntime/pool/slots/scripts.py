@@ -1,7 +1,4 @@
-"""What the pool runs inside containers as their main user: shell text, POSIX sh, and find and rm of the image.
-
-Imports nothing of the project.
-"""
+"""What the pool runs inside containers as their main user: shell text, POSIX sh, and find and rm of the image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Slots that share a container, each with its own user or only its own directory. See docs/decisions/0023-pool.md.
-
-Imports keeper, survey, users, inside.
-"""
+"""Slots that share a container, each with its own user or only its own directory. See docs/decisions/0023-pool.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One slot's hands in its container: its user, its directory, its environment, its turn. Imports containers only."""
+"""One slot's hands in its container: its user, its directory, its environment, its turn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Users for slots: numbers that no other slot of this process has, from what the container's engine maps.
-
-Imports errors only.
-"""
+"""Users for slots: numbers that no other slot of this process has, from what the container's engine maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a container's files any user may write: found once for an image. Imports containers and inside."""
+"""Where in a container's files any user may write: found once for an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two faces of one slot's tools: results for programs, JSON texts for agent loops. Imports the pool's values."""
+"""Two faces of one slot's tools: results for programs, JSON texts for agent loops."""
 
 from __future__ import annotations
 

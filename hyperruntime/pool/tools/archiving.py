@@ -1,4 +1,4 @@
-"""Make one honest archive of what a slot's ``tar`` sends, member by member, within limits. Imports tarstream."""
+"""Make one honest archive of what a slot's ``tar`` sends, member by member, within limits."""
 
 from __future__ import annotations
 

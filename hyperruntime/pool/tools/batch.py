@@ -1,4 +1,4 @@
-"""Many tool calls at once: order kept, failures apart, one slot's calls one by one. Imports values and errors."""
+"""Many tool calls at once: order kept, failures apart, one slot's calls one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool ``bash``: one command in a real bash, from a text of any size. Imports the pool's values."""
+"""The tool ``bash``: one command in a real bash, from a text of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a tool's name and a model's arguments to a result. Imports the tools."""
+"""From a tool's name and a model's arguments to a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools ``edit_file`` and ``patch``: exact changes of text files. Imports the pool's values."""
+"""The tools ``edit_file`` and ``patch``: exact changes of text files."""
 
 from __future__ import annotations
 

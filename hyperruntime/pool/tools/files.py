@@ -1,4 +1,4 @@
-"""The tools ``read_file`` and ``write_file``. Imports the pool's values."""
+"""The tools ``read_file`` and ``write_file``."""
 
 from __future__ import annotations
 

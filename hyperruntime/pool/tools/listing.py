@@ -1,4 +1,4 @@
-"""The tool ``list_files``. Imports the pool's values."""
+"""The tool ``list_files``."""
 
 from __future__ import annotations
 

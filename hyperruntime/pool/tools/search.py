@@ -1,4 +1,4 @@
-"""The tool ``search``: lines of files that match a pattern. Imports the pool's values."""
+"""The tool ``search``: lines of files that match a pattern."""
 
 from __future__ import annotations
 

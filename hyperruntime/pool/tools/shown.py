@@ -1,4 +1,4 @@
-"""What of a command's output is shown to a model: head, tail, and how much lies between. Imports nothing."""
+"""What of a command's output is shown to a model: head, tail, and how much lies between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool is: a name, a description for models, parameters, and a coroutine. Imports the pool's values."""
+"""What a tool is: a name, a description for models, parameters, and a coroutine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What describes a pool, validated once on construction. Imports errors, spec and the tools' policy only."""
+"""What describes a pool, validated once on construction."""
 
 from __future__ import annotations
 

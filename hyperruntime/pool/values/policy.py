@@ -1,4 +1,4 @@
-"""What tools may do in a slot: from configuration only, never from a model's arguments. Imports errors and spec."""
+"""What tools may do in a slot: from configuration only, never from a model's arguments."""
 
 from __future__ import annotations
 

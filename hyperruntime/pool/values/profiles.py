@@ -1,7 +1,4 @@
-"""Named pools from TOML, YAML or the environment: one schema, and nothing unknown is passed over.
-
-Imports config, spec, policy and units.
-"""
+"""Named pools from TOML, YAML or the environment: one schema, and nothing unknown is passed over."""
 
 from __future__ import annotations
 

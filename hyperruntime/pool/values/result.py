@@ -1,4 +1,4 @@
-"""What a tool came to, in one form for every tool. Imports nothing of the project."""
+"""What a tool came to, in one form for every tool."""
 
 from __future__ import annotations
 

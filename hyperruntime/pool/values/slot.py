@@ -1,4 +1,4 @@
-"""A lease as its holder sees it: a value. Imports nothing of the project."""
+"""A lease as its holder sees it: a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool says of itself. Imports nothing of the project."""
+"""What a pool says of itself."""
 
 from __future__ import annotations
 

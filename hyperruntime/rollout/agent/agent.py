@@ -1,4 +1,4 @@
-"""The agent loop: a model, its tools, and the limits of a conversation between them. Imports calls, model and errors.
+"""The agent loop: a model, its tools, and the limits of a conversation between them.
 
 An agent is ``async (AgentTask) -> AgentResult``; :func:`run_agent` is the one that is used unless another is given.
 """

@@ -1,6 +1,6 @@
 """Tool calls that a model writes into its text: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
 
-That is the form of the Hermes models, and of others whose servers do not parse it. Imports nothing of the project.
+That is the form of the Hermes models, and of others whose servers do not parse it.
 """
 
 from __future__ import annotations

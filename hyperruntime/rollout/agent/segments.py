@@ -1,4 +1,4 @@
-"""Put the tokens of a trajectory's turns together into segments. Imports record and errors.
+"""Put the tokens of a trajectory's turns together into segments.
 
 The server's word is taken for every token: nothing is tokenised here, so nothing can be tokenised differently.
 """

@@ -1,7 +1,4 @@
-"""The tool calls of an assistant message: read them, whoever wrote them, and say what is wrong with one.
-
-Imports hermes.
-"""
+"""The tool calls of an assistant message: read them, whoever wrote them, and say what is wrong with one."""
 
 from __future__ import annotations
 

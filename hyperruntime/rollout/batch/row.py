@@ -1,4 +1,4 @@
-"""What a batch does with a row: a slot of its image, and the agent loop in it. Imports agent and recording."""
+"""What a batch does with a row: a slot of its image, and the agent loop in it."""
 
 from __future__ import annotations
 

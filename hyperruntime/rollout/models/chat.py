@@ -1,4 +1,4 @@
-"""A model behind OpenAI's chat completions: OpenAI itself, vLLM, SGLang, LiteLLM, the gateway. Imports server."""
+"""A model behind OpenAI's chat completions: OpenAI itself, vLLM, SGLang, LiteLLM, the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask a model's server over HTTP, again and again while that may help. Imports aiohttp, errors and the gateway's parts.
+"""Ask a model's server over HTTP, again and again while that may help.
 
 Why aiohttp and not the openai package: it is a dependency already, it starts in a tenth of the time, and servers are
 asked for fields that the package's types do not know.

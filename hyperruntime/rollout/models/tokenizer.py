@@ -1,4 +1,4 @@
-"""A chat template and a tokenizer from a local directory; nothing is downloaded. Imports errors; the extra ``tokens``.
+"""A chat template and a tokenizer from a local directory; nothing is downloaded.
 
 The template is the model's own program: it is rendered in jinja2's sandbox.
 """

@@ -1,6 +1,6 @@
 """A model behind an endpoint that takes and gives tokens: nothing that was emitted is ever tokenised again.
 
-Imports server and tokenizer. The wires:
+The wires:
 
 - ``sglang``: ``POST /generate {input_ids, sampling_params, return_logprob}``, answered with
   ``meta_info.output_token_logprobs``, a list of ``[logprob, token id, text]``;

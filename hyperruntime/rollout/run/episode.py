@@ -1,4 +1,4 @@
-"""One trajectory: lease, set-up, agent, verification, release. Imports the rollout's values and seams.
+"""One trajectory: lease, set-up, agent, verification, release.
 
 What fails before a verdict is there is an infrastructure failure: recorded with its cause and never as a reward.
 """

@@ -1,4 +1,4 @@
-"""What a run of rollouts is told. Values only; imports agent, models and spec."""
+"""What a run of rollouts is told. Values only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a run as JSON values, and back. Imports options and cattrs."""
+"""The options of a run as JSON values, and back."""
 
 from __future__ import annotations
 

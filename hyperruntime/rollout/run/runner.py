@@ -1,4 +1,4 @@
-"""A run of rollouts: items times group size, kept as it goes, gone on with after a kill. Imports the rest of rollout.
+"""A run of rollouts: items times group size, kept as it goes, gone on with after a kill.
 
 ``trajectories.jsonl`` is the truth: what has a line there is done, what has none is run. A run that is ended at any
 instant loses nothing that was recorded and counts nothing twice.

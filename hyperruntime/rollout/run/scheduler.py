@@ -1,4 +1,4 @@
-"""Run many trajectories, some at once, each tried again while infrastructure fails. Imports episode."""
+"""Run many trajectories, some at once, each tried again while infrastructure fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots out of pools, one pool for each kind of container; imports the pool."""
+"""Slots out of pools, one pool for each kind of container."""
 
 from __future__ import annotations
 

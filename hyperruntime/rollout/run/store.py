@@ -1,4 +1,4 @@
-"""The files of a run while it runs. Imports rundir and optionsfile."""
+"""The files of a run while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a run of rollouts, in figures. Imports record."""
+"""What became of a run of rollouts, in figures."""
 
 from __future__ import annotations
 

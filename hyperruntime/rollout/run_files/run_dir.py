@@ -1,4 +1,4 @@
-"""A run's directory: ``run.json``, ``trajectories.jsonl`` (the truth), ``groups.jsonl``. Imports record and storage.
+"""A run's directory: ``run.json``, ``trajectories.jsonl`` (the truth), ``groups.jsonl``.
 
 A line that a kill has torn is no line: its trajectory is run again. Of several lines of one trajectory the last counts.
 """

@@ -1,4 +1,4 @@
-"""Write a run's scored trajectories as training data. Imports the samples, their forms and errors.
+"""Write a run's scored trajectories as training data.
 
 Nothing but what was scored is written: what failed for a reason of ours is counted in the summary, and has no reward.
 """

@@ -1,4 +1,4 @@
-"""Groups of trajectories of one item. Imports record and samples."""
+"""Groups of trajectories of one item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a run's trajectories for what learns from them, item by item. Imports rundir and errors."""
+"""Read a run's trajectories for what learns from them, item by item."""
 
 from __future__ import annotations
 

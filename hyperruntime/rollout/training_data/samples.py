@@ -1,4 +1,4 @@
-"""What is learned from: groups of scored token sequences, made of trajectories. Imports the records and errors only.
+"""What is learned from: groups of scored token sequences, made of trajectories.
 
 Only what was scored is in a group. What failed for a reason of ours has no reward, and no place here.
 """

@@ -1,4 +1,4 @@
-"""Groups in the form that atroposlib's trainers read, ``ScoredDataGroup``, and back. Imports the samples only.
+"""Groups in the form that atroposlib's trainers read, ``ScoredDataGroup``, and back.
 
 In that form a position that is not trained has mask -100, and inference log-probability 1.0, which no token can have;
 a position that is trained has its own id as mask. Source: atroposlib 0.4.0, ``POST /scored_data``.

@@ -1,4 +1,4 @@
-"""What a driver declares that it refuses, in the words of checks. Imports driver only."""
+"""What a driver declares that it refuses, in the words of checks."""
 
 from __future__ import annotations
 
