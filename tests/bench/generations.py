@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import resume_run, start_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, METADATA, PATCH, Layout, generation_name
@@ -139,7 +140,7 @@ def new_run(runtime: Runtime, image: str, folder: str, name: str, max_generation
         max_generation=max_generation,
         eval_samples=(1,),
     )
-    summary = start_run(runtime, options)
+    summary = start_run(runtime, plan_run(options))
     assert summary.generations[-1].failure is None, summary.generations[-1]
     return summary.run_dir
 

@@ -16,6 +16,7 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.errors import AgentError
 from hyperruntime.git.command import git
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
@@ -65,7 +66,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Run:
             "eval_samples": (1,),
             "edit_select_parent": bool(choose),
         }
-        return start_run(runtime, GenerateOptions(**{**defaults, **options}), on_event)
+        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})), on_event)
 
     return start
 

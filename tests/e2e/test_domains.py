@@ -14,6 +14,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.git.command import git
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
@@ -101,7 +102,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
             "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
             "output_dir_parent": str(tmp_path / "out"),
         }
-        return start_run(runtime, GenerateOptions(**{**defaults, "domains": domains, **options}))
+        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, "domains": domains, **options})))
 
     return start
 

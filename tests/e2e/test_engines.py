@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -25,7 +26,7 @@ def scores(runtime: Runtime, folder: Path) -> dict[str, float | None]:
     options = GenerateOptions(
         domains=("circle_packing",), max_generation=3, seed=11, run_id=runtime.name, output_dir_parent=str(folder)
     )
-    summary = start_run(runtime, options)
+    summary = start_run(runtime, plan_run(options))
     records = load_run(summary.run_dir).generations
     assert [record.failure for record in records] == [None] * 4
     return {str(record.genid): record.score for record in records}

@@ -15,6 +15,7 @@ import pytest
 from hyperruntime import Limits, Runtime
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -53,7 +54,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
             "output_dir_parent": str(tmp_path / "out"),
             "eval_samples": (1,),
         }
-        return start_run(runtime, GenerateOptions(**{**defaults, **options}), on_event)
+        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})), on_event)
 
     return start
 

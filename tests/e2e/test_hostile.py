@@ -26,6 +26,7 @@ from hyperruntime import Limits, Runtime
 from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.disk_usage import measure
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
@@ -161,7 +162,7 @@ def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
             "run_id": run_name(host.folder),
             "output_dir_parent": str(host.folder / "out"),
         }
-        summary = start_run(runtime, GenerateOptions(**{**defaults, **options}))
+        summary = start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})))
         check_run(summary, len(steps) + 1)
         return summary
 

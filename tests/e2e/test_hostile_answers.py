@@ -16,6 +16,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.git.command import git
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
@@ -120,7 +121,7 @@ def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Call
             output_dir_parent=str(tmp_path / "out"),
             **options,
         )
-        (record,) = start_run(runtime, made).generations
+        (record,) = start_run(runtime, plan_run(made)).generations
         assert record.failure is None, record.detail
         return tmp_path / "out" / f"generate_{run_id}" / "gen_initial"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime import Runtime
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing.upstream import chat, scripted_upstream
@@ -51,7 +52,7 @@ def test_an_original_repository_finds_no_label_and_forges_no_score(
             parent_selection="latest", run_id=f"{tmp_path.parent.name}.{tmp_path.name}",
             output_dir_parent=str(tmp_path / "out"),
         )  # fmt: skip
-        summary = start_run(runtime, options)
+        summary = start_run(runtime, plan_run(options))
     root = Path(summary.run_dir)
     assert [record.failure for record in summary.generations] == [None] * 4, summary.generations
     meta = json.loads((root / "gen_1/agent_output/meta_agent_chat_history.md").read_text())

@@ -21,6 +21,7 @@ from hyperruntime import Runtime
 from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -98,7 +99,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str, checkout: Path) -> Ru
             "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
             "output_dir_parent": str(tmp_path / "out"),
         }
-        return start_run(chosen, GenerateOptions(**{**defaults, **options}))
+        return start_run(chosen, plan_run(GenerateOptions(**{**defaults, **options})))
 
     return start
 

@@ -13,6 +13,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing.model import ModelReply, calls, fails, says, scripted_model
@@ -76,7 +77,7 @@ def run(tmp_path: Path, runtime: hr.Runtime, monkeypatch: pytest.MonkeyPatch) ->
                 "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
                 "output_dir_parent": str(tmp_path / "out"),
             }
-            return start_run(runtime, GenerateOptions(**{**defaults, **options}))
+            return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})))
 
     return start
 
@@ -140,7 +141,7 @@ def test_a_budget_ends_the_generation_and_says_why(run: Callable[..., RunSummary
 def test_without_a_model_server_nothing_is_begun(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:
     options = GenerateOptions(domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r")
     with pytest.raises(GatewayError, match="the agent asks models"):
-        start_run(runtime, options)
+        start_run(runtime, plan_run(options))
     assert not (tmp_path / "generate_r").exists()
 
 

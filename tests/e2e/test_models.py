@@ -14,6 +14,7 @@ from hyperruntime.cli import main
 from hyperruntime.errors import GatewayError, RunError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -100,7 +101,7 @@ def run(
             "output_dir_parent": str(tmp_path / "out"),
             "eval_samples": (1,),
         }
-        return start_run(runtime, GenerateOptions(**{**defaults, **options}))
+        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})))
 
     return start
 

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from hyperruntime import Runtime
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -151,7 +152,7 @@ def run_beside(world: World, runtime: Runtime) -> Callable[[], Finished]:
     def start() -> Finished:
         result: list[RunSummary] = []
         options = GenerateOptions(**world.options)
-        thread = threading.Thread(target=lambda: result.append(start_run(runtime, options)))
+        thread = threading.Thread(target=lambda: result.append(start_run(runtime, plan_run(options))))
         thread.start()
 
         def finished() -> RunSummary:
@@ -226,7 +227,7 @@ def _let_go(world: World, tightened: threading.Event, done: threading.Event) -> 
 
 def test_a_state_and_a_log_of_a_run_can_be_read_by_its_user_alone(world: World, runtime: Runtime) -> None:
     world.use_agent()
-    start_run(runtime, GenerateOptions(**world.options))
+    start_run(runtime, plan_run(GenerateOptions(**world.options)))
     modes = {name: stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git", "gen_1")}
     assert modes == {"work": 0o700, "repository.git": 0o700, "gen_1": 0o775}
     for path in (world.run_dir / "work", world.run_dir / "repository.git"):

@@ -15,6 +15,7 @@ from hyperdomain_polyglot import Polyglot
 from hyperdomain_table import Table
 from hyperruntime.domain import Domain, Score
 from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
@@ -80,6 +81,6 @@ def test_a_domain_that_cannot_be_used_leaves_no_run_behind(domain: str, tmp_path
     )
     runtime = FakeRuntime()
     with pytest.raises(HyperRuntimeError):
-        start_run(runtime, options)
+        start_run(runtime, plan_run(options))
     assert not (tmp_path / "out").exists()
     assert runtime.started == 0

@@ -12,10 +12,10 @@ import pytest
 
 from hyperruntime.errors import AgentError
 from hyperruntime.git.store import RepositoryStore
+from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 from hyperruntime.loop.hyperagents.initial import add_labels, make_root, read_dataset
 from hyperruntime.loop.hyperagents.repository_domain import repository_domain
-from hyperruntime.loop.run.preflight import check_agent
 from hyperruntime.loop.run_files.contract import detect_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -174,4 +174,4 @@ def test_what_can_have_no_ensemble_is_refused_before_anything_is_made(
         agent_archive_path=path,
     )  # fmt: skip
     with pytest.raises(AgentError, match=said):
-        check_agent(options, (repository_domain(domain),))
+        HyperAgentsContract().check_agent(options, (repository_domain(domain),))

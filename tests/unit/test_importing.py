@@ -13,8 +13,8 @@ from hyperruntime.errors import ArchiveError, SpecError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.metadata import resolve_path
 from hyperruntime.loop.generation.publish import publish_missing
+from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.preflight import load_domains
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.record import GenerationRecord
@@ -144,7 +144,8 @@ def test_links_that_agents_left_show_nothing_of_the_host(old: OriginalRun, tmp_p
     (evaluation / "table.csv").symlink_to(tmp_path / "host" / "secret.csv")
     import_run(old.path)
     layout = Layout(old.path)
-    publish_missing(layout, Archive.load(layout), load_domains(["paper_review"], "hyperagents"))
+    contract = HyperAgentsContract()
+    publish_missing(layout, Archive.load(layout), contract.load_domains(["paper_review"]), contract)
     shown = [path for path in (old.path / "view/gen_1").rglob("*") if path.is_file()]
     assert any(path.name == "model_patch.diff" for path in shown)
     assert not any("secret-of-the-host" in path.read_text() for path in shown)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, RunError, RunLockedError
 from hyperruntime.host.owner import OwnerIdentity
-from hyperruntime.loop.run.preflight import choose_directory
+from hyperruntime.loop.run.plan import choose_directory, plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -174,7 +174,7 @@ def test_a_run_that_was_taken_over_ends_and_archives_nothing_more(tmp_path: Path
         max_generation=3, eval_samples=(1,),
     )  # fmt: skip
     with pytest.raises(LeaseLostError, match="taken over by another process"):
-        start_run(runtime, options, take_over)
+        start_run(runtime, plan_run(options), take_over)
     assert [record.genid for record in load_run(run_dir).generations] == ["initial"]
     assert runtime.open == []
     lease = read_lease(run_dir)

@@ -11,6 +11,7 @@ import pytest
 from hyperdomain_circle_packing import CirclePacking
 from hyperruntime import registry
 from hyperruntime.errors import SpecError
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
 from hyperruntime.spec import ContainerSpec, Limits
@@ -28,7 +29,7 @@ def specs_of_a_run(tmp_path: Path, **options: Any) -> list[ContainerSpec]:
         eval_samples=(1,),
         **options,
     )
-    summary = start_run(FakeRuntime(before_start=seen.append), chosen.settled(), None)
+    summary = start_run(FakeRuntime(before_start=seen.append), plan_run(chosen.settled()), None)
     assert not any(record.failure for record in summary.generations)
     assert seen
     return seen

@@ -12,6 +12,7 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation import metadata as metadata_module
 from hyperruntime.loop.generation.metadata import amend_metadata, resolve_path
 from hyperruntime.loop.generation.publish import amend_marked
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.journal import Mark
@@ -32,7 +33,7 @@ def make_run(tmp_path: Path, actions: dict[int, str] | None = None, **more: Any)
         "domains": "circle_packing", "agent": str(tmp_path / "agent"), "max_generation": 2, "seed": 3, "run_id": "r",
         "output_dir_parent": str(tmp_path / "out"), "eval_samples": (1,), "parent_selection": "latest",
     }  # fmt: skip
-    return start_run(FakeRuntime(), GenerateOptions(**{**values, **more}))
+    return start_run(FakeRuntime(), plan_run(GenerateOptions(**{**values, **more})))
 
 
 def read(run_dir: str, genid: object) -> tuple[str, dict[str, Any]]:

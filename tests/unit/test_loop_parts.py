@@ -61,12 +61,14 @@ def count(event, arguments):
 
 
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.testing import FakeRuntime
 
 sys.addaudithook(count)
-start_run(FakeRuntime(), GenerateOptions(domains="circle_packing", agent=agent, run_id="r", output_dir_parent=parent,
-                                         seed=11, max_generation=2, eval_samples=(1,)))
+options = GenerateOptions(domains="circle_packing", agent=agent, run_id="r", output_dir_parent=parent,
+                          seed=11, max_generation=2, eval_samples=(1,))
+start_run(FakeRuntime(), plan_run(options))
 print(seen)
 """
 

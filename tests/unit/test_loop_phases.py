@@ -20,6 +20,7 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.generation.phases import Phases, unfinished
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -122,7 +123,7 @@ def counted(tmp_path: Path) -> tuple[Callable[..., RunSummary], Path]:
     make_agent_repository(tmp_path / "agent", dict.fromkeys(range(1, 20), action))
 
     def start(runtime: FakeRuntime, on_event: Callable[[StepEvent], None] | None = None, **more: Any) -> RunSummary:
-        return start_run(runtime, options(tmp_path, **more), on_event)
+        return start_run(runtime, plan_run(options(tmp_path, **more)), on_event)
 
     return start, calls
 

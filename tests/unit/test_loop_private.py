@@ -12,6 +12,7 @@ import pytest
 
 from hyperruntime.errors import ReclaimError, StorageError
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench import container as place
@@ -32,7 +33,7 @@ def run_one(folder: Path) -> RunSummary:
         output_dir_parent=str(folder),
         eval_samples=(1,),
     )
-    return start_run(FakeRuntime(), options)
+    return start_run(FakeRuntime(), plan_run(options))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.loop.generation.generation import STEPS
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -75,7 +76,7 @@ def run(tmp_path: Path) -> Callable[..., RunSummary]:
             "eval_samples": (1,),
         }
         chosen = GenerateOptions(**{**defaults, **options})
-        return start_run(runtime or FakeRuntime(), chosen, on_event)
+        return start_run(runtime or FakeRuntime(), plan_run(chosen), on_event)
 
     return start
 

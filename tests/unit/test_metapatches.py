@@ -14,6 +14,7 @@ import pytest
 from hyperruntime.errors import AgentError, RepositoryError, SpecError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.meta_patches import reset_paths
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract
@@ -67,7 +68,7 @@ def run(tmp_path: Path, agent: Path) -> Run:
             "eval_samples": (1,),
             **options,
         }
-        return start_run(FakeRuntime(), GenerateOptions(**chosen))
+        return start_run(FakeRuntime(), plan_run(GenerateOptions(**chosen)))
 
     return start
 

@@ -11,6 +11,7 @@ import pytest
 
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.generation.parent_eligibility import is_valid_parent, parent_mark
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -39,7 +40,7 @@ def run(tmp_path: Path) -> Run:
             "eval_samples": (1,),
             **options,
         }
-        return start_run(runtime or FakeRuntime(), GenerateOptions(**chosen))
+        return start_run(runtime or FakeRuntime(), plan_run(GenerateOptions(**chosen)))
 
     return start
 

@@ -22,6 +22,7 @@ from hyperruntime.errors import (
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
 from hyperruntime.loop.run.export import export_generation
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -45,7 +46,7 @@ def run(tmp_path: Path) -> Callable[..., RunSummary]:
             "eval_samples": (1,),
             **options,
         }
-        return start_run(FakeRuntime(), GenerateOptions(**chosen))
+        return start_run(FakeRuntime(), plan_run(GenerateOptions(**chosen)))
 
     return start
 
@@ -162,14 +163,16 @@ def test_an_export_is_a_clean_repository_with_a_commit_per_generation(summary: R
     assert git(target, "rev-parse", "HEAD~2^{tree}") == store.tree(summary.generations[0].commit)
     again = start_run(
         FakeRuntime(),
-        GenerateOptions(
-            domains="circle_packing",
-            agent=str(target),
-            max_generation=0,
-            run_id="again",
-            output_dir_parent=str(tmp_path / "out"),
-            eval_samples=(1,),
-            seed=3,
+        plan_run(
+            GenerateOptions(
+                domains="circle_packing",
+                agent=str(target),
+                max_generation=0,
+                run_id="again",
+                output_dir_parent=str(tmp_path / "out"),
+                eval_samples=(1,),
+                seed=3,
+            )
         ),
     )
     assert again.generations[0].score == summary.generations[2].score

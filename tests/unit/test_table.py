@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hyperdomain_table import Table
 from hyperruntime.domain import Split
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.run.preflight import load_domains
+from hyperruntime.loop.generation.default_adapter import DefaultContract
+from hyperruntime.loop.run.plan import load_domains, plan_run
 from hyperruntime.loop.run.run import resume_run, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
@@ -109,12 +110,12 @@ def test_json_lines_are_a_table_too(tmp_path: Path) -> None:
 
 
 def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -> None:
-    first, second = load_domains(["table", f"table:{reviews}"])
+    first, second = load_domains(["table", f"table:{reviews}"], DefaultContract())
     assert (first.name, second.name) == ("tickets", "reviews")
     with pytest.raises(SpecError, match="each once"):
-        load_domains([f"table:{reviews}", f"table:{reviews}"])
+        load_domains([f"table:{reviews}", f"table:{reviews}"], DefaultContract())
     with pytest.raises(SpecError, match="'circle_packing' takes no argument"):
-        load_domains(["circle_packing:8"])
+        load_domains(["circle_packing:8"], DefaultContract())
 
 
 def test_a_run_finds_its_table_again_from_another_directory(
@@ -125,7 +126,7 @@ def test_a_run_finds_its_table_again_from_another_directory(
     options = GenerateOptions(
         domains="table:reviews.toml", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path)
     )
-    summary = start_run(FakeRuntime(), options)
+    summary = start_run(FakeRuntime(), plan_run(options))
     monkeypatch.chdir("/")
     resumed = resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
     assert [record.failure for record in resumed.generations] == [None, None]

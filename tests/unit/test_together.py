@@ -10,6 +10,7 @@ import pytest
 
 from hyperruntime.concurrency.parallel_map import at_once
 from hyperruntime.git.command import git
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
@@ -63,7 +64,7 @@ def test_tasks_that_mostly_wait_are_asked_at_once(domain: str, tmp_path: Path) -
     git(["-C", str(agent), "commit", "-q", "-a", "-m", "meets others"])
     options: dict[str, Any] = {"eval_samples": (3,), "eval_workers": 3, "skip_staged_eval": True, "max_generation": 0}
     made = GenerateOptions(domains=domain, agent=str(agent), run_id="r", output_dir_parent=str(tmp_path), **options)
-    (record,) = start_run(FakeRuntime(), made).generations
+    (record,) = start_run(FakeRuntime(), plan_run(made)).generations
     assert record.failure is None
     (folder,) = (tmp_path / "generate_r/gen_initial").glob("*_eval")
     assert "alone" not in (folder / "predictions.jsonl").read_text()

@@ -15,6 +15,7 @@ from hyperruntime.cli.params import GENERATION, RUN_DIRECTORY
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.tables import json_option, print_json, print_table
 from hyperruntime.loop.run.evaluate_one import Evaluation, evaluate_generation
+from hyperruntime.loop.run.plan import run_image
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -48,7 +49,7 @@ def evaluate(
     """
     options = read_run(Layout(Path(run_dir)))[0]
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
-        ensure_image(runtime, options)
+        ensure_image(runtime, run_image(options))
         with last_signal(state) as number:
             made: tuple[Evaluation, ...] = ()
             interrupted = ""

@@ -27,14 +27,11 @@ from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.preflight import check_agent, choose_directory, choose_image, load_domains
+from hyperruntime.loop.run.plan import RunPlan, plan_run, run_image
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.contract import detect_contract
-from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.agent_needs import agent_needs
-from hyperruntime.loop.workbench.gateway_choice import agent_directory, choose_gateway
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
 
@@ -103,7 +100,8 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
     tracker = Tracker(last + 1, view.generations)
     note(f"resuming {run_dir}: {len(view.generations)} of {last + 1} generations are finished")
     with state.open_runtime(run_id=str(view.options.run_id)) as runtime:
-        ensure_image(runtime, attrs.evolve(view.options, image=changes.get("image") or view.options.image))
+        image = changes.get("image") or view.options.image
+        ensure_image(runtime, run_image(attrs.evolve(view.options, image=image)))
         with last_signal(state) as number, _make_display(tracker) as display:
             summary = resume_run(runtime, run_dir, changes=changes, on_event=display.on_event)
     print_summary(summary, as_json, seed=view.seed)
@@ -123,38 +121,33 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
 
     Everything that can be wrong with the options is found before an engine is asked.
     """
-    run_dir = check_options(options)
-    with state.open_runtime(run_id=str(options.run_id)) as runtime:
-        ensure_image(runtime, options)
-        note(f"run {run_dir}, seed {options.seed}, {runtime.name} {runtime.info.version}")
+    plan = checked_plan(options)
+    with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
+        ensure_image(runtime, plan.image)
+        note(f"run {plan.layout.root}, seed {plan.options.seed}, {runtime.name} {runtime.info.version}")
         with last_signal(state) as number, _make_display(Tracker(options.max_generation + 1)) as display:
-            summary = start_run(runtime, options, on_event=display.on_event)
+            summary = start_run(runtime, plan, on_event=display.on_event)
     return summary, number()
 
 
-def check_options(options: GenerateOptions) -> Path:
-    """Return where the run will be.
+def checked_plan(options: GenerateOptions) -> RunPlan:
+    """Return a run that can be started, and whose directory can be made.
 
     Raises:
         HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
     """
-    domains = load_domains(options.domains, options.contract)
-    agent = check_agent(options, domains)
-    choose_image(options, domains)
     try:
-        path = choose_directory(options)
-        choose_gateway(options, agent_directory(agent), Layout(path), required=agent_needs(agent).models)
-        make_directory(path.parent)
+        plan = plan_run(options)
+        parent = make_directory(plan.layout.root.parent)
     except (RunError, StorageError) as error:
         raise WrongUsageError(str(error)) from error
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise WrongUsageError(f"{str(path.parent)!r} cannot be written; give another --output-dir-parent")
-    return path
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
+    return plan
 
 
-def ensure_image(runtime: Runtime, options: GenerateOptions) -> None:
+def ensure_image(runtime: Runtime, name: str) -> None:
     """Make the run's image where it is missing, showing how that goes."""
-    name = choose_image(options, load_domains(options.domains, options.contract))
     reference = image_reference(name)
     if not runtime.images.exists(reference):
         if name == BASE:

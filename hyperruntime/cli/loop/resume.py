@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from hyperruntime.cli.loop.options import make_options
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.loop.run.preflight import settled_references
+from hyperruntime.loop.run.plan import settled_references
 from hyperruntime.loop.run_files.options import GenerateOptions
 
 _BUDGETS = tuple(field.name for field in attrs.fields(GenerateOptions) if field.name.startswith("budget_"))

@@ -1,26 +1,31 @@
-"""The default contract's side: tasks are asked of a class, and answers are judged by domains.
-
-What the agent writes while it answers is copied out as soon as a split is done.
-"""
+"""The default contract: tasks are asked of a class of the agent, and domains score the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from threading import Lock
 
-from hyperruntime.domain import Domain, Split
+from hyperruntime import registry
+from hyperruntime.agents import template_names, template_path
+from hyperruntime.domain import SPLITS, Domain, Split
+from hyperruntime.errors import AgentError, SpecError
+from hyperruntime.git.store import RepositoryStore, inspect_repository
 from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER, Evaluator, Results, SplitResult, write_results
 from hyperruntime.loop.evaluation.scoring import Judge
 from hyperruntime.loop.evaluation.stages import evaluate_domains
 from hyperruntime.loop.evaluation.task_runner import Asker, install_harness
-from hyperruntime.loop.generation.adapter import AgentSide
+from hyperruntime.loop.generation.adapter import ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.baselines import frozen_mount, view_mount
+from hyperruntime.loop.generation.generation_view import Standings
 from hyperruntime.loop.generation.phases import Phases
-from hyperruntime.loop.run_files.contract import HARNESS, meta_agent_args
-from hyperruntime.loop.run_files.layout import evaluation_name
+from hyperruntime.loop.generation.publish import link_tree
+from hyperruntime.loop.run_files.contract import CONTRACT_FILE, HARNESS, Contract, meta_agent_args, parse_contract
+from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import Place
 from hyperruntime.loop.workbench.context import Plan, Setting
 from hyperruntime.loop.workbench.copy_out import copy_files
@@ -29,8 +34,11 @@ from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory
 
 
-class TaskSide:
-    """How a generation talks to an agent of the default contract."""
+class DefaultGeneration:
+    """One generation of an agent of the default contract.
+
+    What the agent writes while it answers is copied out as soon as a split is done.
+    """
 
     def __init__(
         self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
@@ -124,4 +132,103 @@ class TaskSide:
             copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
 
 
-_: type[AgentSide] = TaskSide
+class DefaultContract:
+    """What the default contract decides for a run."""
+
+    asks_models = False
+    patch_fuzz = False
+
+    def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
+        """Return the installed domains with these references: ``NAME`` or ``NAME:ARGUMENT``."""
+        return tuple(registry.load_domain(name) for name in names)
+
+    def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
+        """Make each domain read its tasks."""
+        for name, domain in zip(names, domains, strict=True):
+            with registry.blaming(registry.DOMAINS, name.partition(":")[0]):
+                _check_splits(domain)
+
+    def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
+        """Return the agent's path or template name."""
+        agent = options.agent or domains[0].agent
+        if options.copy_root_dir is not None:
+            return _check_root_directory(options.copy_root_dir, options.agent)
+        if agent in template_names() and os.sep not in agent:
+            return agent
+        if not os.path.isdir(agent):
+            if os.sep in agent or agent.startswith("."):
+                raise AgentError(f"agent repository {agent!r} is not a directory; give the path of a git repository")
+            template_path(agent)
+        inspect_repository(agent)
+        return agent
+
+    def prepare(
+        self,
+        options: GenerateOptions,
+        domains: tuple[Domain, ...],
+        layout: Layout,
+        store: RepositoryStore,
+        agent: str,
+    ) -> tuple[str, Contract]:
+        """Put the initial agent into the store; return its commit and its contract."""
+        root = _add_agent(store, options, agent)
+        contract = parse_contract(store.read_file(root, CONTRACT_FILE))
+        if options.edit_select_parent and not contract.select_parent:
+            raise AgentError(f"--edit-select-parent needs [commands] select_parent in the agent's {CONTRACT_FILE}")
+        if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
+            raise AgentError("the baselines dgm and dgm_custom need an agent of the hyperagents contract")
+        if options.optimize_option != "only_agent":
+            raise AgentError("ensembles need an agent of the hyperagents contract")
+        return root, contract
+
+    def open_generation(
+        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+    ) -> GenerationAdapter:
+        """Make the directories of one attempt at a generation."""
+        return DefaultGeneration(setting, plan, private, folder, steps, phases)
+
+    def select_parent_args(self, setting: Setting, number: int) -> list[str]:
+        """Return the argv of the program that the agent's ``hyperrun.toml`` names, with its options."""
+        names = [domain.name for domain in setting.domains]
+        options = ("--generation", str(number), "--evals_folder", setting.contract.evals, "--domains", *names)
+        return [*setting.contract.select_parent, *options]
+
+    def open_answers(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> Standings | None:
+        """Return None: there are no ensembles."""
+        return None
+
+    def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
+        """Link predictions, report and chat histories."""
+        for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
+            if (source / part).exists():
+                link_tree(source / part, target / part)
+
+
+def _check_splits(domain: Domain) -> None:
+    names = [split.name for split in domain.splits]
+    if SPLITS[0] not in names or len(set(names)) != len(names):
+        raise SpecError("splits", tuple(names), f"{SPLITS[0]}, and others, each once, in the domain {domain.name!r}")
+    for name in names:
+        if not domain.tasks(name, 1):
+            raise SpecError("splits", name, f"at least one task in every split of the domain {domain.name!r}")
+
+
+def _check_root_directory(path: str, agent: str | None) -> str:
+    """Return the directory that the initial agent is copied from, if it can be."""
+    if agent is not None:
+        raise SpecError("copy_root_dir", path, f"the agent is given as {agent!r} already; leave one of them out")
+    if os.path.lexists(os.path.join(path, ".git")):
+        inspect_repository(path)
+    return path
+
+
+def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> str:
+    """Put the initial agent into the store and return its commit."""
+    if options.copy_root_dir is not None:
+        top = os.path.lexists(os.path.join(options.copy_root_dir, ".git"))
+        return store.add_repository(options.copy_root_dir) if top else store.from_directory(options.copy_root_dir)
+    shipped = agent in template_names()
+    return store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
+
+
+_: tuple[type[GenerationAdapter], type[ContractAdapter]] = (DefaultGeneration, DefaultContract)

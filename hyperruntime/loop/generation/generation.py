@@ -19,7 +19,6 @@ from hyperruntime.loop.evaluation.evaluator import selection_score
 from hyperruntime.loop.generation.meta_agent import check_changed, keep_state, run_meta_agent, shorten
 from hyperruntime.loop.generation.parent_eligibility import is_valid_parent
 from hyperruntime.loop.generation.phases import reached_phases
-from hyperruntime.loop.run.adapters import open_side
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import discard
@@ -84,8 +83,9 @@ class _Generation:
         make_directory(self._folder)
         setting.models.begin(plan.genid)
         self._steps = StepLog(plan.genid, setting.events, self._folder)
-        self._side = open_side(setting, plan, self._private, self._folder, self._steps, self._phases)
-        self._agent, self._trial = self._side.agent, self._side.trial
+        open_adapter = setting.adapter.open_generation
+        self._adapter = open_adapter(setting, plan, self._private, self._folder, self._steps, self._phases)
+        self._agent, self._trial = self._adapter.agent, self._adapter.trial
         begun = GenerationRecord(
             genid=plan.genid,
             parent=plan.parent,
@@ -140,7 +140,7 @@ class _Generation:
         self._setting.store.checkout(self._plan.commit, self._agent.repo)
 
     def _run_meta_agent(self) -> None:
-        run_meta_agent(self._setting, self._side, self._steps)
+        run_meta_agent(self._setting, self._adapter, self._steps)
 
     def _settle_agent(self) -> None:
         """End whatever could still write, while the next container starts."""
@@ -160,18 +160,18 @@ class _Generation:
         self._phases.keep_state(attrs.evolve(self._record, durations=durations))
 
     def _bring_in_state(self) -> None:
-        self._side.bring_in(self._record.commit)
+        self._adapter.bring_in(self._record.commit)
         self._trial.start()
 
     def _check_load(self) -> None:
-        self._side.check_load()
+        self._adapter.check_load()
 
     def _evaluate(self) -> None:
-        staged_only = self._side.evaluate()
+        staged_only = self._adapter.evaluate()
         self._record = attrs.evolve(self._record, staged_only=staged_only)
 
     def _copy_out(self) -> None:
-        self._side.write_results(self._folder)
+        self._adapter.write_results(self._folder)
 
     def _fail(self, error: Exception) -> bool:
         """Note why the generation failed; return whether another attempt may help."""
@@ -206,7 +206,7 @@ class _Generation:
             self._trial.close()
 
     def _settle_record(self) -> None:
-        results = self._side.results
+        results = self._adapter.results
         scores = {
             domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
         }

@@ -7,7 +7,7 @@ from pathlib import Path
 from hyperruntime.errors import PatchError
 from hyperruntime.git.patch import Notes
 from hyperruntime.git.store import Snapshot
-from hyperruntime.loop.generation.adapter import AgentSide
+from hyperruntime.loop.generation.adapter import GenerationAdapter
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
 from hyperruntime.loop.workbench.container import Place
 from hyperruntime.loop.workbench.context import Plan, Setting
@@ -21,7 +21,7 @@ _NAMED = 5
 _MAX_DROPPED = 200
 
 
-def run_meta_agent(setting: Setting, side: AgentSide, steps: StepLog) -> None:
+def run_meta_agent(setting: Setting, adapter: GenerationAdapter, steps: StepLog) -> None:
     """Run the meta agent to its end.
 
     Raises:
@@ -29,8 +29,8 @@ def run_meta_agent(setting: Setting, side: AgentSide, steps: StepLog) -> None:
         ContainerLostError: its container ended meanwhile.
     """
     timeout_s = setting.options.timeout_meta_s
-    args = side.meta_agent_args()
-    result = side.agent.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
+    args = adapter.meta_agent_args()
+    result = adapter.agent.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
     if result.timed_out:
         raise GenerationFailedError("timeout", f"the meta agent took more than {timeout_s:g} s")
     if result.exit_code != 0:
@@ -85,7 +85,7 @@ def _snapshot(setting: Setting, plan: Plan, place: Place, folder: Path) -> Snaps
             plan.genid,
             protected=setting.protected,
             max_file_bytes=setting.options.max_file_bytes,
-            fuzz=setting.contract.kind == "hyperagents",
+            fuzz=setting.adapter.patch_fuzz,
         )
     except PatchError as error:
         # A diff that was not made with --binary names binary files and does not hold them.

@@ -82,12 +82,14 @@ def begin(
     *,
     contract: Contract,
     protected: Sequence[str],
+    fuzz: bool,
 ) -> Start:
     """Return the first generation's state: the root commit, with the diffs that the run begins with applied to it.
 
     Args:
         store: takes the states. root: the initial agent. options: name the diffs. layout: takes copies of them.
         contract: says which files the agents are. protected: paths that no diff may change.
+        fuzz: whether a diff applies where the lines around a change differ a little.
 
     Raises:
         AgentError: a diff cannot be read, or does not apply.
@@ -104,7 +106,7 @@ def begin(
                 f"meta_{number}",
                 protected=left_alone,
                 max_file_bytes=options.max_file_bytes,
-                fuzz=contract.kind == "hyperagents",
+                fuzz=fuzz,
             )
         except PatchError as error:
             raise AgentError(f"--meta-patch-files: {name!r}: {error}; give diffs of the agent that is used") from error

@@ -11,10 +11,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hyperruntime.domain import Domain
-from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER
 from hyperruntime.loop.generation.generation_view import read_json
 from hyperruntime.loop.generation.metadata import (
     amend_metadata,
@@ -24,7 +23,6 @@ from hyperruntime.loop.generation.metadata import (
     patch_path,
 )
 from hyperruntime.loop.generation.phases import forget_phases
-from hyperruntime.loop.hyperagents.repository_domain import RepositoryDomain
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.journal import Mark, MarkKind
 from hyperruntime.loop.run_files.layout import (
@@ -33,8 +31,6 @@ from hyperruntime.loop.run_files.layout import (
     LINEAGE,
     METADATA,
     PATCH,
-    PREDICTIONS,
-    REPORT,
     Layout,
     evaluation_name,
     generation_name,
@@ -42,6 +38,9 @@ from hyperruntime.loop.run_files.layout import (
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import Setting
 from hyperruntime.storage.atomic import finish_directory, json_document, storage_errors, write_file
+
+if TYPE_CHECKING:
+    from hyperruntime.loop.generation.adapter import ContractAdapter
 
 _PRIVATE_FAILURES = ("evaluation", "timeout", "infrastructure")
 _MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
@@ -64,7 +63,7 @@ def finish_generation(setting: Setting, archive: Archive, record: GenerationReco
         write_file(partial / LINEAGE, setting.store.patch_between(archive.first.commit, record.commit))
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
-    publish(layout, record, setting.domains)
+    publish(layout, record, setting.domains, setting.adapter)
     forget_phases(layout, record.genid)
 
 
@@ -89,7 +88,7 @@ def amend_marked(layout: Layout, archive: Archive) -> None:
         amend_metadata(layout.generation(mark.genid), _MARKED[mark.kind])
 
 
-def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...]) -> None:
+def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...], adapter: ContractAdapter) -> None:
     """Show a generation to the meta agents of later ones: its patch, its notes, what it did in training.
 
     Results of other splits, and whatever could tell them, stay out.
@@ -106,19 +105,14 @@ def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...
     write_file(partial / METADATA, json_document(metadata))
     with storage_errors(partial):
         if (source / AGENT_OUTPUT).is_dir():
-            _link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
+            link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT)
         for domain in domains:
             evaluation = evaluation_name(domain.name, FIRST_SPLIT)
-            if isinstance(domain, RepositoryDomain):
-                domain.show(source / evaluation, partial / evaluation)
-                continue
-            for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
-                if (source / evaluation / part).exists():
-                    _link_tree(source / evaluation / part, partial / evaluation / part)
+            adapter.publish_evaluation(domain, source / evaluation, partial / evaluation)
         os.rename(partial, target)
 
 
-def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...]) -> None:
+def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...], adapter: ContractAdapter) -> None:
     """Show what was finished and not yet shown when a run was killed.
 
     Raises:
@@ -127,7 +121,7 @@ def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...
     shown = set(os.listdir(layout.view))
     for record in archive:
         if generation_name(record.genid) not in shown and layout.generation(record.genid).is_dir():
-            publish(layout, record, domains)
+            publish(layout, record, domains, adapter)
 
 
 def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
@@ -151,13 +145,13 @@ def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
     }
 
 
-def _link_tree(source: Path, target: Path) -> None:
+def link_tree(source: Path, target: Path) -> None:
     """Make files appear at a second place, by hard links where the file system has them."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, copy_function=_link, ignore=_links)
+        shutil.copytree(source, target, copy_function=link_or_copy, ignore=_links)
     else:
-        _link(str(source), str(target))
+        link_or_copy(str(source), str(target))
 
 
 def _links(folder: str, names: Sequence[str]) -> list[str]:
@@ -165,7 +159,8 @@ def _links(folder: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if os.path.islink(os.path.join(folder, name))]
 
 
-def _link(source: str, target: str) -> None:
+def link_or_copy(source: str, target: str) -> None:
+    """Make a file appear at a second place, by a hard link where the file system has them."""
     try:
         os.link(source, target)
     except OSError:

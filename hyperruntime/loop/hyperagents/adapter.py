@@ -1,4 +1,4 @@
-"""A generation's side of a repository of the HyperAgents layout.
+"""The hyperagents contract: agent repositories of the HyperAgents layout.
 
 The same paths and commands as in the original: the work tree at ``/hyperagents``, outputs below ``/tmp``, earlier
 generations in ``/tmp/generate_<run_id>``, which is a mount that cannot be written and not a copy.
@@ -6,37 +6,50 @@ generations in ``/tmp/generate_<run_id>``, which is a mount that cannot be writt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hyperruntime.domain import Domain
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results
-from hyperruntime.loop.generation.adapter import AgentSide
+from hyperruntime.loop.generation.adapter import ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.baselines import baseline_parts, frozen_mount, view_mount
+from hyperruntime.loop.generation.generation_view import Standings
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.ensemble import (
     AGENT_ARCHIVE_VIEW,
     Ensemble,
+    add_answers,
     best_results,
+    check_ensembles,
     evaluates_agents,
     has_ensembles,
+    prepare_agent_archive,
 )
+from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
 from hyperruntime.loop.hyperagents.evaluation import RepositoryEvaluator
-from hyperruntime.loop.hyperagents.initial import add_labels
+from hyperruntime.loop.hyperagents.initial import add_labels, check_checkout, make_root
 from hyperruntime.loop.hyperagents.problem import problem_statement
-from hyperruntime.loop.hyperagents.repository_domain import original_of
+from hyperruntime.loop.hyperagents.repository_domain import original_of, publish_tables, repository_domain
+from hyperruntime.loop.run_files.contract import Contract, repository_contract
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import Place
 from hyperruntime.loop.workbench.context import Plan, Setting
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
 
+log = get_logger(__name__)
+
 _ASKING_REPORTS = ("imo_proof",)  # a model grades the proofs
 
 
-class RepositorySide:
-    """How a generation talks to an agent of the hyperagents contract."""
+class RepositoryGeneration:
+    """One generation of an agent of the hyperagents contract."""
 
     def __init__(
         self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
@@ -162,4 +175,59 @@ def open_tmp(place: Place) -> Place:
     return place
 
 
-_: type[AgentSide] = RepositorySide
+class HyperAgentsContract:
+    """What the hyperagents contract decides for a run."""
+
+    asks_models = True
+    patch_fuzz = True  # as HyperAgents applies them
+
+    def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
+        """Return the domains that the repository itself evaluates."""
+        return tuple(repository_domain(name) for name in names)
+
+    def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
+        """Do nothing: the repository's harness knows the tasks."""
+
+    def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
+        """Return the path of the agent's checkout."""
+        check_ensembles(options, domains)
+        return check_checkout(options.agent or domains[0].agent)
+
+    def prepare(
+        self,
+        options: GenerateOptions,
+        domains: tuple[Domain, ...],
+        layout: Layout,
+        store: RepositoryStore,
+        agent: str,
+    ) -> tuple[str, Contract]:
+        """Put the initial agent into the store without its labels; return its commit and its contract."""
+        root = make_root(options, [original_of(domain) for domain in domains], layout, store, agent)
+        prepare_agent_archive(options, domains, layout)
+        return root, repository_contract(str(options.run_id))
+
+    def open_generation(
+        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+    ) -> GenerationAdapter:
+        """Make the directories of one attempt at a generation."""
+        return RepositoryGeneration(setting, plan, private, folder, steps, phases)
+
+    def select_parent_args(self, setting: Setting, number: int) -> list[str]:
+        """Return the argv of the repository's ``utils.run_select_next_parent``."""
+        names = [domain.name for domain in setting.domains]
+        return commands.with_python(commands.select_next_parent(names, setting.contract.evals))
+
+    def open_answers(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> Standings | None:
+        """Return what ensembles see of the answers of all generations; None where there are no ensembles."""
+        if has_ensembles(options, domains):
+            return Standings(layout, ANSWERS_FOLDER, domains, add_answers)
+        if options.optimize_option != "only_agent":
+            log.warning("no ensembles: not all domains have them", domains=" ".join(options.domains))
+        return None
+
+    def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
+        """Copy the evaluation without the labels of its tables."""
+        publish_tables(domain, source, target)
+
+
+_: tuple[type[GenerationAdapter], type[ContractAdapter]] = (RepositoryGeneration, HyperAgentsContract)

@@ -13,6 +13,7 @@ from typing import Any
 
 from hyperruntime.domain import Domain, Score, Split, Task
 from hyperruntime.errors import AgentError, DomainNotFoundError, SpecError
+from hyperruntime.loop.generation.publish import link_or_copy
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
 from hyperruntime.loop.hyperagents.labels import blank
 
@@ -65,23 +66,6 @@ class RepositoryDomain:
         """Return nothing: there is nothing to draw."""
         return None
 
-    def show(self, source: Path, target: Path) -> None:
-        """Copy an evaluation's directory, if there is one, for agents to see: without the labels of its tables.
-
-        Raises:
-            OSError: a file cannot be read or written.
-        """
-        if not source.is_dir():
-            return  # nothing was evaluated
-        shutil.copytree(source, target, copy_function=_link, ignore=_tables)
-        for path in sorted(source.rglob("*.csv")):
-            place = target / path.relative_to(source)
-            try:
-                data = blank(path.read_bytes(), self.original.label_columns, path.name)
-            except AgentError:
-                continue
-            place.write_bytes(data)
-
 
 def repository_domain(name: str) -> RepositoryDomain:
     """Return a domain of the table.
@@ -104,15 +88,26 @@ def original_of(domain: Domain) -> OriginalDomain:
     return domain.original
 
 
+def publish_tables(domain: Domain, source: Path, target: Path) -> None:
+    """Copy the directory of an evaluation, if it exists, for agents to see: without the labels of its tables.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    if not source.is_dir():
+        return  # nothing was evaluated
+    shutil.copytree(source, target, copy_function=link_or_copy, ignore=_tables)
+    for path in sorted(source.rglob("*.csv")):
+        place = target / path.relative_to(source)
+        try:
+            data = blank(path.read_bytes(), original_of(domain).label_columns, path.name)
+        except AgentError:
+            continue
+        place.write_bytes(data)
+
+
 def _tables(folder: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))]
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 _: type[Domain] = RepositoryDomain

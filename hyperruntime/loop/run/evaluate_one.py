@@ -24,10 +24,10 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import Results
 from hyperruntime.loop.generation.generation import ATTEMPTS
 from hyperruntime.loop.generation.phases import Phases
-from hyperruntime.loop.run.adapters import open_side
+from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.interrupt import on_interrupt
-from hyperruntime.loop.run.preflight import choose_image, load_domains
+from hyperruntime.loop.run.plan import choose_image, load_domains
 from hyperruntime.loop.run_files.archive import Archive, read_run
 from hyperruntime.loop.run_files.contract import contract_from_json
 from hyperruntime.loop.run_files.layout import Layout, generation_name
@@ -116,7 +116,7 @@ def evaluate_generation(
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout.evaluations) as models:
+    with evaluation_models(options, stored, layout.evaluations, asks_models=setting.adapter.asks_models) as models:
         asking = attrs.evolve(setting, models=models)
         return _interruptible(
             containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
@@ -128,7 +128,8 @@ def _setting(
 ) -> Setting:
     """Return what the evaluation needs of the run, with the domains that have the split."""
     options, _, stored = read_run(layout)
-    domains = load_domains(options.domains, options.contract)
+    adapter = contract_adapter(options.contract)
+    domains = load_domains(options.domains, adapter)
     pairs = tuple(zip(options.domains, domains, strict=True))
     chosen = [(name, domain) for name, domain in pairs if any(part.name == split for part in domain.splits)]
     if not chosen:
@@ -140,6 +141,7 @@ def _setting(
         layout=layout,
         store=RepositoryStore(layout.repository),
         contract=contract_from_json(stored["contract"]),
+        adapter=adapter,
         root=stored["root_commit"],
         domains=tuple(domain for _, domain in chosen),
         image=runtime.images.ensure(choose_image(options, domains)),
@@ -246,13 +248,13 @@ def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Pa
     started = time.monotonic()
     plan = Plan(genid=record.genid, parent=None, commit=record.commit)
     with StepLog(record.genid, setting.events, folder) as steps:
-        side = open_side(setting, plan, private, folder, steps, Phases(folder / _PHASES))
+        adapter = setting.adapter.open_generation(setting, plan, private, folder, steps, Phases(folder / _PHASES))
         try:
-            steps.run("state", lambda: side.bring_in(record.commit))
-            steps.run("start", side.trial.start)
-            steps.run("load check", side.check_load)
-            steps.run("evaluate", lambda: side.evaluate_split(split))
-            steps.run("copy out", lambda: side.write_results(folder))
+            steps.run("state", lambda: adapter.bring_in(record.commit))
+            steps.run("start", adapter.trial.start)
+            steps.run("load check", adapter.check_load)
+            steps.run("evaluate", lambda: adapter.evaluate_split(split))
+            steps.run("copy out", lambda: adapter.write_results(folder))
         except Exception as error:
             if setting.containers.stopping:
                 raise RunInterruptedError("the evaluation was interrupted; nothing of it is kept") from error
@@ -265,7 +267,7 @@ def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Pa
             ) from error
         finally:
             try:
-                steps.run("remove", side.trial.close)
+                steps.run("remove", adapter.trial.close)
             finally:
                 steps.run("reset", lambda: discard(setting, private))
-    return side.results
+    return adapter.results

@@ -35,7 +35,8 @@ from hyperruntime.loop.hyperagents.original import (
     read_generation,
     root_candidates,
 )
-from hyperruntime.loop.run.preflight import load_domains
+from hyperruntime.loop.run.adapters import contract_adapter
+from hyperruntime.loop.run.plan import load_domains
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.contract import repository_contract
 from hyperruntime.loop.run_files.journal import Mark
@@ -89,7 +90,7 @@ class _Import:
         self._layout = layout
         self._ids = finished_ids(layout)
         self._options = original_options(layout, self._ids)
-        self._domains = load_domains(self._options.domains, self._options.contract)
+        self._domains = load_domains(self._options.domains, contract_adapter(self._options.contract))
         self._originals = [DOMAINS[name] for name in self._options.domains]
         self._protected = protected_paths(self._domains)
         self._store = RepositoryStore(layout.repository)

@@ -16,37 +16,24 @@ from hyperruntime.errors import RunError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation import make_generation
-from hyperruntime.loop.generation.generation_view import Standings
 from hyperruntime.loop.generation.parent_eligibility import parent_mark
+from hyperruntime.loop.generation.parent_program import EvolvedChoice
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation
-from hyperruntime.loop.hyperagents import ensemble
-from hyperruntime.loop.hyperagents.ensemble import has_ensembles
-from hyperruntime.loop.hyperagents.parent_program import EvolvedChoice
+from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.interrupt import on_interrupt
-from hyperruntime.loop.run.preflight import (
-    OpenedRun,
-    check_agent,
-    check_tasks,
-    choose_directory,
-    choose_image,
-    commit_of,
-    create_run,
-    load_domains,
-    reopen_run,
-)
+from hyperruntime.loop.run.opened_run import OpenedRun, commit_of, create_run, reopen_run
+from hyperruntime.loop.run.plan import RunPlan, run_image
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.agent_needs import agent_needs
 from hyperruntime.loop.workbench.context import Plan, Setting
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.gateway_choice import (
-    agent_directory,
     check_stored_servers,
     choose_gateway,
     stored_agent,
@@ -82,37 +69,28 @@ class RunSummary:
     used_up: str = ""
 
 
-def start_run(runtime: LoopRuntime, options: GenerateOptions, on_event: OnEvent | None = None) -> RunSummary:
+def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = None) -> RunSummary:
     """Make a run and do it to its end.
 
     While it lasts in the main thread, SIGINT and SIGTERM end it in order: nothing new is started, running
     containers are ended, and the run can be resumed.
 
     Args:
-        runtime: an open runtime. options: what to do. on_event: called with each step, from any thread, one at
-            a time.
+        runtime: an open runtime. plan: of :func:`~hyperruntime.loop.run.plan.plan_run`. on_event: called with each
+            step, from any thread, one at a time.
 
     Raises:
-        DomainNotFoundError, AgentError, RepositoryError, SpecError, ImageNotFoundError: what was asked for cannot be;
-            nothing was made.
+        ImageNotFoundError: the image does not exist and cannot be made; nothing was made.
+        AgentError, RepositoryError: the agent has changed since the plan was made, or cannot be used.
         RunError: the run's directory exists, or the engine failed again and again.
         StorageError: a file cannot be written.
     """
-    options = options.settled()
-    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, options.contract)
-    check_tasks(options, domains)
-    agent = check_agent(options, domains)
-    image = choose_image(options, domains)
-    options = attrs.evolve(options, image=image)  # stored, so that a run is resumed where its agent is not
-    path = choose_directory(options)
-    required = agent_needs(agent).models
-    gateway = choose_gateway(options, agent_directory(agent), Layout(path), required=required)
-    reference = runtime.images.ensure(image)
-    layout = Layout(make_directory(path, fresh=True))
+    image = runtime.images.ensure(plan.image)
+    path = make_directory(plan.layout.root, fresh=True)
     with RunLock(path) as lock:
-        opened = create_run(options, domains, layout, gateway=gateway is not None)
-        with Models(gateway, options) as models:
-            return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
+        opened = create_run(plan)
+        with Models(plan.gateway, plan.options) as models:
+            return _Run(runtime, opened, image, models, on_event, lock).run(plan.make_executor)
 
 
 def resume_run(
@@ -145,8 +123,10 @@ def resume_run(
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
     agent = stored_agent(layout.root, stored)
     check_stored_servers(options, agent, stored)
-    gateway = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
-    reference = runtime.images.ensure(choose_image(options, load_domains(options.domains, options.contract)))
+    adapter = contract_adapter(options.contract)
+    required = stored.get("gateway") is True
+    gateway = choose_gateway(options, agent, layout, required=required, asks_models=adapter.asks_models)
+    reference = runtime.images.ensure(run_image(options))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
         opened = reopen_run(layout, options, runtime.info.reclaim_args)
@@ -180,6 +160,7 @@ class _Run:
             layout=opened.layout,
             store=opened.store,
             contract=opened.contract,
+            adapter=opened.adapter,
             root=opened.root,
             first=opened.start.commit,
             domains=opened.domains,
@@ -193,11 +174,7 @@ class _Run:
         self._evolved: EvolvedChoice | None = None
         if opened.options.edit_select_parent:
             self._evolved = EvolvedChoice(self._setting, self._archive, lambda genid: commit_of(opened, genid))
-        self._answers: Standings | None = None
-        if has_ensembles(opened.options, opened.domains):
-            self._answers = Standings(opened.layout, ensemble.FOLDER, opened.domains, ensemble.add_answers)
-        elif opened.options.optimize_option != "only_agent":
-            log.warning("no ensembles: not all domains have them", domains=" ".join(opened.options.domains))
+        self._answers = opened.adapter.open_answers(opened.options, opened.layout, opened.domains)
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
         """Make all generations that are missing; return what the run holds then."""

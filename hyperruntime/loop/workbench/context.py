@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,6 +17,9 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.model_access import Models
 from hyperruntime.loop.workbench.open_containers import RunningContainers
 from hyperruntime.loop.workbench.step_log import Events
+
+if TYPE_CHECKING:
+    from hyperruntime.loop.generation.adapter import ContractAdapter
 
 
 def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
@@ -33,6 +37,7 @@ class Setting:
         layout: where the files are.
         store: the states.
         contract: what the agent offers.
+        adapter: what its kind of contract decides.
         root: the commit of the initial agent.
         first: the state of the first generation, which diffs may have changed; "" where no generation is made.
         domains: what it is evaluated on, in order.
@@ -46,6 +51,7 @@ class Setting:
     layout: Layout
     store: RepositoryStore
     contract: Contract
+    adapter: ContractAdapter
     root: str
     first: str = ""
     domains: tuple[Domain, ...]

@@ -20,12 +20,17 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 
 
 def choose_gateway(
-    options: GenerateOptions, agent: Path | None, layout: Layout, *, required: bool = False
+    options: GenerateOptions,
+    agent: Path | None,
+    layout: Layout,
+    *,
+    required: bool = False,
+    asks_models: bool = False,
 ) -> GatewayConfig | None:
     """Return the gateway that a run has; None where nothing asks for one.
 
-    A configuration is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or the
-    contract ``hyperagents`` asks for a gateway to the servers that the usual variables name, in the host's
+    A configuration is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or
+    ``asks_models`` asks for a gateway to the servers that the usual variables name, in the host's
     environment or in ``.env``.
 
     Args:
@@ -33,13 +38,14 @@ def choose_gateway(
         agent: the agent repository's directory; None for one that is shipped.
         layout: of the run, whose directory need not be there yet.
         required: whether the run had one before, or its agent cannot do without.
+        asks_models: whether its agent may ask models though no file of it says so.
 
     Raises:
         GatewayConfigError: there is no server, its key or configuration cannot be read, or money is to be counted
             where nothing has a price.
         SpecError: the model is not one of the configuration's.
     """
-    config = _base(options, agent, required=required)
+    config = _base(options, agent, required=required, asks_models=asks_models)
     if config is None:
         return None
     if options.model is not None:
@@ -90,13 +96,13 @@ def check_stored_servers(options: GenerateOptions, agent: Path | None, stored: M
         )
 
 
-def _base(options: GenerateOptions, agent: Path | None, *, required: bool) -> GatewayConfig | None:
+def _base(options: GenerateOptions, agent: Path | None, *, required: bool, asks_models: bool) -> GatewayConfig | None:
     env_file = None if agent is None else agent / ENV_FILE
     if options.gateway is not None:
         return load_source(options.gateway, env_file)
     asked = {"model": options.model, "budget": _limits(options, "budget"), "budget ": generation_budget(options)}
     reasons = [name for name, value in asked.items() if value not in (None, Budget())]
-    may_use = options.contract == "hyperagents" or (env_file is not None and read_dotenv(env_file))
+    may_use = asks_models or (env_file is not None and read_dotenv(env_file))
     if not reasons and not required and not may_use:
         return None
     if not reasons and not required:

@@ -149,11 +149,14 @@ class Models:
         self.close()
 
 
-def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folder: Path) -> Models:
+def evaluation_models(
+    options: GenerateOptions, stored: Mapping[str, Any], folder: Path, *, asks_models: bool
+) -> Models:
     """Return the models of an evaluation that is no part of its run: no budget of the run, and a log of its own.
 
     Args:
         options: of the run. stored: all that its ``run.json`` says. folder: of the run's, takes the log.
+        asks_models: as for :func:`choose_gateway`.
 
     Raises:
         GatewayError, SpecError: as for :func:`choose_gateway`.
@@ -163,7 +166,7 @@ def evaluation_models(options: GenerateOptions, stored: Mapping[str, Any], folde
     options = attrs.evolve(options, **free)
     agent, layout = stored_agent(folder.parent, stored), Layout(folder)
     check_stored_servers(options, agent, stored)
-    config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True)
+    config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True, asks_models=asks_models)
     return Models(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
 
 

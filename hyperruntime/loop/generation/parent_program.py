@@ -15,7 +15,6 @@ from hyperruntime.errors import ContainerLostError, HyperRuntimeError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation_view import Standings, add_figures
 from hyperruntime.loop.generation.publish import mark_generation
-from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.journal import Mark
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
@@ -133,7 +132,13 @@ class EvolvedChoice:
         with storage_errors(self._setting.layout.root), open_private(self._setting.layout.root / LOG) as file:
             file.write(f"== generation {number}: generation {record.genid} is asked\n".encode())
             take = _Capped(file)
-            args = ["/bin/sh", "-c", _SEEDED, "seeded", *self._args(number)]
+            args = [
+                "/bin/sh",
+                "-c",
+                _SEEDED,
+                "seeded",
+                *self._setting.adapter.select_parent_args(self._setting, number),
+            ]
             result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: take(chunk))
         if result.timed_out:
             raise _UnusableChoiceError(f"its choice took more than {timeout_s:g} s")
@@ -141,13 +146,6 @@ class EvolvedChoice:
             why = last_line(result.stderr, "it wrote nothing on standard error")
             raise _UnusableChoiceError(f"its choice ended with exit code {result.exit_code}: {why}")
         return self._named(last_line(result.stdout, "nothing"))
-
-    def _args(self, number: int) -> list[str]:
-        contract, names = self._setting.contract, [domain.name for domain in self._setting.domains]
-        if contract.kind == "hyperagents":
-            return commands.with_python(commands.select_next_parent(names, contract.evals))
-        options = ("--generation", str(number), "--evals_folder", contract.evals, "--domains", *names)
-        return [*contract.select_parent, *options]
 
     def _named(self, line: str) -> GenId:
         """Return the generation that a line names, which may become a parent."""

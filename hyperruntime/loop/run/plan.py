@@ -1,0 +1,170 @@
+"""Check all that a run needs before anything is made, and before an engine is asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import attrs
+
+from hyperruntime import registry
+from hyperruntime.domain import Domain
+from hyperruntime.errors import AgentError, RunError, SpecError
+from hyperruntime.gateway.config.values import GatewayConfig
+from hyperruntime.images.recipes import BASE
+from hyperruntime.loop.generation.adapter import ContractAdapter
+from hyperruntime.loop.generation.meta_patches import read_meta_patches
+from hyperruntime.loop.run.adapters import contract_adapter
+from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.agent_needs import agent_needs
+from hyperruntime.loop.workbench.gateway_choice import agent_directory, choose_gateway
+from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state
+
+_DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@attrs.frozen(kw_only=True)
+class RunPlan:
+    """A new run, checked: what remains is to make its image and its directory.
+
+    Attributes:
+        options: with seed, run id and image.
+        adapter: what the contract of its agent decides.
+        domains: what agents are evaluated on, in order.
+        agent: path or template name of the initial agent.
+        layout: where its files will be.
+        gateway: the models that its agents may ask; None where they ask none.
+        make_executor: makes what runs so many generations at once.
+    """
+
+    options: GenerateOptions
+    adapter: ContractAdapter
+    domains: tuple[Domain, ...]
+    agent: str
+    layout: Layout
+    gateway: GatewayConfig | None
+    make_executor: Callable[[int], Executor]
+
+    @property
+    def image(self) -> str:
+        """Name or reference of the image that all containers of the run use."""
+        assert self.options.image is not None
+        return self.options.image
+
+
+def plan_run(options: GenerateOptions) -> RunPlan:
+    """Return a run that can be started; nothing is made.
+
+    Raises:
+        DomainNotFoundError, DriverLoadError: a domain does not exist or cannot be loaded.
+        AgentError, RepositoryError: the agent cannot be used.
+        SpecError: two options exclude each other.
+        GatewayConfigError: the models that the agent needs cannot be reached.
+        RunError: the run's directory exists already.
+    """
+    options, adapter = options.settled(), contract_adapter(options.contract)
+    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter)
+    adapter.check_tasks(options.domains, domains)
+    agent = check_agent(options, domains, adapter)
+    options = attrs.evolve(options, image=choose_image(options, domains))  # a run is resumed where its agent is not
+    layout = Layout(choose_directory(options))
+    required = agent_needs(agent).models
+    directory, asks_models = agent_directory(agent), adapter.asks_models
+    return RunPlan(
+        options=options,
+        adapter=adapter,
+        domains=domains,
+        agent=agent,
+        layout=layout,
+        gateway=choose_gateway(options, directory, layout, required=required, asks_models=asks_models),
+        make_executor=make_executor,
+    )
+
+
+def load_domains(names: Sequence[str], adapter: ContractAdapter) -> tuple[Domain, ...]:
+    """Return the domains with these references.
+
+    Raises:
+        DomainNotFoundError: one does not exist.
+        DriverLoadError: one cannot be loaded.
+        SpecError: a name is invalid or duplicated.
+    """
+    domains = adapter.load_domains(names)
+    known: set[str] = set()
+    for domain in domains:
+        if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
+            raise SpecError("domains", domain.name, "names of letters, digits, '.', '_' and '-', each once")
+        known.add(domain.name)
+    return domains
+
+
+def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: ContractAdapter) -> str:
+    """Return the agent's path or template name, before anything is made.
+
+    Raises:
+        RepositoryError: it is not a git repository, has no commit, or has uncommitted changes.
+        AgentError: it is neither a directory nor a shipped template, or a diff to begin with cannot be read.
+    """
+    read_meta_patches(options)
+    if options.copy_root_dir is not None and not os.path.isdir(options.copy_root_dir):
+        raise AgentError(
+            f"--copy-root-dir: {options.copy_root_dir!r} is not a directory; give one with the agent's files"
+        )
+    return adapter.check_agent(options, domains)
+
+
+def settled_references(names: Sequence[str]) -> tuple[str, ...]:
+    """Return references that mean the same from any directory: an argument that is a path is made absolute."""
+    parts = (name.partition(":") for name in names)
+    return tuple(
+        f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name + colon + argument
+        for name, colon, argument in parts
+    )
+
+
+def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
+    """Return the image that all containers of a run use: what the user names, else what domains and agent need.
+
+    Raises:
+        SpecError: the domains name different ones and the user none.
+        AgentError: the agent's contract cannot be read.
+    """
+    if options.image is not None:
+        return options.image
+    named = {domain.image for domain in domains}
+    if len(named) > 1:
+        raise SpecError("image", None, f"name one, because the domains name several: {', '.join(sorted(named))}")
+    own = agent_needs(options.agent or domains[0].agent).image if named == {BASE} else None
+    return own or domains[0].image
+
+
+def run_image(options: GenerateOptions) -> str:
+    """Return the image of a run that exists.
+
+    Raises:
+        DomainNotFoundError, DriverLoadError, SpecError, AgentError: as for :func:`plan_run`.
+    """
+    return choose_image(options, load_domains(options.domains, contract_adapter(options.contract)))
+
+
+def choose_directory(options: GenerateOptions) -> Path:
+    """Return where the run's directory goes; what a killed start left there is removed.
+
+    Raises:
+        RunError: there is something already.
+    """
+    path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
+    layout = Layout(path)
+    known, begun = layout.run.is_file(), layout.journal.exists() or layout.generation(INITIAL).exists()
+    if not known and not begun and (owner_state(path) == "dead" or is_unowned_remnant(path)):
+        shutil.rmtree(path, ignore_errors=True)  # of a start that was killed before there was a run
+    if os.path.lexists(path):
+        step = f"go on with it by `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"
+        raise RunError(f"run directory {str(path)!r} exists already; {step} give another --run-id")
+    return path
