@@ -1,4 +1,7 @@
-"""Agent repositories that ship as templates: each folder is one."""
+"""Agent repositories that ship as templates: each folder is one.
+
+May import ``registry`` and what stands before it in ``tests/unit/test_folders.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Nothing but click and the errors is imported before a command runs: each group of commands is a module of its
 own, imported when it is called.
+
+May import ``testing.conformance`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -81,8 +82,12 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool)
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():
-        from hyperruntime.cli.loop.generate import generate_here
+        from hyperruntime.cli.config_file import agent_table
 
-        generate_here(ctx)
+        generate = cast(App, ctx.command).get_command(ctx, "generate")
+        assert generate is not None
+        table = agent_table(Path(AGENT_FILE), generate)
+        with generate.make_context("generate", [], parent=ctx, default_map={**table, "agent": "."}) as below:
+            generate.invoke(below)
     else:
         click.echo(ctx.get_help())

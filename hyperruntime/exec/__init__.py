@@ -1,4 +1,6 @@
 """Run commands in a container: sessions, lanes, streams, and the end of process trees.
 
 The shell programs that run inside are in ``sh/``.
+
+May import ``images`` and what stands before it in ``tests/unit/test_folders.py``.
 """

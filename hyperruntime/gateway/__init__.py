@@ -3,6 +3,8 @@
 A server on the host, reached through a Unix socket in the container's exchange directory, and a forwarder inside that
 offers it as ``http://127.0.0.1:PORT``. Names are resolved on first use, so importing this loads no HTTP library.
 Design: docs/decisions/0015-gateway.md.
+
+May import ``gateway.answer`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

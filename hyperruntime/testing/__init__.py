@@ -2,6 +2,8 @@
 
 Two doubles of an engine: :class:`FakeRuntime` isolates nothing and is for tests of the loop; :class:`FakeDriver` is a
 whole driver without an engine, on the namespaces of the host's own kernel.
+
+May import ``adapters`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from hyperruntime.testing.driver import FakeDriver

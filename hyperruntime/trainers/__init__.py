@@ -2,6 +2,8 @@
 
 A trainer is a class with these members, made with the keyword arguments that the user wrote; entry point group
 ``hyperruntime.trainers``, or ``module:Class``.
+
+May import ``report`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

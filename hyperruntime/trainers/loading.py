@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import attrs
+
 from hyperruntime.registry import TRAINERS, load_trainer_class
 from hyperruntime.rollout.loading import Kind, load_named
 from hyperruntime.trainers import Trainer
+from hyperruntime.trainers.on_policy import PolicyTrainer
 
 _KIND = Kind(
     word="trainer",
@@ -16,6 +19,14 @@ _KIND = Kind(
     load=load_trainer_class,
     option="--trainer-option",
 )
+
+
+_POLICY_KIND = attrs.evolve(_KIND, members=(*_KIND.members, "model_name", "base_url", "check", "update"))
+
+
+def load_policy_trainer(reference: str, options: Mapping[str, Any] | None = None) -> PolicyTrainer:
+    """Make a trainer that holds the policy itself; as :func:`load_trainer`."""
+    return cast(PolicyTrainer, load_named(_POLICY_KIND, reference, options))
 
 
 def load_trainer(reference: str, options: Mapping[str, Any] | None = None) -> Trainer:

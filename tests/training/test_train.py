@@ -19,9 +19,9 @@ from hyperruntime.rollout.training_data.export import ExportOptions, export_grou
 from hyperruntime.rollout.training_data.scored_data import from_scored_data
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.trainers.atropos_api import AtroposApi
+from hyperruntime.trainers.on_policy import METRICS, TrainOptions, Update, step_seed, train
 from hypertrainer_grpo.checkpoint import list_checkpoints, load_checkpoint
 from hypertrainer_grpo.grpo import Batch, GrpoConfig, importance_ratios, update
-from hypertrainer_grpo.loop import METRICS, TrainOptions, Update, step_seed, train
 from hypertrainer_grpo.toy import Toy
 from hypertrainer_grpo.toypolicy import ToyPolicy
 from hypertrainer_grpo.trainer import Grpo

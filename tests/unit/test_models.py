@@ -247,7 +247,7 @@ def test_a_key_of_the_host_never_goes_where_an_agent_may_have_said(
     with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is only in .*--gateway"):
         check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
     with pytest.raises(GatewayConfigError):
-        evaluation_models(given, IMPORTED, tmp_path / "evaluations")
+        evaluation_models(given, IMPORTED, tmp_path / "evaluations", asks_models=True)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
 
@@ -256,6 +256,6 @@ def test_an_evaluation_of_an_imported_run_has_the_models_of_its_checkout(tmp_pat
     write_env(tmp_path, "OPENAI_BASE_URL=http://127.0.0.1:9/v1\nOPENAI_API_KEY=sk-of-the-env\n")
     (tmp_path / "evaluations").mkdir()
     with evaluation_models(
-        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, tmp_path / "evaluations"
+        options(contract="hyperagents", run_id="x", seed=1), IMPORTED, tmp_path / "evaluations", asks_models=True
     ) as models:
         assert models.usage("initial") == Spent()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from hyperruntime.errors import ExtraMissingError, SpecError, TrainerError
 from hyperruntime.rollout.loading import Kind, load_named
 from hyperruntime.rollout.training_data.samples import ScoredGroup
-from hyperruntime.trainers import Receipt, Trainer
+from hyperruntime.trainers import Receipt
+from hyperruntime.trainers.on_policy import PolicyTrainer
 
 if TYPE_CHECKING:
     from hypertrainer_grpo.grpo import GrpoConfig
@@ -81,11 +82,25 @@ class Grpo:
         return self._server
 
     @property
+    def model_name(self) -> str:
+        """Name of the policy at its server."""
+        return self.learner.policy.name
+
+    @property
+    def base_url(self) -> str:
+        """URL of the policy's server."""
+        return self.server.url
+
+    @property
     def learner(self) -> Learner:
         """The policy and its optimiser."""
         if self._learner is None:
             raise TrainerError("groups can be submitted after start() only; call it first")
         return self._learner
+
+    def check(self) -> None:
+        """Raise ExtraMissingError where torch is not installed."""
+        require_torch()
 
     async def start(self) -> int:
         """Load the policy and its last checkpoint, and serve it; return how many updates were made before."""
@@ -169,4 +184,4 @@ def require_torch() -> Any:  # noqa: ANN401 - the module
     return torch
 
 
-_: type[Trainer] = Grpo
+_: type[PolicyTrainer] = Grpo

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import click
 
-from hyperruntime.cli.command import AGENT_FILE, Command, State, example
-from hyperruntime.cli.config_file import agent_domains, agent_table
+from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.cli.legacy_args import SpreadingCommand
 from hyperruntime.cli.loop.generations import print_generations, run_to_json
 from hyperruntime.cli.loop.options import make_options, model_options, option_decorators
@@ -107,13 +107,6 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
     print_summary(summary, as_json, seed=view.seed)
     plots_at_end(summary, view.options)
     return exit_code(summary, number())
-
-
-def generate_here(ctx: click.Context) -> Any:  # noqa: ANN401 - what the command returns
-    """Run ``generate`` on the agent repository in the current directory, with its ``[generate]`` options."""
-    table = agent_table(Path(AGENT_FILE), generate)
-    with generate.make_context("generate", [], parent=ctx, default_map={**table, "agent": "."}) as below:
-        return generate.invoke(below)
 
 
 def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary, int]:

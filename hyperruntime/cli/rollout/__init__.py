@@ -1,1 +1,4 @@
-"""Commands about rollouts."""
+"""Commands about rollouts.
+
+May import ``cli.loop`` and what stands before it in ``tests/unit/test_folders.py``.
+"""

@@ -23,11 +23,11 @@ from hyperruntime.rollout.environment_lookup import load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory, write_atomic
-from hypertrainer_grpo.loop import TrainOptions, Update
-from hypertrainer_grpo.loop import train as run_training
-from hypertrainer_grpo.trainer import DEFAULT_POLICY, Grpo, require_torch
+from hyperruntime.trainers.loading import load_policy_trainer
+from hyperruntime.trainers.on_policy import TrainOptions, Update
+from hyperruntime.trainers.on_policy import train as run_training
 
-SETTINGS = "train.json"
+SETTINGS, TRAINER = "train.json", "grpo"
 _CHANGEABLE = ("updates", "parallel")
 _POSITIVE, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
@@ -44,7 +44,7 @@ _GRPO = ("policy", "learning_rate", "clip", "kl_weight", "epochs", "save_every",
 )
 @click.option("--environment", default="toy", show_default=True, help="What is learned: a name, or module:Class.")
 @click.option("--option", "options", type=OptionPair(), multiple=True, help="For the environment; may be repeated.")
-@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Who learns: module:Class or FILE.py:Class.")
+@click.option("--policy", help="What learns: module:Class or FILE.py:Class; default: a tiny one for the toy task.")
 @click.option("--updates", type=_POSITIVE, default=30, show_default=True, help="Of the policy, in all.")
 @click.option("--group-size", type=click.IntRange(min=2), default=6, show_default=True, help="Trajectories of an item.")
 @click.option("--items-per-update", type=_POSITIVE, help="Items of one update; default: all.")
@@ -77,11 +77,12 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     Rollouts, checkpoints and figures are kept in the directory that is printed. A policy of your own is a class; see
     docs/training.md.
     """
-    require_torch()
+    load_policy_trainer(TRAINER, {"directory": ""}).check()  # before a directory is made
     directory, settings = _place(ctx, values)
     environment = load_environment(settings["environment"], dict(settings["options"]))
     options = _options(settings)
-    trainer = Grpo(directory=str(directory / "checkpoints"), **{name: settings[name] for name in _GRPO})
+    grpo = {name: settings[name] for name in _GRPO if settings[name] is not None}
+    trainer = load_policy_trainer(TRAINER, {"directory": str(directory / "checkpoints"), **grpo})
     state = ctx.ensure_object(State)
     with state.open_runtime(run_id=directory.name) as runtime:
         note(f"training in {directory}, seed {settings['seed']}, {runtime.name} {runtime.info.version}")

@@ -1,4 +1,7 @@
-"""Clients of model servers, each a :class:`~hyperruntime.rollout.agent.model.Model`."""
+"""Clients of model servers, each a :class:`~hyperruntime.rollout.agent.model.Model`.
+
+May import ``rollout.agent`` and what stands before it in ``tests/unit/test_folders.py``.
+"""
 
 from __future__ import annotations
 

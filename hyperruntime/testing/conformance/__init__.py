@@ -10,6 +10,8 @@
 
 ``hyperrun selfcheck NAME`` does the same. What a driver declares that it cannot do (``EngineInfo``) must be refused by
 name; then the result is ``refused`` instead of ``pass``. Design: docs/decisions/0011-conformance.md.
+
+May import ``testing`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from hyperruntime.testing.conformance import (  # noqa: F401, I001 - they register their checks, in this order

@@ -1,4 +1,4 @@
-"""The loop of training: rollouts in slots with the policy as it is, an update from their groups, and again.
+"""On-policy training: rollouts in slots with the policy as it is, an update from their groups, and again.
 
 Everything is kept: each update's rollouts in a directory of their own, one line of figures for each update, and the
 checkpoints. A training that was ended at any instant goes on with what was recorded.
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -25,12 +25,43 @@ from hyperruntime.rollout.run.slot_pools import PooledSlots
 from hyperruntime.rollout.training_data.export import KEEP, ExportOptions, export_groups
 from hyperruntime.storage.atomic import append_line, make_directory, write_atomic
 from hyperruntime.storage.run_lock import RunLock
-from hypertrainer_grpo.trainer import Grpo
+from hyperruntime.trainers import Trainer
 
 if TYPE_CHECKING:
     from hyperruntime.runtime import Runtime
 
 METRICS = "metrics.jsonl"
+
+
+class PolicyTrainer(Trainer, Protocol):
+    """A trainer that holds the policy, and serves it between updates.
+
+    Attributes:
+        model_name: the policy's name at its server.
+        base_url: of its server, which speaks OpenAI's chat completions and answers from ``start`` to ``close``.
+    """
+
+    @property
+    def model_name(self) -> str:
+        """Name of the policy."""
+        ...
+
+    @property
+    def base_url(self) -> str:
+        """URL of its server."""
+        ...
+
+    def check(self) -> None:
+        """Do nothing if this trainer can start here.
+
+        Raises:
+            ExtraMissingError: a library that it needs is not installed.
+        """
+        ...
+
+    async def update(self) -> dict[str, float]:
+        """Learn from the groups that were submitted since the last update; return metrics."""
+        ...
 
 
 @attrs.frozen(kw_only=True)
@@ -78,7 +109,7 @@ class Update:
 
 async def train(
     runtime: Runtime,
-    trainer: Grpo,
+    trainer: PolicyTrainer,
     environment: Environment,
     options: TrainOptions,
     directory: Path,
@@ -109,7 +140,7 @@ async def train(
         rollouts = options.rollouts.settled()
         count = rollouts.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         slots = await stack.enter_async_context(PooledSlots(runtime, rollouts, count))
-        model = ChatModel(trainer.learner.policy.name, Server(ServerOptions(base_url=trainer.server.url)))
+        model = ChatModel(trainer.model_name, Server(ServerOptions(base_url=trainer.base_url)))
         stack.push_async_callback(model.close)
         items = [item.id for item in environment.items()]
         for step in range(first + 1, options.updates + 1):
@@ -130,7 +161,7 @@ def step_seed(seed: int, step: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{step}".encode()).digest()[:4], "big") >> 1
 
 
-async def _learn(trainer: Grpo, run_dir: Path, step: int, not_scored: int) -> Update:
+async def _learn(trainer: PolicyTrainer, run_dir: Path, step: int, not_scored: int) -> Update:
     """Hand the groups of an update's rollouts to the trainer and let it learn.
 
     In one order, whichever was done first: sums of floating-point numbers depend on it.

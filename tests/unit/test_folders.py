@@ -1,0 +1,128 @@
+"""Where things live: which folder may import which, and how large a folder may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = "hyperruntime"
+
+# A folder, or a module at the top of its package, may import what stands before it, and nothing that stands behind it.
+ORDER = (
+    "errors", "units", "logs", "spec", "run_as", "attached_shell", "driver", "domain", "registry",
+    "agents", "concurrency", "host", "storage", "reclaim", "gpu", "images",
+    "exec", "exec.persistent", "transfer", "git", "container", "runtime",
+    "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
+    "pool.values", "pool.slots", "pool.tools", "pool",
+    "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
+    "rollout.run_files", "rollout.agent", "rollout.models", "rollout.training_data", "rollout", "rollout.run",
+    "rollout.batch",
+    "report", "trainers", "adapters", "testing", "testing.conformance",
+    "cli", "cli.machine", "cli.containers", "cli.loop", "cli.rollout",
+)  # fmt: skip
+# Each package beside the core, and the last of ``ORDER`` that it may import.
+PLUGINS = {"runtimes": "images", "domains": "domain", "environments": "rollout", "trainers": "trainers"}
+OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
+MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20
+_NOT_OURS = ("hyperruntime/agents/llm/", "hyperruntime/agents/mutator/", "/inside/", "/tasks/", "/exercises/")
+
+
+def sources(folder: str) -> list[Path]:
+    """Return the modules below a folder that run in this process."""
+    found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if not any(part in path.as_posix() for part in _NOT_OURS))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Return what a module imports when it runs, sooner or later."""
+    return frozenset(_imports(ast.parse((ROOT / path).read_text())))
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.ImportFrom) and child.module:
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        yield from _imports(child)
+
+
+def folder_of(module: str) -> str | None:
+    """Return where in ``ORDER`` a name of the core belongs; None for the package itself."""
+    parts = module.split(".")[1:]
+    while parts and ".".join(parts) not in ORDER:
+        parts.pop()
+    return ".".join(parts) or None
+
+
+def test_nothing_imports_upwards() -> None:
+    upwards = []
+    for path in sources(CORE):
+        own = folder_of(name_of(path))
+        for name in imported(path):
+            other = folder_of(name) if name.split(".")[0] == CORE else None
+            if own and other and ORDER.index(other) > ORDER.index(own):
+                upwards.append(f"{name_of(path)} imports {name}")
+    assert not upwards
+
+
+def test_the_core_imports_no_plugin() -> None:
+    assert not [
+        f"{name_of(path)} imports {name}"
+        for path in sources(CORE)
+        for name in imported(path)
+        if name.startswith(OUTSIDE) and not name.startswith("hyperruntime_images")
+    ]
+
+
+@pytest.mark.parametrize(("folder", "last"), PLUGINS.items())
+def test_a_plugin_imports_only_what_it_may(folder: str, last: str) -> None:
+    allowed = ORDER[: ORDER.index(last) + 1]
+    for path in sources(folder):
+        others = {folder_of(name) for name in imported(path) if name.split(".")[0] == CORE}
+        assert others <= {*allowed, None}, name_of(path)
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    modules = {name_of(path): path for path in sources(CORE)}
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, " -> ".join((*above, module))
+        if module in done:
+            return
+        for name in sorted(imported(modules[module])):
+            found = name if name in modules else name.rpartition(".")[0]
+            if found in modules and found != module and found != CORE:
+                visit(found, (*above, module))
+        done.add(module)
+
+    for module in modules:
+        visit(module, ())
+
+
+def test_folders_stay_small() -> None:
+    assert len(list((ROOT / CORE).glob("*.py"))) <= MOST_AT_THE_TOP
+    sizes = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in sources(CORE)}}
+    assert not {str(folder): size for folder, size in sizes.items() if size > MOST_IN_A_FOLDER}
+
+
+@pytest.mark.parametrize("folder", [name for name in ORDER if (ROOT / CORE / name.replace(".", "/")).is_dir()])
+def test_each_folder_says_what_it_may_import(folder: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / CORE / folder.replace(".", "/") / "__init__.py").read_text())) or ""
+    before = ORDER[ORDER.index(folder) - 1]
+    assert f"May import ``{before}`` and what stands before it in ``tests/unit/test_folders.py``." in " ".join(
+        text.split()
+    )
