@@ -23,7 +23,7 @@ from hyperruntime.rollout.batch.batch import RESULTS, BatchOptions, BatchSummary
 from hyperruntime.rollout.batch.prompts import Row, parse_row, read_rows, unknown_keys
 from hyperruntime.storage.run_lock import RunLock
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def settled(path: Path) -> dict[str, dict[str, Any]]:

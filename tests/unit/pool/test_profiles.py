@@ -92,7 +92,7 @@ def test_r15_a_toml_file_a_yaml_file_and_variables_say_the_same(tmp_path: Path) 
 
 def test_the_shipped_example_is_what_the_documentation_shows() -> None:
     """The page a user copies from must load."""
-    page = (Path(__file__).parents[2] / "docs" / "pool.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "pool.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
     assert blocks
     for block in blocks:

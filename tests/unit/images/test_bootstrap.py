@@ -227,7 +227,7 @@ def run_hook(hook: str, root: Path) -> None:
 
 
 def test_the_containerfile_installs_the_same_packages() -> None:
-    text = Path(__file__).parents[2].joinpath("containers/base/Containerfile").read_text()
+    text = Path(__file__).parents[3].joinpath("containers/base/Containerfile").read_text()
     installed = re.search(r"--no-install-recommends \\\n(?P<names>(?: +[a-z0-9.-]+ \\\n)+)", text)
     assert installed is not None
     assert installed["names"].replace("\\", "").split() == list(bootstrap.BASE_PACKAGES)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-AGENT = Path(__file__).resolve().parents[2] / "hyperruntime" / "agents" / "llm"
+AGENT = Path(__file__).resolve().parents[3] / "hyperruntime" / "agents" / "llm"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hyperruntime.errors import AgentError
 from hyperruntime.loop.run_files.contract import parse_contract
 from hyperruntime.loop.workbench.agent_needs import Needs, agent_needs, parse_needs
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
-from tests.unit.llmtemplate import AGENT, git, imported, make_repository, run_meta
+from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
 
 Modules = Any  # their names are found at run time
 Start = Callable[..., ScriptedModel]

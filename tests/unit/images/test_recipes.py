@@ -13,9 +13,9 @@ from hyperruntime.errors import SpecError
 from hyperruntime.images.bootstrap import BASE_PACKAGES
 from hyperruntime.images.recipes import image_reference, load_recipe, recipe_names, recipe_of
 from hyperruntime.images.wheels import download_wheels, pip_args
-from tests.unit.recipefiles import read_containerfile, read_definition
+from tests.unit.images.recipefiles import read_containerfile, read_definition
 
-CONTAINERS = Path(__file__).parents[2] / "containers"
+CONTAINERS = Path(__file__).parents[3] / "containers"
 FOLDERS = sorted(path.parent.name for path in CONTAINERS.glob("*/Containerfile"))
 
 CONTAINERFILE = """

@@ -9,7 +9,7 @@ from typing import Any
 import hyperruntime as hr
 from hyperruntime.errors import EngineError, ImageNotFoundError, PoolClosedError, PoolStartError, SlotTimeoutError
 from hyperruntime.testing.slots import PromisedContainer, PromisedRuntime, SkippingClock
-from tests.unit.test_pool import fails, pool_of, run, until
+from tests.unit.pool.test_pool import fails, pool_of, run, until
 
 
 def test_w25_a_pool_grows_outside_of_any_lock_and_not_all_at_once() -> None:

@@ -21,7 +21,7 @@ import pytest
 from hyperdomain_circle_packing import CirclePacking
 from hyperdomain_circle_packing.score import first_violation
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
 Modules = Any  # their names are found at run time
 MODULES = ("budget", "genome", "memory", "operators", "meta_agent", "packing", "task_agent", "run_meta_agent")

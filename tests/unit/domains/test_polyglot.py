@@ -29,7 +29,7 @@ ANSWERS = st.recursive(
     max_leaves=12,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SUITE = """
 import unittest
 from twice import twice

@@ -11,7 +11,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import ImageNotFoundError, PoolClosedError, SpecError, StaleLeaseError
 from hyperruntime.testing.slots import PromisedRuntime
-from tests.unit.test_pool import fails, run, until
+from tests.unit.pool.test_pool import fails, run, until
 
 
 def manager_of(runtime: PromisedRuntime, *names: str, **numbers: Any) -> hr.PoolManager:

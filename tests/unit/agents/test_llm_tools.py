@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.llmtemplate import AGENT, imported
+from tests.unit.agents.llmtemplate import AGENT, imported
 
 Modules = Any  # their names are found at run time
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
