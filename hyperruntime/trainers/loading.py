@@ -21,7 +21,7 @@ _KIND = Kind(
 )
 
 
-_POLICY_KIND = attrs.evolve(_KIND, members=(*_KIND.members, "model_name", "base_url", "check", "update"))
+_POLICY_KIND = attrs.evolve(_KIND, members=(*_KIND.members, "check", "update"))
 
 
 def load_policy_trainer(reference: str, options: Mapping[str, Any] | None = None) -> PolicyTrainer:

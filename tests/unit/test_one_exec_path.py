@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "containers")
+SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "containers")
 # What is copied into containers and runs there is no part of the host's program.
 INSIDE = (
     "hyperruntime/agents/",
@@ -31,7 +31,7 @@ MAKES_EXECUTIONS = (
 )
 DRIVERS = "runtimes/"
 RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/repositories.py",)  # the cache, which no agent can reach
-ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/")
+ABOVE = ("hyperruntime/adapters/", "hyperruntime/pool/", "hyperruntime/rollout/", "environments/", "trainers/")
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}
 PROCESS_CALLS = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "vfork"}

@@ -25,6 +25,7 @@ SOURCES = (
     "runtimes",
     "domains",
     "environments",
+    "trainers",
     "containers",
     "setup.cfg",
     "pyproject.toml",
@@ -39,15 +40,15 @@ HOMES = {
     "click": ("hyperruntime/cli/",),
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/",),
-    "openai": ("hyperruntime/loop/model.py",),
+    "openai": (),
     "aiohttp": (
         "hyperruntime/gateway/",
         "hyperruntime/rollout/models/",
         "hyperruntime/testing/",
         "hyperruntime/trainers/",
-        "hyperruntime/training/",
+        "trainers/hypertrainer_grpo/",
     ),
-    "torch": ("domains/", "hyperruntime/training/"),
+    "torch": ("domains/", "trainers/hypertrainer_grpo/"),
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
     "minigrid": ("domains/hyperdomain_babyai/",),
     "hyperdomain_babyai": ("domains/hyperdomain_babyai/",),
@@ -190,7 +191,7 @@ def test_the_command_answers_from_the_wheel(installed: Installed) -> None:
 def test_every_module_of_the_checkout_is_in_the_wheel(installed: Installed) -> None:
     here = {
         str(path.relative_to(base))
-        for base in (ROOT, ROOT / "runtimes", ROOT / "domains", ROOT / "environments")
+        for base in (ROOT, *(ROOT / name for name in ("runtimes", "domains", "environments", "trainers")))
         for path in base.glob("hyper*/**/*.py")
     }
     assert here - set(installed.names) == set()
@@ -258,7 +259,7 @@ print(json.dumps([modules, threading.active_count(), children]))
 
 def modules() -> list[Path]:
     """The modules we write, agent templates included, and not the repositories that agents are to repair."""
-    folders = ("hyperruntime", "runtimes", "domains", "environments")
+    folders = ("hyperruntime", "runtimes", "domains", "environments", "trainers")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "tasks" not in path.parts]
     assert found
     return sorted(found)

@@ -118,7 +118,7 @@ def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> Non
         (("generate", "--domains", "circle_packing", "--eval-samples", "few"), "whole numbers"),
         (("generate", "--domains", "circle_packing", "--run-id", "a b"), "run_id='a b' is not allowed"),
         (("generate", "--domains", "circle_packing", "--agent", "mutatr"), "did you mean 'mutator'?"),
-        (("generate", "--domains", "circle_packing", "--agent", "/no/such"), "is no directory"),
+        (("generate", "--domains", "circle_packing", "--agent", "/no/such"), "is not a directory"),
         (("generate", "--domains", "circle_packing", "--output-dir-parent", "/proc/x"), "cannot be written"),
         (("status", "/no/such"), "unknown run directory '/no/such'"),
         (("resume", "/"), "is no run directory"),

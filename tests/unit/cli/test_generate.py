@@ -208,7 +208,7 @@ def test_a_file_with_what_is_unknown_is_refused(tmp_path: Path, text: str, said:
         (("--run-baseline", "dmg"), "'dmg' is not one of"),
         (("--config", "/no/such.toml"), "does not exist"),
         (("--meta-patch-files", "/no/such.diff"), "'/no/such.diff' cannot be read"),
-        (("--copy-root-dir", "/no/such"), "'/no/such' is no directory"),
+        (("--copy-root-dir", "/no/such"), "'/no/such' is not a directory"),
     ],
 )
 def test_what_cannot_be_together_or_is_missing_is_one_sentence(

@@ -59,11 +59,11 @@ for moment in moments:
     count = begun = cleaned = 0
     print(moment, main(args), begun - cleaned)
 """
-BATCH = ("rollout_batch", "_run", "rollout", "batch", "p.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:1/v1")
-RUN = ("rollout_run", "run_rollouts", "rollout", "run", "--environment", "toy", "--model", "m",
+BATCH = ("rollout.batch", "_run", "rollout", "batch", "p.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:1/v1")
+RUN = ("rollout.run", "run_rollouts", "rollout", "run", "--environment", "toy", "--model", "m",
        "--base-url", "http://127.0.0.1:1/v1", "--output-dir", "run")  # fmt: skip
-SUBMIT = ("rollout_submit", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")
-PREFLIGHT = ("rollout_preflight", "check_model", "rollout", "preflight", "--model", "m",
+SUBMIT = ("rollout.submit", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")
+PREFLIGHT = ("rollout.preflight", "check_model", "rollout", "preflight", "--model", "m",
              "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 
 
@@ -166,7 +166,7 @@ STARTED = {{"bursts": pair, "sleeps": to_another}}
 if "{name}" in STARTED:
     threading.Thread(target=STARTED["{name}"], daemon=True).start()
 module.one = {name}
-COMMANDS["one"] = ("domains", "one", "")
+COMMANDS["one"] = ("loop.domains", "one", "")
 sys.argv[1:] = ["one"]
 sys.exit(main())
 """
@@ -262,7 +262,7 @@ def test_who_calls_the_command_line_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_no_command_has_a_loop_of_its_own() -> None:
-    modules = Path(hyperruntime.cli.__file__).parent.glob("*.py")
+    modules = Path(hyperruntime.cli.__file__).parent.rglob("*.py")
     assert [path.name for path in modules if "asyncio.run(" in path.read_text()] == ["signals.py"]
 
 

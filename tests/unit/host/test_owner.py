@@ -190,7 +190,7 @@ def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(te
 def test_a_fork_while_another_thread_registers_something_leaves_the_child_able_to_open_its_own() -> None:
     script = (
         "import os, signal\n"
-        "from hyperruntime import owner\n"
+        "from hyperruntime.host import owner\n"
         "first = owner.Owner(('true',), owner.OwnerIdentity.current())\n"
         "with owner._fork_hook:\n"
         "    pid = os.fork()\n"

@@ -15,6 +15,7 @@ from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
 from hyperruntime.gateway.config.dotenv import parse_dotenv
 from hyperruntime.gateway.config.environment import derive_config
+from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.gateway_choice import check_stored_servers, choose_gateway, stored_agent
@@ -39,7 +40,9 @@ def options(**given_options: Any) -> GenerateOptions:
 def choose(tmp_path: Path, dotenv: str | None = None, **given_options: Any) -> GatewayConfig | None:
     if dotenv is not None:
         (tmp_path / ".env").write_text(dotenv)
-    return choose_gateway(options(**given_options), tmp_path, Layout(tmp_path / "run"))
+    given = options(**given_options)
+    asks_models = contract_adapter(given.contract).asks_models
+    return choose_gateway(given, tmp_path, Layout(tmp_path / "run"), asks_models=asks_models)
 
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)

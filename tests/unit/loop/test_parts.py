@@ -36,7 +36,7 @@ from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
-HARNESS = str(resources.files("hyperruntime.loop") / "harness.py")
+HARNESS = str(resources.files("hyperruntime.loop.evaluation") / "harness.py")
 
 CRASH = """
 import os, sys

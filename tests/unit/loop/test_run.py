@@ -430,7 +430,7 @@ def test_the_default_agent_is_what_the_domain_names(run: Callable[..., RunSummar
     [
         ({"domains": "circle_packin"}, DomainNotFoundError, "did you mean 'circle_packing'"),
         ({"agent": "mutater"}, AgentError, "did you mean 'mutator'"),
-        ({"agent": "./nowhere"}, AgentError, "no directory"),
+        ({"agent": "./nowhere"}, AgentError, "not a directory"),
         ({"image": "bse"}, ImageNotFoundError, "bse"),
         ({"output_dir_parent": "/proc/nowhere"}, StorageError, "/proc/nowhere"),
         ({"output_dir_parent": "/dev/null/x"}, StorageError, "is a file"),
