@@ -22,7 +22,7 @@ from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.options import ExecOptions, OutputCallback
 from hyperruntime.exec.persistent.script import check_names
 from hyperruntime.exec.persistent.shell import Shell, ShellStart
-from hyperruntime.exec.user_sessions import Home, Sessions
+from hyperruntime.exec.user_sessions import SessionContext, UserSessions
 from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.owner import Owner
 from hyperruntime.host.watchdog import Watch, split_limits, unwatch, watch_container
@@ -65,8 +65,8 @@ class Container:
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._exchange = make_exchange(self._dir, export_script(early_env))
-        self._sessions = Sessions(
-            Home(name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, bury=self._bury)
+        self._sessions = UserSessions(
+            SessionContext(name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, bury=self._bury)
         )
         started = time.monotonic()
         try:

@@ -14,7 +14,7 @@ import attrs
 
 from hyperenvironment_swe.builtin import builtin_rows
 from hyperenvironment_swe.items import SweItem, choose_rows, load_rows, parse_row
-from hyperenvironment_swe.judging import Court, Ended, Findings, JudgeError, Plan
+from hyperenvironment_swe.judging import Court, Ended, Findings, JudgeError, TestPlan
 from hyperenvironment_swe.state import State, brings_plugins, pytest_settings, write_state
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
 from hyperruntime.host.rmtree import remove_tree
@@ -243,8 +243,8 @@ class Swe:
             return Ended(exit_code=0, timed_out=False, output="", report="", separate=court.separate)
         return await court.run(["/bin/sh", "-c", program, "install"], timeout_s=self._install_timeout_s)
 
-    async def _plan(self, one: SweItem, checkout: Checkout, ids: Sequence[str]) -> Plan:
-        return Plan(
+    async def _plan(self, one: SweItem, checkout: Checkout, ids: Sequence[str]) -> TestPlan:
+        return TestPlan(
             ids=ids,
             runner=one.runner,
             python=one.python or self._python,

@@ -49,7 +49,7 @@ class Ended:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class TestPlan:
     """How tests are run.
 
     Attributes:
@@ -127,7 +127,7 @@ class Court:
         asked = {"do": "run", "args": list(args), "env": env, "input": stdin, "timeout_s": timeout_s}
         return Ended(**await self._ask(asked, timeout_s + _MARGIN_S))
 
-    async def test(self, plan: Plan) -> Findings:
+    async def test(self, plan: TestPlan) -> Findings:
         """Run the tests of a plan, a chunk to each process; none: see whether the test runner is there."""
         passed: set[str] = set()
         problems: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Court:
         kept = frozenset() if tested.forged else frozenset(passed)
         return attrs.evolve(tested, passed=kept, problems=problems | dict(tested.problems))
 
-    async def _test_chunk(self, plan: Plan, ids: Sequence[str]) -> Findings:
+    async def _test_chunk(self, plan: TestPlan, ids: Sequence[str]) -> Findings:
         secret = secrets.token_hex(24)
         controls = [f"test_{secrets.token_hex(8)}" for _ in range(_CONTROLS)]
         asked = {

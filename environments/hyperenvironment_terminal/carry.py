@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 import attrs
 
-from hyperenvironment_terminal.changes import Plan, plan_changes
+from hyperenvironment_terminal.changes import ChangePlan, plan_changes
 from hyperenvironment_terminal.listing import Entry, Listing, list_files
 from hyperenvironment_terminal.protected import NOT_LISTED, make_protection
 from hyperruntime.errors import TransferError
@@ -99,7 +99,7 @@ async def carry(
     )
 
 
-def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, scripted: bool) -> Plan:
+def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, scripted: bool) -> ChangePlan:
     return plan_changes(pristine, listing, make_protection(pristine, search, workdir, scripted=scripted))
 
 

@@ -11,7 +11,7 @@ from hyperenvironment_terminal.protected import Protection
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class ChangePlan:
     """How a pristine container is made to hold an agent's work.
 
     Attributes:
@@ -29,7 +29,7 @@ class Plan:
     withheld: tuple[bytes, ...] = ()
 
 
-def plan_changes(pristine: Listing, listing: Listing, protection: Protection) -> Plan:
+def plan_changes(pristine: Listing, listing: Listing, protection: Protection) -> ChangePlan:
     """Return what to take over from a list that may be a lie."""
     plan = _Planner(pristine, listing, protection)
     plan.take_over()
@@ -73,9 +73,9 @@ class _Planner:
             elif posixpath.dirname(path) in self._there:
                 self._removed.add(path)
 
-    def result(self) -> Plan:
+    def result(self) -> ChangePlan:
         withheld = set(self._withheld)
-        return Plan(
+        return ChangePlan(
             remove=tuple(path for path in sorted(self._removed) if posixpath.dirname(path) not in self._removed),
             directories=tuple(self._chosen[DIRECTORY]),
             files=tuple(self._chosen[FILE]),

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 
-class Bell:
+class EndEvent:
     """Rings once; whoever listens later is told at once. Safe to use from many threads."""
 
     def __init__(self) -> None:

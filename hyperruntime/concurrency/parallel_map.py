@@ -10,7 +10,7 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
-def at_once(workers: int, function: Callable[[Given], Made], items: Sequence[Given]) -> tuple[Made, ...]:
+def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequence[Given]) -> tuple[Made, ...]:
     """Return what a function makes of each item, in their order.
 
     The first error is raised when all that had begun has ended; nothing begins after it.

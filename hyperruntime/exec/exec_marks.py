@@ -102,7 +102,7 @@ class Mark:
         return value, value
 
 
-class TagNumbers:
+class MarkNumbers:
     """Numbers shared by a container's sessions; no other container on the machine has the same."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class TagNumbers:
         self._next = _LANES + secrets.randbelow(_SPACE)
         self._next_lane = secrets.randbelow(_SPACE)
         self._limit: MarkLimit | None = None
-        self._groups: dict[str, list[TagSeries]] = {}
+        self._groups: dict[str, list[MarkSeries]] = {}
 
     def agree(self, limit: MarkLimit) -> bool:
         """Take the limit of the first session; return whether this one is equal.
@@ -141,15 +141,15 @@ class TagNumbers:
             first, self._next = self._next, self._next + count
             return first
 
-    def open_series(self, group: str | None = None) -> TagSeries:
+    def open_series(self, group: str | None = None) -> MarkSeries:
         """Return a new range of its own, which counts as the group's too."""
-        series = TagSeries(self)
+        series = MarkSeries(self)
         if group is not None:
             with self._lock:
                 self._groups.setdefault(group, []).append(series)
         return series
 
-    def close_series(self, series: TagSeries) -> None:
+    def close_series(self, series: MarkSeries) -> None:
         """Forget a range of which nothing lives any more."""
         with self._lock:
             for name, known in tuple(self._groups.items()):
@@ -157,36 +157,36 @@ class TagNumbers:
                 if kept != known:
                     self._set_group(name, kept)
 
-    def leave_group(self, group: str) -> list[TagSeries]:
+    def leave_group(self, group: str) -> list[MarkSeries]:
         """Return a group's ranges and forget them: what is started from now on gets others."""
         with self._lock:
             return self._groups.pop(group, [])
 
-    def rejoin_group(self, group: str, series: list[TagSeries]) -> None:
+    def rejoin_group(self, group: str, series: list[MarkSeries]) -> None:
         """Take ranges back of which something may still live."""
         with self._lock:
             self._groups.setdefault(group, []).extend(series)
 
-    def _series(self, group: str) -> TagSeries:
+    def _series(self, group: str) -> MarkSeries:
         with self._lock:
             series = self._groups.setdefault(group, [])
             own = next((known for known in series if known.shared), None)
             if own is None:
-                own = TagSeries(self, shared=True)
+                own = MarkSeries(self, shared=True)
                 series.append(own)
             return own
 
-    def _set_group(self, name: str, series: list[TagSeries]) -> None:
+    def _set_group(self, name: str, series: list[MarkSeries]) -> None:
         if series:
             self._groups[name] = series
         else:
             del self._groups[name]
 
 
-class TagSeries:
+class MarkSeries:
     """Growing numbers in few ranges of their own, so that two numbers tell a million marks from all others."""
 
-    def __init__(self, numbers: TagNumbers, *, shared: bool = False) -> None:
+    def __init__(self, numbers: MarkNumbers, *, shared: bool = False) -> None:
         """Make one without a number.
 
         Args:

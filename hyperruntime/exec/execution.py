@@ -22,7 +22,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest, lane_script
-from hyperruntime.exec.input_source import CallerError, Feed
+from hyperruntime.exec.input_source import CallerError, InputSource
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions, Stream
 from hyperruntime.exec.output_buffer import OutputBuffer
@@ -66,7 +66,7 @@ class Execution:
         """Prepare; nothing runs yet."""
         self.session = session
         self._request, self._on_output, self._group = request, options.on_output, options.group
-        self._feed = None if options.source is None else Feed(options.source)
+        self._feed = None if options.source is None else InputSource(options.source)
         self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
         self._user = options.user if isinstance(options.user, RunAs) else None
         self._buffers: dict[Stream, OutputBuffer] = {

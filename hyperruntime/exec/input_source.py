@@ -26,7 +26,7 @@ class CallerError(Exception):
         self.cause = cause
 
 
-class Feed:
+class InputSource:
     """One source of input.
 
     Attributes:

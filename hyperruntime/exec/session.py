@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.exec.exec_marks import Mark, MarkLimit, TagNumbers, TagSeries
+from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.lane_pool import LanePool
-from hyperruntime.exec.tree_killer import Tree, TreeEnder
-from hyperruntime.exec.user_killer import UserEnder
+from hyperruntime.exec.tree_killer import Tree, TreeKiller
+from hyperruntime.exec.user_killer import UserKiller
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 
@@ -61,7 +61,7 @@ class Session:
         shell: AttachedShell,
         exchange: str,
         inside: str,
-        numbers: TagNumbers,
+        numbers: MarkNumbers,
         on_death: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
@@ -88,7 +88,7 @@ class Session:
         self._answered = threading.Condition()
         self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drains: set[int] = set()
-        self._ender = TreeEnder(self._ask, self.lost.is_set)
+        self._ender = TreeKiller(self._ask, self.lost.is_set)
         self._limit: MarkLimit | None = None
         self.refusal = ""
         self._ready = threading.Event()
@@ -156,9 +156,9 @@ class Session:
             as_user = f" {lane.user.uid} {lane.user.gid}{' check' if lane.checks else ''}"
         self._send(f"{lane.program} {lane.name} {lane.mark.steps}{as_user}\n")
 
-    def next_mark(self, source: str | TagSeries | None = None) -> Mark:
+    def next_mark(self, source: str | MarkSeries | None = None) -> Mark:
         """Return the mark of the next exec, of a group or series where there is one."""
-        number = source.next() if isinstance(source, TagSeries) else self._numbers.next(source)
+        number = source.next() if isinstance(source, MarkSeries) else self._numbers.next(source)
         return self._mark_limit.mark(number)
 
     def next_lane_mark(self) -> Mark:
@@ -190,7 +190,7 @@ class Session:
         """
         return self._ender.end(Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks)))
 
-    def end_series(self, series: Iterable[TagSeries]) -> bool:
+    def end_series(self, series: Iterable[MarkSeries]) -> bool:
         """End every process that all execs of these series started; return whether none is left."""
         limit = self._mark_limit
         spans = tuple(limit.span(span) for one in series for span in one.spans())
@@ -199,7 +199,7 @@ class Session:
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and forget its lanes; return whether none is left."""
         switches = bool(self._switch and self._switch >= _FIRST_SWITCH)
-        return UserEnder(self._lanes, self.exchange, self._ask, self.lost.is_set).end(user, switches=switches)
+        return UserKiller(self._lanes, self.exchange, self._ask, self.lost.is_set).end(user, switches=switches)
 
     @property
     def patience_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Moves what a :class:`Feed` gives into a command's standard input, as fast as the command takes it and no faster."""
+"""Write an :class:`InputSource` to a command's standard input, as fast as the command reads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import os
 import select
 
-from hyperruntime.exec.input_source import Feed
+from hyperruntime.exec.input_source import InputSource
 from hyperruntime.exec.lane import Lane
 
 _PIPE_BYTES = 1 << 20
@@ -16,7 +16,7 @@ _F_SETPIPE_SZ = 1031
 class Stdin:
     """The input of one running command, driven by the poll loop of its exec."""
 
-    def __init__(self, feed: Feed, lane: Lane, poll: select.poll) -> None:
+    def __init__(self, feed: InputSource, lane: Lane, poll: select.poll) -> None:
         """Prepare; the loop hears of nothing before :meth:`start`."""
         self._feed, self._lane, self._poll = feed, lane, poll
         self._pending = memoryview(b"")

@@ -47,7 +47,7 @@ class _Request:
 Ask = Callable[[str, str, float], int | None]
 
 
-class TreeEnder:
+class TreeKiller:
     """Ends trees for many threads: the first to come does the work for all that wait."""
 
     def __init__(self, ask: Ask, is_lost: Callable[[], bool]) -> None:

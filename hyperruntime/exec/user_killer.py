@@ -24,7 +24,7 @@ class _Clearing(Lane):
     program = "clear"
 
 
-class UserEnder:
+class UserKiller:
     """Ends a user of the container in which a supervisor's user is root."""
 
     def __init__(self, lanes: LanePool, exchange: str, ask: Ask, is_lost: Callable[[], bool]) -> None:

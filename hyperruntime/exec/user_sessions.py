@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import attrs
 
-from hyperruntime.concurrency.end_event import Bell
+from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.driver import LiveContainer, PostMortem
 from hyperruntime.errors import (
     ContainerLostError,
@@ -19,7 +19,7 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET
-from hyperruntime.exec.exec_marks import TagNumbers, TagSeries
+from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
 from hyperruntime.exec.input_source import CallerError
 from hyperruntime.exec.session import Session
@@ -36,7 +36,7 @@ _END_TIMEOUT_S = 3.0
 
 
 @attrs.frozen(kw_only=True)
-class Home:
+class SessionContext:
     """What sessions must know of their container.
 
     Attributes:
@@ -54,8 +54,8 @@ class Home:
     bury: Callable[[], None]
 
 
-class Sessions:
-    """Sessions by user; safe to use from many threads.
+class UserSessions:
+    """UserSessions by user; safe to use from many threads.
 
     Attributes:
         numbers: marks of what runs in the container.
@@ -64,9 +64,9 @@ class Sessions:
         live: the container, once there is one.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: SessionContext) -> None:
         """Prepare; the container is not there yet."""
-        self.numbers, self.bell = TagNumbers(), Bell()
+        self.numbers, self.bell = MarkNumbers(), EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
         self._home, self._pid = home, os.getpid()
@@ -146,7 +146,7 @@ class Sessions:
             self.numbers.rejoin_group(group, series)
         return ended
 
-    def end_series(self, series: TagSeries) -> bool:
+    def end_series(self, series: MarkSeries) -> bool:
         """Kill what everything marked from a series has started; return whether none is left."""
         return self._find(None).end_series([series])
 

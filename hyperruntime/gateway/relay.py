@@ -13,13 +13,13 @@ from hyperruntime.gateway.answer.headers import JSON_TYPE
 from hyperruntime.gateway.answer.screen import Event, screen, screen_event
 from hyperruntime.gateway.answer.sse import EventSplitter, EventTooLongError
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
-from hyperruntime.gateway.answer.tokens import TokenRecord
+from hyperruntime.gateway.answer.tokens import GeneratedTokens
 from hyperruntime.gateway.answer.usage import StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange, LineFile
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.replay import Recorded, tape_line
-from hyperruntime.gateway.request.parse import COUNT_PATH, Call, RefusedError, error_event
+from hyperruntime.gateway.request.parse import COUNT_PATH, ModelRequest, RequestRefusedError, error_event
 from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.upstream import Answer, describe, payload
 
@@ -51,14 +51,14 @@ class RelayTools:
 class Relay:
     """One answer on its way."""
 
-    def __init__(self, call: Call, exchange: Exchange, tools: RelayTools) -> None:
+    def __init__(self, call: ModelRequest, exchange: Exchange, tools: RelayTools) -> None:
         """Relay the answer to a call."""
         self._call, self._exchange, self._tools = call, exchange, tools
         self._recorded = bytearray()
         self._came_bytes = 0  # of a stream; some may be held back yet
         self._usage = StreamUsage()
         self._guard = StreamGuard(tools.redactor)
-        self._generated = TokenRecord() if tools.tokens else None
+        self._generated = GeneratedTokens() if tools.tokens else None
         self._tokens: Tokens | None = None
         self._streaming = self._complete = False
 
@@ -82,7 +82,7 @@ class Relay:
         """Return an answer that came in one piece; the sender has read it.
 
         Raises:
-            RefusedError: it holds a key that cannot be cut out, or is not text.
+            RequestRefusedError: it holds a key that cannot be cut out, or is not text.
         """
         exchange, tools = self._exchange, self._tools
         data = b"".join([piece async for piece in answer.body])
@@ -120,16 +120,16 @@ class Relay:
                 await self._events(response, answer)
             self._complete = True
             await self._keep(answer, bytes(self._recorded))
-        except RefusedError as error:
+        except RequestRefusedError as error:
             await self._broken(response, error)
         except EventTooLongError as error:
-            await self._broken(response, RefusedError(502, "answer_too_large", str(error)))
+            await self._broken(response, RequestRefusedError(502, "answer_too_large", str(error)))
         except aiohttp.ClientConnectionResetError:
             self._exchange.error = "client_gone: the client did not read its stream to the end"
             raise
         except (aiohttp.ClientError, TimeoutError) as error:
             why = f"the stream broke off: {describe(error)}"
-            await self._broken(response, RefusedError(502, "upstream_lost", why))
+            await self._broken(response, RequestRefusedError(502, "upstream_lost", why))
         return response  # its end is sent by the server, once it is counted
 
     async def _events(self, response: web.StreamResponse, answer: Answer) -> None:
@@ -175,7 +175,7 @@ class Relay:
             self._exchange.answer_bytes += len(data)
             await response.write(data)
 
-    async def _broken(self, response: web.StreamResponse, error: RefusedError) -> None:
+    async def _broken(self, response: web.StreamResponse, error: RequestRefusedError) -> None:
         """Tell the client in its own format that the stream ends here; its status is sent already."""
         self._exchange.error = f"{error.kind}: {error.message}"
         await response.write(self._tools.redactor.clean(error_event(self._call.wire, error)))

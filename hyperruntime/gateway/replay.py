@@ -17,7 +17,7 @@ import attrs
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.log.exchange import clean_line
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.request.parse import Call, RefusedError
+from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +35,7 @@ class Recorded:
     body: bytes
 
 
-def tape_line(call: Call, answer: Recorded, redactor: Redactor) -> bytes:
+def tape_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> bytes:
     """Return an answer as a line of a tape, without keys and without its end."""
     asked = json.dumps({"key": call.key, "path": call.path})
     answered = {"status": answer.status, "type": answer.content_type, "body": answer.body.decode(errors="replace")}
@@ -44,7 +44,7 @@ def tape_line(call: Call, answer: Recorded, redactor: Redactor) -> bytes:
     return clean_line(line, redactor)
 
 
-class Tape:
+class Replay:
     """Recorded answers, played back in their order; safe to use from many threads."""
 
     def __init__(self, path: str) -> None:
@@ -71,15 +71,15 @@ class Tape:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise GatewayError(f"{self._path}, line {number} is no recorded exchange; remove it ({error!r})") from error
 
-    def play(self, call: Call) -> Recorded:
+    def play(self, call: ModelRequest) -> Recorded:
         """Return the next answer to a request.
 
         Raises:
-            RefusedError: there is none, or no more.
+            RequestRefusedError: there is none, or no more.
         """
         with self._lock:
             answers = self._answers.get(call.key)
             if answers:
                 return answers.popleft()
         why = "no such request was recorded" if answers is None else "it was recorded fewer times than it is made"
-        raise RefusedError(404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again")
+        raise RequestRefusedError(404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again")

@@ -24,8 +24,8 @@ from hyperruntime.gateway.request.pace import Pace
 from hyperruntime.gateway.request.parse import (
     MODELS_PATH,
     PATHS,
-    Call,
-    RefusedError,
+    ModelRequest,
+    RequestRefusedError,
     client_token,
     error_body,
     parse_call,
@@ -121,14 +121,14 @@ class Service:
         try:
             async with asyncio.timeout(self._shared.config.deadline_s) as deadline:
                 return await self._serve(request, exchange, deadline)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             refusal = error
         except TimeoutError:
             if exchange.status:  # a stream has begun, and its client reads nothing
                 exchange.error = "slow_client: the client did not read its stream"
                 cast(BoundedConnection, request.protocol).drop()
                 raise ConnectionResetError from None
-            refusal = RefusedError(504, "deadline_exceeded", "the request was not answered within its deadline")
+            refusal = RequestRefusedError(504, "deadline_exceeded", "the request was not answered within its deadline")
         said = self._shared.redactor.clean_text(refusal.message)
         exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {said}"
         if refusal.status < _SERVER_FAULT:
@@ -137,7 +137,7 @@ class Service:
                 await self._bodies.drain(request)
         response = web.Response(
             status=refusal.status,
-            body=error_body(wire, RefusedError(refusal.status, refusal.kind, said)),
+            body=error_body(wire, RequestRefusedError(refusal.status, refusal.kind, said)),
             content_type="application/json",
         )
         if not request.content.at_eof():
@@ -149,7 +149,7 @@ class Service:
     ) -> web.StreamResponse:
         shown = client_token(request.headers).encode(errors="replace")
         if not hmac.compare_digest(shown, self._token.encode()):
-            raise RefusedError(401, "wrong_token", "this is not the token of this container")
+            raise RequestRefusedError(401, "wrong_token", "this is not the token of this container")
         self._check_endpoint(request)
         if request.path == MODELS_PATH:
             exchange.status = 200
@@ -175,16 +175,16 @@ class Service:
         expected = "GET" if request.path == MODELS_PATH else "POST"
         if request.path != MODELS_PATH and request.path not in PATHS:
             known = ", ".join((MODELS_PATH, *PATHS))
-            raise RefusedError(404, "unknown_endpoint", f"the gateway has these endpoints: {known}")
+            raise RequestRefusedError(404, "unknown_endpoint", f"the gateway has these endpoints: {known}")
         if request.method != expected:
-            raise RefusedError(405, "wrong_method", f"use {expected} for {request.path}")
+            raise RequestRefusedError(405, "wrong_method", f"use {expected} for {request.path}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
-            raise RefusedError(415, "compressed_body", "send the body without Content-Encoding")
+            raise RequestRefusedError(415, "compressed_body", "send the body without Content-Encoding")
 
-    def _rule(self, call: Call) -> tuple[ModelRule, Upstream]:
+    def _rule(self, call: ModelRequest) -> tuple[ModelRule, Upstream]:
         found = self._shared.config.rule_for(call.model, call.wire)
         if found is None:
-            raise RefusedError(
+            raise RequestRefusedError(
                 403,
                 "model_not_allowed",
                 f"model {call.model!r} may not be called at {call.path}; see GET {MODELS_PATH}",
@@ -198,9 +198,9 @@ class Service:
             self._shared.meter.give_back()
         if why:
             self._on_refused(why)
-            raise RefusedError(403, BUDGET_KIND, why)
+            raise RequestRefusedError(403, BUDGET_KIND, why)
 
-    def _relay(self, call: Call, exchange: Exchange) -> Relay:
+    def _relay(self, call: ModelRequest, exchange: Exchange) -> Relay:
         config = self._shared.config
         return Relay(
             call,

@@ -17,8 +17,8 @@ from hyperruntime.gateway.answer.tokens import asks_for_tokens
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.replay import Recorded, Tape
-from hyperruntime.gateway.request.parse import Call, RefusedError
+from hyperruntime.gateway.replay import Recorded, Replay
+from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
 from hyperruntime.units import KIB
 
 _CONNECT_S = 15.0
@@ -71,7 +71,7 @@ class Sender:
         self._config = config
         self._redactor = redactor
         self._keys = {upstream.name: upstream.load_key() for upstream in config.upstreams}
-        self._tapes = {upstream.name: Tape(upstream.replay) for upstream in config.upstreams if upstream.replay}
+        self._tapes = {upstream.name: Replay(upstream.replay) for upstream in config.upstreams if upstream.replay}
         for key in self._keys.values():
             redactor.add(key)
         for upstream in config.upstreams:
@@ -94,11 +94,11 @@ class Sender:
         if self._session is not None:
             await self._session.close()
 
-    async def send(self, call: Call, rule: ModelRule, upstream: Upstream, exchange: Exchange) -> Answer:
+    async def send(self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange) -> Answer:
         """Return the first answer that is no passing failure, or the last one.
 
         Raises:
-            RefusedError: no attempt got an answer.
+            RequestRefusedError: no attempt got an answer.
         """
         if upstream.replay:
             return self._played(self._tapes[upstream.name].play(call))
@@ -127,7 +127,7 @@ class Sender:
                 answer.close()
             await asyncio.sleep(wait_s)
 
-    async def _attempt(self, call: Call, upstream: Upstream, body: bytes) -> Answer:
+    async def _attempt(self, call: ModelRequest, upstream: Upstream, body: bytes) -> Answer:
         assert self._session is not None, "opened"
         headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
         response = await self._session.post(
@@ -139,11 +139,15 @@ class Sender:
         )
         if 300 <= response.status < 400:
             response.close()
-            raise RefusedError(502, "upstream_redirect", f"upstream {upstream.name!r} redirects; correct its URL")
+            raise RequestRefusedError(
+                502, "upstream_redirect", f"upstream {upstream.name!r} redirects; correct its URL"
+            )
         encodings = ",".join(response.headers.getall("Content-Encoding", [])).strip().lower()
         if encodings not in _DECODED or not 200 <= response.status < 600:
             response.close()
-            raise RefusedError(502, "upstream_malformed", f"upstream {upstream.name!r} answers in an unknown encoding")
+            raise RequestRefusedError(
+                502, "upstream_malformed", f"upstream {upstream.name!r} answers in an unknown encoding"
+            )
         return Answer(
             status=response.status,
             headers=answer_headers(response.headers, self._redactor),
@@ -161,7 +165,7 @@ class Sender:
         """Return an answer that is read to its end, so that one that breaks off can be asked for again.
 
         Raises:
-            RefusedError: it is too large.
+            RequestRefusedError: it is too large.
             ClientError, TimeoutError: it broke off.
         """
         limit, size = self._config.limits.answer_bytes, 0
@@ -172,7 +176,7 @@ class Sender:
                 pieces.append(piece)
                 size += len(piece)
                 if size > limit:
-                    raise RefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
+                    raise RequestRefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
         finally:
             answer.close()
         return attrs.evolve(answer, body=_once(b"".join(pieces)), response=None)
@@ -204,10 +208,12 @@ def forwarded_headers(call_path_wire: str, headers: dict[str, str]) -> dict[str,
     return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
 
 
-def _unreachable(upstream: Upstream, error: Exception) -> RefusedError:
+def _unreachable(upstream: Upstream, error: Exception) -> RequestRefusedError:
     if isinstance(error, TimeoutError):
-        return RefusedError(504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time")
-    return RefusedError(502, "upstream_unreachable", f"upstream {upstream.name!r} is not reached: {describe(error)}")
+        return RequestRefusedError(504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time")
+    return RequestRefusedError(
+        502, "upstream_unreachable", f"upstream {upstream.name!r} is not reached: {describe(error)}"
+    )
 
 
 def payload(data: bytes) -> bytes | io.BytesIO:

@@ -17,10 +17,10 @@ from hyperruntime.container import Container
 from hyperruntime.errors import PoolClosedError, PoolError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.members import Cell, CellState, Member, Roster
-from hyperruntime.pool.slots.isolation import Keeper
-from hyperruntime.pool.slots.slot_exec import Place
-from hyperruntime.pool.start_backoff import Trouble
-from hyperruntime.pool.values.config import Plan, PoolConfig
+from hyperruntime.pool.slots.isolation import SlotIsolation
+from hyperruntime.pool.slots.slot_exec import SlotExec
+from hyperruntime.pool.start_backoff import StartBackoff
+from hyperruntime.pool.values.config import PoolConfig, PoolLayout
 from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.spec import ContainerSpec
 
@@ -50,8 +50,8 @@ class Fleet:
         self,
         runtime: OpensContainers,
         config: PoolConfig,
-        plan: Plan,
-        keeper: Keeper,
+        plan: PoolLayout,
+        keeper: SlotIsolation,
         *,
         changed: Callable[[], None],
         lost: Callable[[Member, str], None],
@@ -67,7 +67,7 @@ class Fleet:
             lost: called when one ended by itself, with the reason.
         """
         self.roster = Roster(config.max_containers)
-        self.trouble = Trouble()
+        self.trouble = StartBackoff()
         self._runtime, self._config, self._plan, self._keeper = runtime, config, plan, keeper
         self._changed, self._lost = changed, lost
         self._starting = self._closing = 0
@@ -220,7 +220,7 @@ class Fleet:
             await self._clean(cell)
         self._changed()
 
-    async def end_processes(self, place: Place) -> None:
+    async def end_processes(self, place: SlotExec) -> None:
         """End everything that runs in a place, and leave its files.
 
         Raises:

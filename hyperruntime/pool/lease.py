@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
@@ -85,7 +85,7 @@ class Lease:
         The other arguments and the errors are those of :meth:`Container.put`.
         """
 
-        async def copy(place: Place) -> None:
+        async def copy(place: SlotExec) -> None:
             path = posixpath.join(place.workspace, target)
             await place.container.aput(source, path, timeout_s=timeout_s, **place.options)
 
@@ -104,7 +104,7 @@ class Lease:
         The other arguments and the errors are those of :meth:`Container.get`.
         """
 
-        async def copy(place: Place) -> ExtractReport:
+        async def copy(place: SlotExec) -> ExtractReport:
             path = posixpath.join(place.workspace, source)
             return await place.container.aget(path, target, limits=limits, timeout_s=timeout_s, **place.options)
 

@@ -71,7 +71,7 @@ class Grant:
             await asyncio.wait(running, timeout=_END_S)
 
 
-class Grants:
+class LeaseTable:
     """All leases of a pool that have not been released."""
 
     def __init__(self) -> None:

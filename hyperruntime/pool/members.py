@@ -10,7 +10,7 @@ import attrs
 
 if TYPE_CHECKING:
     from hyperruntime.container import Container
-    from hyperruntime.pool.slots.slot_exec import Place
+    from hyperruntime.pool.slots.slot_exec import SlotExec
 
 
 class CellState(enum.Enum):
@@ -37,7 +37,7 @@ class Cell:
     """
 
     member: Member
-    place: Place
+    place: SlotExec
     state: CellState = CellState.FREE
     generation: int = 0
     task_id: str = ""

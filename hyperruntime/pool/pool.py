@@ -28,17 +28,17 @@ from hyperruntime.logs import get_logger
 from hyperruntime.pool import refusals
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.lease import Lease
-from hyperruntime.pool.lease_table import Grant, Grants, stale
+from hyperruntime.pool.lease_table import Grant, LeaseTable, stale
 from hyperruntime.pool.members import Cell, CellState, Member
 from hyperruntime.pool.slots.sharing import make_keeper
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.values.config import Plan, PoolConfig, make_plan
+from hyperruntime.pool.values.config import PoolConfig, PoolLayout, make_plan
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
 from hyperruntime.pool.values.status import PoolStatus
-from hyperruntime.pool.wait_queue import WaitingLine
+from hyperruntime.pool.wait_queue import WaitQueue
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import check_seconds
 
@@ -63,10 +63,10 @@ class SlotPool:
         self.config = config
         self._runtime = runtime
         self._state = "new"
-        self._plan: Plan | None = None
+        self._plan: PoolLayout | None = None
         self._fleet_or_none: Fleet | None = None
-        self._line = WaitingLine()
-        self._grants = Grants()
+        self._line = WaitQueue()
+        self._grants = LeaseTable()
         self._resets: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._lost = 0
@@ -233,7 +233,7 @@ class SlotPool:
 
         return await run_batch(requests, execute, timeout_s=timeout_s)
 
-    async def run(self, slot: Slot, work: Callable[[Place], Coroutine[Any, Any, T]]) -> T:
+    async def run(self, slot: Slot, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
         """Carry out any work in a slot's place; it is cancelled when the lease ends.
 
         Raises:

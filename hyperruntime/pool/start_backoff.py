@@ -16,7 +16,7 @@ _TRIES = 3
 _PERMANENT = (DeviceNotFoundError, EngineUnavailableError, ImageError, SpecError, StorageError, UnsupportedOptionError)
 
 
-class Trouble:
+class StartBackoff:
     """The failures to start since the last success.
 
     Attributes:

@@ -24,7 +24,7 @@ class Waiter:
     future: asyncio.Future[Slot]
 
 
-class WaitingLine:
+class WaitQueue:
     """First come, first served; whoever gives up leaves no trace."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ _MAX_TOKENS = 256
 
 
 @attrs.frozen(kw_only=True)
-class Check:
+class PreflightCheck:
     """What one check found.
 
     Attributes:
@@ -45,19 +45,19 @@ class Check:
     detail: str
 
 
-async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> list[Check]:
+async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> list[PreflightCheck]:
     """Return what a model's server and template do.
 
     Args:
         options: which model. require_tokens: whether turns without token ids and log probabilities are a failure.
     """
-    checks: list[Check] = []
+    checks: list[PreflightCheck] = []
     if options.tokenizer is not None:
         checks.append(_guarded("template", lambda: check_template(options.tokenizer or "")))
     try:
         model = open_model(options)
     except HyperRuntimeError as error:
-        return [*checks, Check(name="server", state="failed", detail=str(error))]
+        return [*checks, PreflightCheck(name="server", state="failed", detail=str(error))]
     try:
         return checks + await _Asking(model, require_tokens=require_tokens).checks(
             served_template=options.wire == "chat"
@@ -66,23 +66,25 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
         await model.close()
 
 
-def check_template(directory: str) -> Check:
+def check_template(directory: str) -> PreflightCheck:
     """Render the template of a directory with and without tools: the same text means that it drops them."""
     from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 
     return compare_renderings(DirectoryTokenizer(directory))
 
 
-def compare_renderings(tokenizer: Any) -> Check:  # noqa: ANN401 - a ChatTokenizer
+def compare_renderings(tokenizer: Any) -> PreflightCheck:  # noqa: ANN401 - a ChatTokenizer
     """Do that with any tokenizer that renders conversations."""
     messages = [{"role": "user", "content": "hello"}]
     with_tools = tokenizer.render(messages, [_TOOL], prompt=True)
     if with_tools == tokenizer.render(messages, [], prompt=True):
         detail = "the chat template renders the same text with tools and without: the model never hears of them"
-        return Check(name="template", state="failed", detail=f"{detail}; use a template that renders `tools`")
+        return PreflightCheck(name="template", state="failed", detail=f"{detail}; use a template that renders `tools`")
     if "look_up" not in with_tools:
-        return Check(name="template", state="failed", detail="the chat template does not name the tools it is given")
-    return Check(name="template", state="ok", detail="renders the tools that it is given")
+        return PreflightCheck(
+            name="template", state="failed", detail="the chat template does not name the tools it is given"
+        )
+    return PreflightCheck(name="template", state="ok", detail="renders the tools that it is given")
 
 
 class _Asking:
@@ -92,7 +94,7 @@ class _Asking:
         self._model = model
         self._without: State = "failed" if require_tokens else "warning"
 
-    async def checks(self, *, served_template: bool) -> list[Check]:
+    async def checks(self, *, served_template: bool) -> list[PreflightCheck]:
         """Return what was found; ``served_template`` is whether the server renders the conversation."""
         words = " ".join(secrets.token_hex(3) for _ in range(8))  # no cache knows them
         asked: list[Message] = [
@@ -103,8 +105,8 @@ class _Asking:
             plain = await self._complete(asked, [])
             tooled = await self._complete(asked, [_TOOL])
         except HyperRuntimeError as error:
-            return [Check(name="server", state="failed", detail=str(error))]
-        found = [Check(name="server", state="ok", detail=f"{self._model.name!r} answers")]
+            return [PreflightCheck(name="server", state="failed", detail=str(error))]
+        found = [PreflightCheck(name="server", state="ok", detail=f"{self._model.name!r} answers")]
         if served_template:
             found.append(_compare_prompts(plain, tooled))
         found.append(self._tokens(tooled))
@@ -112,27 +114,37 @@ class _Asking:
         try:
             found.append(await self._going_on(asked, tooled))
         except HyperRuntimeError as error:
-            found.append(Check(name="conversation", state="failed", detail=f"a second turn is refused: {error}"))
+            found.append(
+                PreflightCheck(name="conversation", state="failed", detail=f"a second turn is refused: {error}")
+            )
         return found
 
     async def _complete(self, messages: Sequence[Message], tools: Sequence[Message]) -> Completion:
         return await self._model.complete(messages, tools, Sampling(max_tokens=_MAX_TOKENS, seed=1))
 
-    def _tokens(self, turn: Completion) -> Check:
+    def _tokens(self, turn: Completion) -> PreflightCheck:
         missing = [name for name in ("prompt_ids", "ids", "logprobs") if getattr(turn, name) is None]
         if missing:
             detail = f"the server does not give {', '.join(missing)}: such turns train nothing"
-            return Check(name="tokens", state=self._without, detail=f"{detail}; try vLLM 0.10.2 or --wire sglang")
+            return PreflightCheck(
+                name="tokens", state=self._without, detail=f"{detail}; try vLLM 0.10.2 or --wire sglang"
+            )
         ids, logprobs = turn.ids or (), turn.logprobs or ()
         if len(ids) != len(logprobs):
-            return Check(name="tokens", state="failed", detail=f"{len(ids)} token ids and {len(logprobs)} logprobs")
+            return PreflightCheck(
+                name="tokens", state="failed", detail=f"{len(ids)} token ids and {len(logprobs)} logprobs"
+            )
         if not all(math.isfinite(value) and value <= 1e-6 for value in logprobs):
-            return Check(name="tokens", state="failed", detail="some log probabilities are above zero or no numbers")
+            return PreflightCheck(
+                name="tokens", state="failed", detail="some log probabilities are above zero or no numbers"
+            )
         if len(ids) > _MAX_TOKENS:
-            return Check(name="tokens", state="failed", detail=f"{len(ids)} tokens where {_MAX_TOKENS} were allowed")
-        return Check(name="tokens", state="ok", detail="ids and log probabilities of each token")
+            return PreflightCheck(
+                name="tokens", state="failed", detail=f"{len(ids)} tokens where {_MAX_TOKENS} were allowed"
+            )
+        return PreflightCheck(name="tokens", state="ok", detail="ids and log probabilities of each token")
 
-    async def _going_on(self, asked: Sequence[Message], first: Completion) -> Check:
+    async def _going_on(self, asked: Sequence[Message], first: Completion) -> PreflightCheck:
         """Ask a second turn, with a tool's answer in it, and see whether its prompt goes on from the first."""
         message = settled_message(first.message, 1)
         answers = [
@@ -142,15 +154,19 @@ class _Asking:
         more = answers or [{"role": "user", "content": "Go on."}]
         second = await self._complete([*asked, message, *more], [_TOOL])
         if first.prompt_ids is None or first.ids is None or second.prompt_ids is None:
-            return Check(name="conversation", state="ok", detail="a second turn is answered")
+            return PreflightCheck(name="conversation", state="ok", detail="a second turn is answered")
         before = [*first.prompt_ids, *first.ids]
         if list(second.prompt_ids[: len(before)]) == before:
-            return Check(name="conversation", state="ok", detail="a second turn goes on from the tokens of the first")
+            return PreflightCheck(
+                name="conversation", state="ok", detail="a second turn goes on from the tokens of the first"
+            )
         detail = "the server writes earlier turns anew, so that each turn is a segment of its own"
-        return Check(name="conversation", state="warning", detail=f"{detail}; --wire sglang or completions avoids that")
+        return PreflightCheck(
+            name="conversation", state="warning", detail=f"{detail}; --wire sglang or completions avoids that"
+        )
 
 
-def _compare_prompts(plain: Completion, tooled: Completion) -> Check:
+def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
     """Tell by the size of the prompt whether the server's template renders tools."""
     if plain.prompt_ids is not None and tooled.prompt_ids is not None:
         same: bool | None = list(plain.prompt_ids) == list(tooled.prompt_ids)
@@ -158,29 +174,31 @@ def _compare_prompts(plain: Completion, tooled: Completion) -> Check:
         sizes = [turn.usage.get("prompt_tokens", 0) for turn in (plain, tooled)]
         same = sizes[0] == sizes[1] if all(sizes) else None
     if same is None:
-        return Check(name="template", state="warning", detail="the server does not say how long prompts are")
+        return PreflightCheck(name="template", state="warning", detail="the server does not say how long prompts are")
     if same:
         detail = "the prompt is the same with tools and without: the server's chat template drops them"
-        return Check(name="template", state="failed", detail=f"{detail}; serve the model with one that renders `tools`")
-    return Check(name="template", state="ok", detail="the server's prompt grows with the tools")
+        return PreflightCheck(
+            name="template", state="failed", detail=f"{detail}; serve the model with one that renders `tools`"
+        )
+    return PreflightCheck(name="template", state="ok", detail="the server's prompt grows with the tools")
 
 
-def _calls(turn: Completion) -> Check:
+def _calls(turn: Completion) -> PreflightCheck:
     message = settled_message(turn.message, 1)
     calls = tool_calls(message, [_TOOL])
     if not calls:
         detail = "the model did not call the tool that it was asked to call; that may be the model's choice"
-        return Check(name="tool calls", state="warning", detail=detail)
+        return PreflightCheck(name="tool calls", state="warning", detail=detail)
     form = "as OpenAI has them" if turn.message.get("tool_calls") else "in its text, and they are read there"
     problem = next((call.problem for call in calls if call.problem), "")
     if problem:
-        return Check(name="tool calls", state="warning", detail=f"the model calls tools {form}; but {problem}")
-    return Check(name="tool calls", state="ok", detail=f"the model calls tools {form}")
+        return PreflightCheck(name="tool calls", state="warning", detail=f"the model calls tools {form}; but {problem}")
+    return PreflightCheck(name="tool calls", state="ok", detail=f"the model calls tools {form}")
 
 
-def _guarded(name: str, check: Any) -> Check:  # noqa: ANN401 - a callable
+def _guarded(name: str, check: Any) -> PreflightCheck:  # noqa: ANN401 - a callable
     try:
-        found: Check = check()
+        found: PreflightCheck = check()
     except HyperRuntimeError as error:
-        return Check(name=name, state="failed", detail=str(error))
+        return PreflightCheck(name=name, state="failed", detail=str(error))
     return found

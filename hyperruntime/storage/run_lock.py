@@ -40,7 +40,7 @@ _SETTLE_S = 1.0
 
 
 @attrs.frozen(kw_only=True)
-class Lease:
+class LockRecord:
     """What a run directory says of its owner.
 
     Attributes:
@@ -52,11 +52,11 @@ class Lease:
     directory: tuple[int, int] | None = None
 
 
-def read_lease(run_dir: Path) -> Lease | None:
+def read_lease(run_dir: Path) -> LockRecord | None:
     """Return the lease of whoever last owned a run directory and did not give it up, or None."""
     try:
         value = json.loads((run_dir / RECORD).read_bytes())
-        return Lease(owner=OwnerIdentity.from_record(value), directory=_directory(value.get("directory")))
+        return LockRecord(owner=OwnerIdentity.from_record(value), directory=_directory(value.get("directory")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -206,7 +206,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _state(lease: Lease, run_dir: Path, clock: Callable[[], float], stale_s: float = STALE_S) -> str:
+def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float], stale_s: float = STALE_S) -> str:
     # A name may be of many machines ("localhost"): who had another boot is judged by the lease alone.
     seen = lease.owner.state() if lease.owner.boot_id == boot_id() else "elsewhere"
     if seen != "elsewhere":

@@ -11,7 +11,7 @@ import attrs
 
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
 from hyperruntime.transfer.link_check import link_problem
-from hyperruntime.transfer.staged_tree import ROOT, Parts, RefusedError, StagedTree, stamp_file
+from hyperruntime.transfer.staged_tree import ROOT, EntryRefusedError, Parts, StagedTree, stamp_file
 from hyperruntime.transfer.tar_reader import CHUNK, Member, TarReader
 from hyperruntime.transfer.tar_writer import Path, Refusals, write_tree
 from hyperruntime.units import GIB
@@ -103,7 +103,7 @@ def extract_tree(
             before_install()
             for name, reason in tree.install():
                 extraction.refuse(name, reason)
-    except RefusedError as refusal:
+    except EntryRefusedError as refusal:
         message = f"nothing was written to {os.fsdecode(path)!r}: {refusal}"
         raise UnsafeArchiveError(message, extraction.refusals()) from None
     except OSError as error:
@@ -133,7 +133,7 @@ class _Extraction:
             try:
                 self._add(member, tree)
                 self.written += 1
-            except RefusedError as refusal:
+            except EntryRefusedError as refusal:
                 self.refuse(member.name, str(refusal))
             except OSError as error:
                 if error.errno not in _BAD_NAME:
@@ -175,13 +175,13 @@ class _Extraction:
 
     def _add(self, member: Member, tree: StagedTree) -> None:
         if member.kind == "other":
-            raise RefusedError(member.problem)
+            raise EntryRefusedError(member.problem)
         parts = self._parts(member.name)
         if member.kind == "directory":
             tree.make_directory(parts, member.mode, member.mtime_ns)
         elif member.kind == "symlink":
             if problem := link_problem(member.link, len(parts) - 2):
-                raise RefusedError(problem)
+                raise EntryRefusedError(problem)
             tree.make_symlink(parts, member.link, member.mtime_ns)
         elif member.kind == "hardlink":
             tree.make_hardlink(parts, self._parts(member.link))
@@ -191,7 +191,7 @@ class _Extraction:
     def _add_file(self, parts: Parts, member: Member, tree: StagedTree) -> None:
         cap = self._limits.max_member_bytes
         if cap is not None and member.full_size > cap:
-            raise RefusedError(f"its {member.full_size} bytes are more than {cap} (cap max_member_bytes)")
+            raise EntryRefusedError(f"its {member.full_size} bytes are more than {cap} (cap max_member_bytes)")
         descriptor = tree.create_file(parts)
         try:
             for offset, length in member.extents if member.extents is not None else ((0, member.size),):
@@ -209,15 +209,15 @@ class _Extraction:
         """Return a name's components in the staged tree."""
         components = tuple(part for part in name.split(b"/") if part not in (b"", b"."))
         if not name or b"\0" in name or len(name) > _MAX_NAME_BYTES:
-            raise RefusedError("its name is empty, too long or holds NUL")
+            raise EntryRefusedError("its name is empty, too long or holds NUL")
         if name.startswith(b"/"):
-            raise RefusedError("an absolute name")
+            raise EntryRefusedError("an absolute name")
         if b".." in components:
-            raise RefusedError("a name with .. in it")
+            raise EntryRefusedError("a name with .. in it")
         if self._top is None:
             self._top = components[:1]
         if components[: len(self._top)] != self._top:
-            raise RefusedError("a second top-level name")
+            raise EntryRefusedError("a second top-level name")
         parts = (ROOT, *components[len(self._top) :])
         if len(parts) > self._limits.max_depth + 1:
             self._stop("max_depth", self._limits.max_depth, "levels of directories")

@@ -29,7 +29,7 @@ _Place = tuple[int, bytes]  # a name in an open directory
 _Made = TypeVar("_Made")
 
 
-class RefusedError(Exception):
+class EntryRefusedError(Exception):
     """One entry may not be made here; the others may."""
 
 
@@ -76,7 +76,7 @@ class StagedTree:
         """Make a directory, or keep the one that is there; mode and time are set when all is in place.
 
         Raises:
-            RefusedError: its path goes through a link or a file.
+            EntryRefusedError: its path goes through a link or a file.
         """
         parent = self._directory(parts[:-1])
         try:
@@ -91,7 +91,7 @@ class StagedTree:
         """Return a descriptor that writes to a new file, private until it is stamped; the caller closes it.
 
         Raises:
-            RefusedError: its path goes through a link or a file, or a full directory has its name.
+            EntryRefusedError: its path goes through a link or a file, or a full directory has its name.
         """
         parent = self._directory(parts[:-1])
         return _replace((parent, parts[-1]), lambda: os.open(parts[-1], _CREATE_FILE, 0o600, dir_fd=parent))
@@ -100,7 +100,7 @@ class StagedTree:
         """Make a symbolic link; that it stays in the tree is for the caller to check.
 
         Raises:
-            RefusedError: as for :meth:`create_file`.
+            EntryRefusedError: as for :meth:`create_file`.
         """
         parent = self._directory(parts[:-1])
         _replace((parent, parts[-1]), lambda: os.symlink(link, parts[-1], dir_fd=parent))
@@ -111,20 +111,20 @@ class StagedTree:
         """Make a second name of a regular file that was made before.
 
         Raises:
-            RefusedError: as for :meth:`create_file`, or ``existing`` is no such file.
+            EntryRefusedError: as for :meth:`create_file`, or ``existing`` is no such file.
         """
         try:
             source = os.dup(self._directory(existing[:-1], create=False))
         except FileNotFoundError:
-            raise RefusedError(_NO_SUCH_FILE) from None
+            raise EntryRefusedError(_NO_SUCH_FILE) from None
         try:
             if not stat.S_ISREG(os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode):
-                raise RefusedError("a hard link to what is no file")
+                raise EntryRefusedError("a hard link to what is no file")
             parent = self._directory(parts[:-1])
             if parts != existing:
                 _replace((parent, parts[-1]), lambda: _link((source, existing[-1]), (parent, parts[-1])))
         except FileNotFoundError:
-            raise RefusedError(_NO_SUCH_FILE) from None
+            raise EntryRefusedError(_NO_SUCH_FILE) from None
         finally:
             os.close(source)
 
@@ -135,7 +135,7 @@ class StagedTree:
         and keeps its own mode; one that is not empty is never replaced by anything else.
 
         Raises:
-            RefusedError: nothing was made, or the target itself cannot be replaced.
+            EntryRefusedError: nothing was made, or the target itself cannot be replaced.
         """
         self._forget()
         name = b"." if self._merging else self._name
@@ -143,7 +143,7 @@ class StagedTree:
         try:
             self._move((self._top, ROOT), (self._home, name), (ROOT,), refused)
         except FileNotFoundError:
-            raise RefusedError("it holds nothing that may be written here") from None
+            raise EntryRefusedError("it holds nothing that may be written here") from None
         if self._merging:
             refused += self._remove_links_out()
         for parts in sorted(self._stamps, reverse=True):  # a directory after all that it holds
@@ -170,7 +170,7 @@ class StagedTree:
                 for name in map(os.fsencode, os.listdir(source)):
                     try:
                         self._move((source, name), (home, name), (*parts, name), refused)
-                    except RefusedError as refusal:
+                    except EntryRefusedError as refusal:
                         refused.append((b"/".join((*parts[1:], name)), str(refusal)))
             finally:
                 os.close(home)
@@ -226,7 +226,7 @@ class StagedTree:
                 raise
         except OSError as error:
             if error.errno in _NO_DIRECTORY:
-                raise RefusedError("its path goes through a link or a file") from None
+                raise EntryRefusedError("its path goes through a link or a file") from None
             raise
         self._before_implied()
         self._mkdir(parent, parts)
@@ -268,7 +268,7 @@ def _clear(place: _Place) -> None:
     try:
         os.rmdir(place[1], dir_fd=place[0])
     except OSError as error:
-        raise RefusedError(f"a directory has its name and stays: {error.strerror}") from None
+        raise EntryRefusedError(f"a directory has its name and stays: {error.strerror}") from None
 
 
 def _is_directory(place: _Place) -> bool | None:

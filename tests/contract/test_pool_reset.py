@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import PoolError, UnsupportedOptionError
-from hyperruntime.pool.slots.sharing import UserKeeper
+from hyperruntime.pool.slots.sharing import UserIsolation
 from tests.contract.pools import containers, make_pool, run, shell
 
 pytestmark = pytest.mark.engine
@@ -158,7 +158,7 @@ def test_w8_what_an_image_lets_anybody_write_is_no_way_from_one_slot_to_another(
         from hyperruntime.pool.values.config import make_plan
 
         plan = make_plan(config, users=True, driver=runtime.name)
-        first, second = UserKeeper(config, plan).prepare(container)
+        first, second = UserIsolation(config, plan).prepare(container)
         as_first = {"user": first.user, "workdir": first.workspace}
         assert container.exec(["sh", "-c", "echo x >/srv/file"], **as_first).exit_code != 0
         assert container.exec(["sh", "-c", "echo x >/srv/open/file"], **as_first).exit_code != 0

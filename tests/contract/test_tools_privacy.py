@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.pool.tools.batch import run_batch
 from hyperruntime.pool.values.policy import ToolPolicy
@@ -21,12 +21,14 @@ pytestmark = pytest.mark.engine
 EVERYWHERE = ToolPolicy(file_roots=("/",))
 
 
-def make_place(container: hr.Container, uid: int) -> Place:
+def make_place(container: hr.Container, uid: int) -> SlotExec:
     area = f"/tmp/slots-of-tools-{uid}"
     script = f"rm -rf {area}; mkdir -p {area}/workspace && chmod -R 700 {area} && chown -R {uid}:{uid} {area}"
     container.exec(["sh", "-c", script]).check()
     workspace, user = f"{area}/workspace", hr.RunAs(uid=uid)
-    return Place(container, slot_id=f"s{uid}", workspace=workspace, user=user, env={"HOME": workspace}, isolation="uid")
+    return SlotExec(
+        container, slot_id=f"s{uid}", workspace=workspace, user=user, env={"HOME": workspace}, isolation="uid"
+    )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def pair(container: hr.Container, has_users: bool) -> tuple[Desk, Desk]:
             container.exec(["true"], user=hr.RunAs(uid=41001))
     uids = (41001, 41002) if has_users else (0, 0)
     places = [
-        make_place(container, uid) if uid else Place(container, slot_id="s", workspace="/tmp", isolation="container")
+        make_place(container, uid) if uid else SlotExec(container, slot_id="s", workspace="/tmp", isolation="container")
         for uid in uids
     ]
     return Desk(place=places[0], policy=EVERYWHERE), Desk(place=places[1], policy=EVERYWHERE)
@@ -102,7 +104,7 @@ def test_a_batch_runs_slots_at_once_and_one_slots_calls_in_order(container: hr.C
             ticks += 1
 
     async def run() -> list[ExecutionResult]:
-        desks = {n: Desk(place=Place(container, slot_id=n, workspace=f"/tmp/batch-{n}")) for n in names}
+        desks = {n: Desk(place=SlotExec(container, slot_id=n, workspace=f"/tmp/batch-{n}")) for n in names}
         ticker = asyncio.create_task(tick())
         meet = "touch ../batch-met-{}; until [ -e ../batch-met-{} ]; do sleep 0.02; done; echo met"
         results = await run_batch(
@@ -134,7 +136,7 @@ def test_calls_in_one_slot_run_in_the_order_they_were_asked_for(container: hr.Co
     container.exec(["mkdir", "-p", "/tmp/in-order"]).check()
 
     async def run() -> None:
-        place = Place(container, slot_id="x", workspace="/tmp/in-order")
+        place = SlotExec(container, slot_id="x", workspace="/tmp/in-order")
         waits = ("0.4", "0.2", "0", "0.1")
         commands = [f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log" for n, wait in enumerate(waits)]
         await asyncio.gather(*(call_tool(place, "bash", {"command": command}) for command in commands))
@@ -146,7 +148,7 @@ def test_calls_in_one_slot_run_in_the_order_they_were_asked_for(container: hr.Co
 
 def test_cancelling_a_call_ends_its_command_and_frees_the_slot(container: hr.Container) -> None:
     async def run() -> ExecutionResult:
-        place = Place(container, slot_id="x", workspace="/tmp")
+        place = SlotExec(container, slot_id="x", workspace="/tmp")
         task = asyncio.create_task(call_tool(place, "bash", {"command": "sleep 4321"}))
         await asyncio.sleep(0.3)
         task.cancel()
@@ -162,19 +164,19 @@ def test_a_network_that_cannot_be_had_or_kept_away_is_a_refusal(
 ) -> None:
     """R19, W20."""
     assert container.spec.network == network
-    desk = Desk(place=Place(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(allow_network=wanted))
+    desk = Desk(place=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(allow_network=wanted))
 
     result = desk("bash", command="echo ran", allow_network=not wanted)
 
     assert (result.success, "network was asked for" in result.error) == (not refused, bool(refused))
-    other = Desk(place=Place(container, slot_id="n", workspace="/tmp", network="bridge"), policy=desk.policy)
+    other = Desk(place=SlotExec(container, slot_id="n", workspace="/tmp", network="bridge"), policy=desk.policy)
     assert other("bash", command="true").success == (wanted is not False)
     assert other("bash", command="true").metadata["network"] == "bridge"
 
 
 def test_tools_that_are_not_allowed_are_refused_by_every_name(container: hr.Container) -> None:
     """R9: default deny of what the policy does not list."""
-    desk = Desk(place=Place(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(tools=("terminal",)))
+    desk = Desk(place=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(tools=("terminal",)))
 
     assert desk("bash", command="true").success
     assert desk("terminal", command="true").success

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 import hyperruntime as hr
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
@@ -19,7 +19,7 @@ from hyperruntime.pool.values.result import ExecutionResult
 class Desk:
     """A place, and calls to it that wait for their result."""
 
-    place: Place
+    place: SlotExec
     policy: ToolPolicy = attrs.field(factory=ToolPolicy)
 
     def __call__(self, tool: str, /, **args: Any) -> ExecutionResult:
@@ -45,5 +45,5 @@ def make_desk(container: hr.Container, **policy: Any) -> Desk:
     name = f"slot-{uuid.uuid4().hex[:8]}"
     workspace = f"/tmp/{name}/the workspace"
     container.exec(["mkdir", "-p", workspace]).check()
-    place = Place(container, slot_id=name, workspace=workspace, env={"HOME": workspace})
+    place = SlotExec(container, slot_id=name, workspace=workspace, env={"HOME": workspace})
     return Desk(place=place, policy=ToolPolicy(**policy))

@@ -25,8 +25,8 @@ from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.agent.model import Sampling
 from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS, slot_tools
 from hyperruntime.rollout.batch.batch import DONE, RESULTS, BatchOptions, BatchSummary, run_batch
-from hyperruntime.rollout.batch.prompts import Row, read_rows, unknown_keys
-from hyperruntime.rollout.batch.row import Attendant
+from hyperruntime.rollout.batch.prompts import PromptRow, read_rows, unknown_keys
+from hyperruntime.rollout.batch.row import RowWorker
 from hyperruntime.rollout.models import WIRES, ModelOptions, open_model
 from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 from hyperruntime.units import format_duration
@@ -56,7 +56,7 @@ class BatchCall:
         slots: rows in one container.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[PromptRow, ...]
     output: Path
     batch: BatchOptions
     model: ModelOptions
@@ -158,7 +158,7 @@ async def _run(runtime: Runtime, call: BatchCall, settled: Settled) -> BatchSumm
     model = open_model(call.model)
     try:
         async with PoolManager(runtime, Profiles.of(_pool(call))) as pools:
-            attendant = Attendant(
+            attendant = RowWorker(
                 lease=lambda spec, row_id: pools.lease(row_id, spec=spec),
                 model=model,
                 toolset=slot_tools(call.tools),

@@ -39,7 +39,7 @@ from hyperruntime.exec.options import ExecOptions, OutputCallback
 from hyperruntime.exec.persistent.lane import ShellLane
 from hyperruntime.exec.persistent.script import check_text, first_script, next_script
 from hyperruntime.exec.session import Session
-from hyperruntime.exec.user_sessions import Sessions
+from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 
@@ -67,7 +67,7 @@ class ShellStart:
 class Shell:
     """A bash that lasts; made by :meth:`Container.shell`. One text at a time; others wait their turn."""
 
-    def __init__(self, sessions: Sessions, start: ShellStart, on_close: Callable[[Shell], None]) -> None:
+    def __init__(self, sessions: UserSessions, start: ShellStart, on_close: Callable[[Shell], None]) -> None:
         """Prepare; bash is started with the first text.
 
         Args:

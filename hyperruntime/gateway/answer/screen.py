@@ -13,12 +13,12 @@ from typing import Any
 import attrs
 
 from hyperruntime.gateway.answer.sse import data_lines, event_data
-from hyperruntime.gateway.answer.tokens import TokenRecord
+from hyperruntime.gateway.answer.tokens import GeneratedTokens
 from hyperruntime.gateway.answer.usage import usage_of
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.redact import MARK, Redactor
 from hyperruntime.gateway.request.json_size import count_values
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 
 _MOST_VALUES = 4_000_000  # of an answer that is read; a larger one is numbers, and its usage is estimated
 _SPELLED_LENGTH = 16  # characters that a spelling takes for one of the key
@@ -51,7 +51,7 @@ def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> S
         tokens: whether generated tokens are wanted.
 
     Raises:
-        RefusedError: it is not text, or holds a key that cannot be cut out.
+        RequestRefusedError: it is not text, or holds a key that cannot be cut out.
     """
     check_text(data)
     cleaned = redactor.clean(data)
@@ -60,7 +60,7 @@ def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> S
         raise key_in_answer()
     if redactor.longest and holds_joined(texts_of(message), redactor, alone=True):
         raise key_in_answer()
-    record = TokenRecord() if tokens else None
+    record = GeneratedTokens() if tokens else None
     if record is not None:
         record.see(message)
     return Screened(
@@ -117,7 +117,7 @@ def screen_event(event: bytes, redactor: Redactor, *, tokens: bool = False) -> E
     """Look through one event; in a parse worker where it is large.
 
     Raises:
-        RefusedError: it is not UTF-8, or a key cannot be cut out of it.
+        RequestRefusedError: it is not UTF-8, or a key cannot be cut out of it.
     """
     cleaned = _cleaned(event, redactor)
     message = event_data(cleaned)
@@ -171,17 +171,19 @@ def check_text(data: bytes) -> None:
     """Do nothing where bytes are text.
 
     Raises:
-        RefusedError: they are not: nobody can see what is in them.
+        RequestRefusedError: they are not: nobody can see what is in them.
     """
     try:
         data.decode()
     except UnicodeDecodeError:
-        raise RefusedError(502, "answer_not_text", "the upstream's answer is not UTF-8; it was not passed on") from None
+        raise RequestRefusedError(
+            502, "answer_not_text", "the upstream's answer is not UTF-8; it was not passed on"
+        ) from None
 
 
-def key_in_answer() -> RefusedError:
+def key_in_answer() -> RequestRefusedError:
     """Return the refusal of an answer whose key cannot be cut out."""
-    return RefusedError(502, "key_in_answer", "the upstream's answer held its API key; it was not passed on")
+    return RequestRefusedError(502, "key_in_answer", "the upstream's answer held its API key; it was not passed on")
 
 
 def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone: bool) -> bool:
@@ -205,12 +207,12 @@ def texts_of(data: Any) -> list[tuple[Path, str]]:  # noqa: ANN401 - JSON from a
     A list of small numbers counts as the text of these bytes: some servers give a token's bytes so.
 
     Raises:
-        RefusedError: it is nested too deep.
+        RequestRefusedError: it is nested too deep.
     """
     try:
         return list(_walk(data, ()))
     except RecursionError:
-        raise RefusedError(502, "answer_too_large", "the upstream's answer is nested too deep") from None
+        raise RequestRefusedError(502, "answer_too_large", "the upstream's answer is nested too deep") from None
 
 
 def _walk(data: Any, path: Path) -> Iterator[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server

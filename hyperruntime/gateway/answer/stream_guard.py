@@ -12,7 +12,7 @@ import attrs
 
 from hyperruntime.gateway.answer.screen import Event, Path, Piece, key_in_answer, places, reach_of
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 
 _MOST_EVENTS = 4096
 _MOST_BYTES = 256 * 1024
@@ -44,7 +44,8 @@ class StreamGuard:
         """Take an event; return those that may be sent now.
 
         Raises:
-            RefusedError: it completes a key that is split over several events, or too much is held; send nothing more.
+            RequestRefusedError: it completes a key that is split over several events, or too much is held; the
+                caller must send nothing more.
         """
         for piece in event.pieces:
             for path in places(piece.path):
@@ -65,7 +66,7 @@ class StreamGuard:
     def _join(self, path: Path, piece: Piece) -> None:
         """Add a text to its channel, and look whether a key is in it or may have begun."""
         if len(self._channels) >= _MOST_CHANNELS and path not in self._channels:
-            raise RefusedError(502, "answer_too_large", f"the stream has more than {_MOST_CHANNELS} fields")
+            raise RequestRefusedError(502, "answer_too_large", f"the stream has more than {_MOST_CHANNELS} fields")
         channel = self._channels.setdefault(path, _Channel())
         if piece.tail == channel.last and path[-1:] and path[-1] in _SET:
             return  # an identifier, the same in each event

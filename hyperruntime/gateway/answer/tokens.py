@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hyperruntime.gateway.request.parse import Call
+from hyperruntime.gateway.request.parse import ModelRequest
 
 _ASK: Mapping[str, Mapping[str, Any]] = {
     "/v1/chat/completions": {"logprobs": True},
@@ -16,7 +16,7 @@ _ASK: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def asks_for_tokens(call: Call, *, ids: bool) -> dict[str, Any]:
+def asks_for_tokens(call: ModelRequest, *, ids: bool) -> dict[str, Any]:
     """Return what a request must say to get tokens, where the client did not say it itself."""
     asked = dict(_ASK.get(call.path, {}))
     if asked and ids:
@@ -24,7 +24,7 @@ def asks_for_tokens(call: Call, *, ids: bool) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if name in call.unset}
 
 
-class TokenRecord:
+class GeneratedTokens:
     """The tokens of one exchange, choice by choice."""
 
     def __init__(self) -> None:

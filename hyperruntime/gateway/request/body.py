@@ -11,10 +11,10 @@ import attrs
 from aiohttp import web
 
 from hyperruntime.gateway.config.values import ClientLimits
-from hyperruntime.gateway.request.body_budget import Room
+from hyperruntime.gateway.request.body_budget import BodyBudget
 from hyperruntime.gateway.request.json_size import ValueCounter
 from hyperruntime.gateway.request.pace import Pace
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.units import KIB
 
 SLOW_KIND = "slow_client"
@@ -47,7 +47,7 @@ class BodyReader:
     def __init__(self, limits: ClientLimits) -> None:
         """Read none yet."""
         self._limits = limits
-        self._room = Room(limits)
+        self._room = BodyBudget(limits)
         self._pace = Pace(limits.body_bytes_per_s, limits.body_bytes_per_s)
         self._large = asyncio.Semaphore(limits.large_bodies)
 
@@ -56,7 +56,7 @@ class BodyReader:
         """Give the body, and hold its room while it is used.
 
         Raises:
-            RefusedError: it is too large, has too many values, does not come in time or ends early.
+            RequestRefusedError: it is too large, has too many values, does not come in time or ends early.
         """
         if (request.content_length or 0) > self._limits.body_bytes:
             raise self._too_large()
@@ -82,9 +82,9 @@ class BodyReader:
                 values = await self._pieces(request, take, pieces, deadline)
         except TimeoutError:
             why = f"the body did not come within {self._limits.client_s:g} s"
-            raise RefusedError(408, SLOW_KIND, why) from None
+            raise RequestRefusedError(408, SLOW_KIND, why) from None
         except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
-            raise RefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
+            raise RequestRefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
         return Body(data=b"".join(pieces), values=values)
 
     async def _pieces(
@@ -103,14 +103,14 @@ class BodyReader:
             deadline.reschedule((deadline.when() or 0.0) + waited_s)
         return counter.values
 
-    def _too_large(self) -> RefusedError:
+    def _too_large(self) -> RequestRefusedError:
         why = f"a body may have {self._limits.body_bytes} bytes; send less, or have limits.body_bytes raised"
-        return RefusedError(413, "body_too_large", why)
+        return RequestRefusedError(413, "body_too_large", why)
 
-    def _too_many_values(self) -> RefusedError:
+    def _too_many_values(self) -> RequestRefusedError:
         most = self._limits.body_values
         why = (
             f"a body may have {most} JSON values (numbers, texts, lists, objects); "
             "split the request, or have limits.body_values raised"
         )
-        return RefusedError(413, "body_too_large", why)
+        return RequestRefusedError(413, "body_too_large", why)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from hyperruntime.gateway.config.values import ClientLimits
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 
 
-class Room:
+class BodyBudget:
     """What a seat may hold; used in the gateway's event loop alone."""
 
     def __init__(self, limits: ClientLimits) -> None:
@@ -19,14 +19,14 @@ class Room:
 
     @asynccontextmanager
     async def share(self) -> AsyncIterator[Callable[[int], None]]:
-        """Give a request what takes room for some bytes, or raises RefusedError; it is free again at the end."""
+        """Give a request what takes room for some bytes, or raises RequestRefusedError; it is free again at the end."""
         taken = 0
 
         def take(size: int) -> None:
             nonlocal taken
             if self._held + size > self._limit:
                 why = f"the requests of this container hold {self._limit} bytes already; ask again later"
-                raise RefusedError(429, "too_much_at_once", why)
+                raise RequestRefusedError(429, "too_much_at_once", why)
             taken += size
             self._held += size
 

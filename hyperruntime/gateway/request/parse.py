@@ -25,7 +25,7 @@ _MAX_MODEL = 200
 _CHANGED = ("stream_options", "logprobs", "return_token_ids")  # by a gateway that counts, or logs tokens
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A request that is answered by the gateway itself, with an error.
 
     Attributes:
@@ -39,12 +39,12 @@ class RefusedError(Exception):
         self.status, self.kind, self.message = status, kind, message
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type[RefusedError], tuple[int, str, str]]:
+    def __reduce__(self) -> tuple[type[RequestRefusedError], tuple[int, str, str]]:
         """Be pickled: the parse workers raise it too."""
-        return RefusedError, (self.status, self.kind, self.message)
+        return RequestRefusedError, (self.status, self.kind, self.message)
 
 
-def error_body(wire: Wire, error: RefusedError) -> bytes:
+def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
     """Return an error as the clients of a wire format read it."""
     inner: dict[str, object] = {"type": error.kind, "message": error.message}
     if wire == "anthropic":
@@ -52,14 +52,14 @@ def error_body(wire: Wire, error: RefusedError) -> bytes:
     return json.dumps({"error": {**inner, "code": error.kind, "param": None}}).encode()
 
 
-def error_event(wire: Wire, error: RefusedError) -> bytes:
+def error_event(wire: Wire, error: RequestRefusedError) -> bytes:
     """Return an error as an event of a stream."""
     name = b"event: error\n" if wire == "anthropic" else b""
     return name + b"data: " + error_body(wire, error) + b"\n\n"
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class ModelRequest:
     """A request that is understood, and written again, so that nothing goes on unseen.
 
     Attributes:
@@ -111,7 +111,7 @@ class Call:
         return b"".join((b"{", said, between, memoryview(self.rest)[1:]))  # which copies it once
 
 
-def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: bool = False) -> Call:
+def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: bool = False) -> ModelRequest:
     """Return what a request asks for.
 
     Args:
@@ -121,23 +121,25 @@ def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: boo
         keyed: whether its key for recorded exchanges is needed.
 
     Raises:
-        RefusedError: the body is no JSON object with a model.
+        RequestRefusedError: the body is no JSON object with a model.
     """
     try:
         parsed = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(400, "invalid_json", f"the body is not JSON: {str(error)[:200]}") from None
+        raise RequestRefusedError(400, "invalid_json", f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(parsed, dict):
-        raise RefusedError(400, "invalid_request_error", "the body must be a JSON object")
+        raise RequestRefusedError(400, "invalid_request_error", "the body must be a JSON object")
     model = parsed.get("model")
     if not isinstance(model, str) or not model or len(model) > _MAX_MODEL:
-        raise RefusedError(400, "invalid_request_error", f"'model' must be a text of 1 to {_MAX_MODEL} characters")
+        raise RequestRefusedError(
+            400, "invalid_request_error", f"'model' must be a text of 1 to {_MAX_MODEL} characters"
+        )
     stream = parsed.get("stream", False)
     if not isinstance(stream, bool | None):
-        raise RefusedError(400, "invalid_request_error", "'stream' must be true or false")
+        raise RequestRefusedError(400, "invalid_request_error", "'stream' must be true or false")
     options = parsed.get("stream_options")
     options = options if isinstance(options, dict) else {}
-    return Call(
+    return ModelRequest(
         path=path,
         wire=PATHS[path],
         model=model,
@@ -164,7 +166,7 @@ def _write(value: object) -> bytes:
     except UnicodeEncodeError:  # half of a pair, which only JSON's own escape can say
         return json.dumps(value, separators=(",", ":")).encode()
     except ValueError:
-        raise RefusedError(400, "invalid_json", "a number is too large to be sent on") from None
+        raise RequestRefusedError(400, "invalid_json", "a number is too large to be sent on") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

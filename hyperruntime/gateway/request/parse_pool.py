@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_worker import read_frame, write_frame
 from hyperruntime.host.process import DEVNULL, HostProcess, reap, spawn
 from hyperruntime.logs import get_logger
@@ -47,7 +47,7 @@ class ParsePool:
         """Return what a function returns, called in a worker; of those that wait, the smallest rank goes first.
 
         Raises:
-            RefusedError: the function raised it, or the worker was lost.
+            RequestRefusedError: the function raised it, or the worker was lost.
         """
         await self._turn(rank)
         self.served = max(self.served, rank)
@@ -122,7 +122,7 @@ class PoolShare:
             options: its arguments by name.
 
         Raises:
-            RefusedError: the function raised it, or the worker was lost.
+            RequestRefusedError: the function raised it, or the worker was lost.
         """
         if cost <= _QUICK_COST:
             return function(*args, **options)
@@ -146,13 +146,13 @@ class _Worker:
         self.lost = False
         self._process: HostProcess | None = None
 
-    def call(self, job: object) -> tuple[Any, RefusedError | None]:
+    def call(self, job: object) -> tuple[Any, RequestRefusedError | None]:
         """Return what the worker answers; one that does not answer in time, or ends, is lost."""
         answer = self._ask(pickle.dumps(job, pickle.HIGHEST_PROTOCOL))
         if answer is None:
             self.lost = True
             log.warning("gateway parse worker lost")
-            return None, RefusedError(503, "worker_lost", "the gateway could not parse this in time; ask again")
+            return None, RequestRefusedError(503, "worker_lost", "the gateway could not parse this in time; ask again")
         return pickle.loads(answer)  # type: ignore[no-any-return]  # noqa: S301 - of our own process
 
     def _ask(self, job: bytes) -> bytes | None:

@@ -13,7 +13,7 @@ import resource
 import struct
 from typing import IO, Any
 
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.units import GIB
 
 LENGTH = struct.Struct("!Q")
@@ -48,14 +48,14 @@ def main() -> None:
         write_frame(sink, pickle.dumps(_work(frame), pickle.HIGHEST_PROTOCOL))
 
 
-def _work(frame: bytes) -> tuple[Any, RefusedError | None]:
+def _work(frame: bytes) -> tuple[Any, RequestRefusedError | None]:
     try:
         function, args, options = pickle.loads(frame)  # noqa: S301 - of the parent
         return function(*args, **options), None
-    except RefusedError as error:
+    except RequestRefusedError as error:
         return None, error
     except MemoryError:
-        return None, RefusedError(413, "too_large", "the gateway has no memory to parse this")
+        return None, RequestRefusedError(413, "too_large", "the gateway has no memory to parse this")
 
 
 def _read(source: IO[bytes], size: int) -> bytes | None:

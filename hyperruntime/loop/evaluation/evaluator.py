@@ -13,8 +13,8 @@ from hyperruntime.loop.evaluation.predictions import (
     Prediction,
     prediction_to_json,
 )
-from hyperruntime.loop.evaluation.scoring import Judge
-from hyperruntime.loop.evaluation.task_runner import Asker
+from hyperruntime.loop.evaluation.scoring import Scorer
+from hyperruntime.loop.evaluation.task_runner import TaskRunner
 from hyperruntime.loop.run_files.layout import FIRST_SPLIT, PREDICTIONS, REPORT, SELECTED_SPLIT, evaluation_name
 from hyperruntime.storage.atomic import json_document, json_line, write_file
 
@@ -87,7 +87,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, asker: Asker, judge: Judge, results: Results | None = None, on_result: OnResult | None = None
+        self, asker: TaskRunner, judge: Scorer, results: Results | None = None, on_result: OnResult | None = None
     ) -> None:
         """Evaluate what one asks and the other judges.
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.concurrency.parallel_map import at_once
+from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult, TriedDomain
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.predictions import Prediction
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.spec import ContainerSpec, Mount
 from hyperruntime.storage.atomic import make_directory, write_file
 
@@ -31,12 +31,12 @@ _GIVEN = "/workspace/given"
 _RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@"'
 
 
-class Judge:
+class Scorer:
     """Asks domains for verdicts, and runs the trials that they want first."""
 
-    def __init__(self, setting: Setting, plan: Plan, folder: Path) -> None:
+    def __init__(self, context: RunContext, plan: GenerationPlan, folder: Path) -> None:
         """Keep the files of trials below a directory of the host that no container writes in."""
-        self._setting, self._plan, self._folder = setting, plan, folder
+        self._context, self._plan, self._folder = context, plan, folder
         self._trials = count(1)
 
     def score(self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
@@ -59,9 +59,9 @@ class Judge:
     def _tried(self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]) -> tuple[Score, ...]:
         """Run what is to be run, as many at once as there are processors, and ask for the verdicts one by one."""
         wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
-        workers = min(self._setting.options.eval_workers, len(os.sched_getaffinity(0)))
+        workers = min(self._context.options.eval_workers, len(os.sched_getaffinity(0)))
         trials = [trial for trial in wanted if isinstance(trial, Trial)]
-        ended = at_once(workers, self._try, trials)
+        ended = parallel_map(workers, self._try, trials)
         alone = (
             self._try_alone(trial) if result is None else result for trial, result in zip(trials, ended, strict=True)
         )
@@ -75,7 +75,7 @@ class Judge:
         try:
             return self._run(trial)
         except HyperRuntimeError as error:
-            if self._setting.containers.stopping:
+            if self._context.containers.stopping:
                 raise
             log.info("trial to be run again", generation=self._plan.genid, reason=str(error))
             return None
@@ -85,7 +85,7 @@ class Judge:
         try:
             return self._run(trial)
         except ContainerLostError:
-            if self._setting.containers.stopping:
+            if self._context.containers.stopping:
                 raise
             return None
 
@@ -93,9 +93,9 @@ class Judge:
         folder = make_directory(self._folder / f"trial_{next(self._trials)}")
         for name, content in trial.files.items():
             write_file(folder / _inside(name), content.encode() if isinstance(content, str) else content)
-        options = self._setting.options
+        options = self._context.options
         spec = ContainerSpec(
-            image=self._setting.image,
+            image=self._context.image,
             mounts=(Mount(source=str(folder), target=_GIVEN),),
             workdir="/",
             limits=options.limits,
@@ -105,7 +105,7 @@ class Judge:
             "io.hyperruntime.run": str(options.run_id),
             "io.hyperruntime.generation": str(self._plan.genid),
         }
-        container = self._setting.containers.open(spec, labels)
+        container = self._context.containers.open(spec, labels)
         try:
             result = container.exec(
                 ["/bin/sh", "-c", _RUN, "trial", *trial.args],
@@ -115,7 +115,7 @@ class Judge:
                 output_limit_bytes=TRIAL_OUTPUT_BYTES,
             )
         finally:
-            self._setting.containers.close(container)
+            self._context.containers.close(container)
         return TrialResult(
             exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
         )

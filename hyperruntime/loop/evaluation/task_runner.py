@@ -13,13 +13,13 @@ from importlib import resources
 from itertools import count
 from pathlib import Path
 
-from hyperruntime.concurrency.parallel_map import at_once
+from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.domain import DialogueDomain, Domain, Split, Task
 from hyperruntime.loop.evaluation.predictions import MAX_PREDICTION_BYTES, Prediction, PredictionReader
 from hyperruntime.loop.evaluation.turns import Conversation
 from hyperruntime.loop.run_files.contract import HARNESS, Contract
 from hyperruntime.loop.run_files.layout import evaluation_name
-from hyperruntime.loop.workbench.container import Place
+from hyperruntime.loop.workbench.container import AgentContainer
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.spec import ExecResult
 from hyperruntime.storage.atomic import write_file
@@ -28,15 +28,15 @@ HARNESS_FILE = "harness.py"
 _HARNESS_ARGS = ("python3", "-B", f"{HARNESS}/{HARNESS_FILE}")
 _GRACE_S = 10.0
 
-OpenPlace = Callable[[str], AbstractContextManager[Place]]
+OpenPlace = Callable[[str], AbstractContextManager[AgentContainer]]
 
 
-class Asker:
+class TaskRunner:
     """Asks one generation's agent, in one container or in a fresh one for each task, as the domain wants it."""
 
     def __init__(
         self,
-        place: Place,
+        place: AgentContainer,
         contract: Contract,
         harness_dir: Path,
         *,
@@ -86,7 +86,7 @@ class Asker:
         workers = self._workers if getattr(domain, "parallel_tasks", False) else 1
         if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
             return self._ask_together(self._place, domain, name, tasks, deadline, workers)
-        return at_once(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
+        return parallel_map(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
 
     def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
         with self._fresh_place(name) if _is_per_task(domain) else nullcontext(self._place) as place:
@@ -95,7 +95,7 @@ class Asker:
             return self._ask_together(place, domain, name, (task,), deadline, 1)[0]
 
     def _ask_together(
-        self, place: Place, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
+        self, place: AgentContainer, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
     ) -> tuple[Prediction, ...]:
         args = self._args("tasks", name, self._write_spec(domain.task_timeout_s, tasks, workers))
         reader = PredictionReader((task.id for task in tasks), self._on_output)
@@ -106,7 +106,13 @@ class Asker:
         return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
 
     def _converse(
-        self, place: Place, domain: DialogueDomain, task_timeout_s: float, name: str, task: Task, deadline: float
+        self,
+        place: AgentContainer,
+        domain: DialogueDomain,
+        task_timeout_s: float,
+        name: str,
+        task: Task,
+        deadline: float,
     ) -> Prediction:
         args = self._args("turns", name, self._write_spec(task_timeout_s, (Task(id=task.id, inputs={}),), 1))
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S

@@ -13,13 +13,13 @@ from typing import Protocol
 from hyperruntime.domain import Domain
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import Results
-from hyperruntime.loop.generation.generation_view import Standings
+from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.step_log import StepLog
 
 
@@ -31,8 +31,8 @@ class GenerationAdapter(Protocol):
         trial: the place that the kept state is looked at in.
     """
 
-    agent: Place
-    trial: Place
+    agent: AgentContainer
+    trial: AgentContainer
 
     @property
     def results(self) -> Results:
@@ -144,12 +144,12 @@ class ContractAdapter(Protocol):
         ...
 
     def open_generation(
-        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> GenerationAdapter:
         """Make the directories of one attempt at a generation.
 
         Args:
-            setting: of the run. plan: of the generation. private: takes what containers write.
+            context: of the run. plan: of the generation. private: takes what containers write.
             folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt;
                 takes what is done now.
 
@@ -158,11 +158,13 @@ class ContractAdapter(Protocol):
         """
         ...
 
-    def select_parent_args(self, setting: Setting, number: int) -> list[str]:
+    def select_parent_args(self, context: RunContext, number: int) -> list[str]:
         """Return the argv of the agent's own program that chooses the parent of a generation."""
         ...
 
-    def open_answers(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> Standings | None:
+    def open_answers(
+        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+    ) -> GenerationView | None:
         """Return what agents see of the answers of all generations, to be kept up to date; None where they see none.
 
         Raises:

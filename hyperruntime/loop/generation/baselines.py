@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hyperruntime.loop.run_files.layout import generation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory
 
@@ -20,22 +20,22 @@ def baseline_parts(options: GenerateOptions) -> frozenset[str]:
     return frozenset((options.run_baseline or "").split("+")) - {""}
 
 
-def view_mount(setting: Setting, plan: Plan) -> Mount:
+def view_mount(context: RunContext, plan: GenerationPlan) -> Mount:
     """Return the earlier generations that a meta agent sees."""
-    view, evals = setting.layout.view, setting.contract.evals
-    if "no_archive" in baseline_parts(setting.options) and plan.parent is not None:
+    view, evals = context.layout.view, context.contract.evals
+    if "no_archive" in baseline_parts(context.options) and plan.parent is not None:
         name = generation_name(plan.parent)
         return Mount(source=str(view / name), target=f"{evals}/{name}")
     return Mount(source=str(view), target=evals)
 
 
-def frozen_mount(setting: Setting, plan: Plan, folder: Path) -> tuple[Mount, ...]:
+def frozen_mount(context: RunContext, plan: GenerationPlan, folder: Path) -> tuple[Mount, ...]:
     """Return the first generation's files where a meta agent that stays as it is runs from; none where it evolves.
 
     Raises:
         StorageError, RepositoryError: they cannot be written.
     """
-    if "no_selfimprove" not in baseline_parts(setting.options) or plan.parent is None:
+    if "no_selfimprove" not in baseline_parts(context.options) or plan.parent is None:
         return ()
-    setting.store.export(setting.first, make_directory(folder))
-    return (Mount(source=str(folder), target=setting.contract.frozen),)
+    context.store.export(context.first, make_directory(folder))
+    return (Mount(source=str(folder), target=context.contract.frozen),)

@@ -15,19 +15,19 @@ from hyperruntime.domain import SPLITS, Domain, Split
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.git.store import RepositoryStore, inspect_repository
 from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER, Evaluator, Results, SplitResult, write_results
-from hyperruntime.loop.evaluation.scoring import Judge
+from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.stages import evaluate_domains
-from hyperruntime.loop.evaluation.task_runner import Asker, install_harness
+from hyperruntime.loop.evaluation.task_runner import TaskRunner, install_harness
 from hyperruntime.loop.generation.adapter import ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.baselines import frozen_mount, view_mount
-from hyperruntime.loop.generation.generation_view import Standings
+from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import link_tree
 from hyperruntime.loop.run_files.contract import CONTRACT_FILE, HARNESS, Contract, meta_agent_args, parse_contract
 from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files
 from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
@@ -41,33 +41,35 @@ class DefaultGeneration:
     """
 
     def __init__(
-        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> None:
         """Make the directories of both places.
 
         Args:
-            setting: of the run. plan: of the generation. private: takes what containers write.
+            context: of the run. plan: of the generation. private: takes what containers write.
             folder: the generation's own. steps: takes what agents print. phases: takes what is over, and has what was.
         """
-        self._setting, self._plan, self._private, self._folder = setting, plan, private, folder
+        self._context, self._plan, self._private, self._folder = context, plan, private, folder
         self._phases = phases
         harness = make_directory(private / "harness")
         self._harness = Mount(source=str(harness), target=HARNESS)
-        frozen = frozen_mount(setting, plan, private / "frozen")
-        workdir = setting.contract.frozen if frozen else ""
-        self.agent = Place(setting, plan, private / "agent", view_mount(setting, plan), *frozen, workdir=workdir)
-        self.trial = Place(setting, plan, private / "evaluation", self._harness)
+        frozen = frozen_mount(context, plan, private / "frozen")
+        workdir = context.contract.frozen if frozen else ""
+        self.agent = AgentContainer(
+            context, plan, private / "agent", view_mount(context, plan), *frozen, workdir=workdir
+        )
+        self.trial = AgentContainer(context, plan, private / "evaluation", self._harness)
         self._commit, self._fresh, self._copying = plan.commit, count(1), Lock()
-        self._asker = Asker(
+        self._asker = TaskRunner(
             self.trial,
-            setting.contract,
+            context.contract,
             harness,
             fresh_place=self._fresh_trial,
-            workers=setting.options.eval_workers,
-            timeout_s=setting.options.timeout_eval_s,
+            workers=context.options.eval_workers,
+            timeout_s=context.options.timeout_eval_s,
             on_output=steps.write,
         )
-        judge = Judge(setting, plan, private / "trials")
+        judge = Scorer(context, plan, private / "trials")
         self._evaluator = Evaluator(self._asker, judge, phases.results, self._keep_split)
 
     @property
@@ -77,34 +79,34 @@ class DefaultGeneration:
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
-        left = self._setting.options.max_generation - int(self._plan.genid)
-        return meta_agent_args(self._setting.contract, base_commit=self._plan.commit, iterations_left=left)
+        left = self._context.options.max_generation - int(self._plan.genid)
+        return meta_agent_args(self._context.contract, base_commit=self._plan.commit, iterations_left=left)
 
     def bring_in(self, commit: str) -> None:
         """Fill the trial's directories with a state."""
         self._commit = commit
-        self._setting.store.export(commit, self.trial.repo)
+        self._context.store.export(commit, self.trial.repo)
         install_harness(self._private / "harness")
 
     def check_load(self) -> None:
         """Import what the agent must still have."""
-        self._asker.check_load(self._setting.options.timeout_check_s)
+        self._asker.check_load(self._context.options.timeout_check_s)
 
     def evaluate(self) -> bool:
         """Evaluate the state on every domain; return whether it was stopped after the first stage."""
-        setting = self._setting
-        return evaluate_domains(self._evaluator, setting.domains, setting.options, self._copy_histories)
+        context = self._context
+        return evaluate_domains(self._evaluator, context.domains, context.options, self._copy_histories)
 
     def evaluate_split(self, split: str) -> None:
         """Evaluate the state in full on one split of each domain."""
-        for position, domain in enumerate(self._setting.domains):
+        for position, domain in enumerate(self._context.domains):
             part = next(part for part in domain.splits if part.name == split)
-            samples = self._setting.options.samples(position)
+            samples = self._context.options.samples(position)
             self._evaluator.run_split(domain, part, samples=samples, staged=False)
 
     def write_results(self, folder: Path) -> None:
         """Write predictions and reports."""
-        for domain in self._setting.domains:
+        for domain in self._context.domains:
             for split, result in self.results.get(domain.name, {}).items():
                 write_results(folder, domain, split, result)
 
@@ -118,11 +120,13 @@ class DefaultGeneration:
         copy_files(self.trial.out, self._folder / name / HISTORY_FOLDER, below=name)
 
     @contextmanager
-    def _fresh_trial(self, evaluation: str) -> Iterator[Place]:
+    def _fresh_trial(self, evaluation: str) -> Iterator[AgentContainer]:
         """Open another container with the state that was kept; the chat histories in it are kept when it is closed."""
-        place = Place(self._setting, self._plan, self._private / f"evaluation_{next(self._fresh)}", self._harness)
+        place = AgentContainer(
+            self._context, self._plan, self._private / f"evaluation_{next(self._fresh)}", self._harness
+        )
         try:
-            self._setting.store.export(self._commit, place.repo)
+            self._context.store.export(self._commit, place.repo)
             place.start()
             yield place
         finally:
@@ -182,18 +186,20 @@ class DefaultContract:
         return root, contract
 
     def open_generation(
-        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> GenerationAdapter:
         """Make the directories of one attempt at a generation."""
-        return DefaultGeneration(setting, plan, private, folder, steps, phases)
+        return DefaultGeneration(context, plan, private, folder, steps, phases)
 
-    def select_parent_args(self, setting: Setting, number: int) -> list[str]:
+    def select_parent_args(self, context: RunContext, number: int) -> list[str]:
         """Return the argv of the program that the agent's ``hyperrun.toml`` names, with its options."""
-        names = [domain.name for domain in setting.domains]
-        options = ("--generation", str(number), "--evals_folder", setting.contract.evals, "--domains", *names)
-        return [*setting.contract.select_parent, *options]
+        names = [domain.name for domain in context.domains]
+        options = ("--generation", str(number), "--evals_folder", context.contract.evals, "--domains", *names)
+        return [*context.contract.select_parent, *options]
 
-    def open_answers(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> Standings | None:
+    def open_answers(
+        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+    ) -> GenerationView | None:
         """Return None: there are no ensembles."""
         return None
 

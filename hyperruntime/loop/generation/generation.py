@@ -22,7 +22,7 @@ from hyperruntime.loop.generation.phases import reached_phases
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import discard
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files
 from hyperruntime.loop.workbench.failures import (
     GenerationFailedError,
@@ -49,7 +49,7 @@ _ENDS_THE_RUN = (
 )
 
 
-def make_generation(setting: Setting, plan: Plan) -> GenerationRecord:
+def make_generation(context: RunContext, plan: GenerationPlan) -> GenerationRecord:
     """Make one generation and return what became of it; its files are then in the run's ``work`` directory.
 
     Where the infrastructure failed it is made again, twice at most.
@@ -60,31 +60,31 @@ def make_generation(setting: Setting, plan: Plan) -> GenerationRecord:
         UnsupportedOptionError, ImageNotFoundError, SpecError: no generation of this run can be made.
     """
     for attempt in range(1, ATTEMPTS):
-        record, again = _Generation(setting, plan, attempt).make()
+        record, again = _Generation(context, plan, attempt).make()
         if not again:
             return record
         log.warning("generation made again", generation=plan.genid, attempt=attempt, reason=record.detail)
-    return _Generation(setting, plan, ATTEMPTS).make()[0]
+    return _Generation(context, plan, ATTEMPTS).make()[0]
 
 
 class _Generation:
     """One attempt at a generation."""
 
-    def __init__(self, setting: Setting, plan: Plan, attempt: int) -> None:
+    def __init__(self, context: RunContext, plan: GenerationPlan, attempt: int) -> None:
         """Make its directories, and nothing else yet."""
-        self._setting, self._plan = setting, plan
-        self._folder = setting.layout.partial(plan.genid)
+        self._context, self._plan = context, plan
+        self._folder = context.layout.partial(plan.genid)
         self._private = self._folder.with_name(f"{self._folder.name}.private")
-        self._phases = reached_phases(setting, plan)
+        self._phases = reached_phases(context, plan)
         if self._phases.record is None:
             remove_tree(self._folder)
-        discard(setting, self._private)
+        discard(context, self._private)
         make_private_directory(self._private)
         make_directory(self._folder)
-        setting.models.begin(plan.genid)
-        self._steps = StepLog(plan.genid, setting.events, self._folder)
-        open_adapter = setting.adapter.open_generation
-        self._adapter = open_adapter(setting, plan, self._private, self._folder, self._steps, self._phases)
+        context.models.begin(plan.genid)
+        self._steps = StepLog(plan.genid, context.events, self._folder)
+        open_adapter = context.adapter.open_generation
+        self._adapter = open_adapter(context, plan, self._private, self._folder, self._steps, self._phases)
         self._agent, self._trial = self._adapter.agent, self._adapter.trial
         begun = GenerationRecord(
             genid=plan.genid,
@@ -134,13 +134,13 @@ class _Generation:
 
     def _use_image(self) -> None:
         """Nothing to do: the run made sure of the image once, and a container that lacks it says so."""
-        self._steps.note(f"image {self._setting.image}")
+        self._steps.note(f"image {self._context.image}")
 
     def _bring_in_parent(self) -> None:
-        self._setting.store.checkout(self._plan.commit, self._agent.repo)
+        self._context.store.checkout(self._plan.commit, self._agent.repo)
 
     def _run_meta_agent(self) -> None:
-        run_meta_agent(self._setting, self._adapter, self._steps)
+        run_meta_agent(self._context, self._adapter, self._steps)
 
     def _settle_agent(self) -> None:
         """End whatever could still write, while the next container starts."""
@@ -149,7 +149,7 @@ class _Generation:
         self._agent.settle()
 
     def _take_diff(self) -> None:
-        snapshot = keep_state(self._setting, self._plan, self._agent, self._folder)
+        snapshot = keep_state(self._context, self._plan, self._agent, self._folder)
         self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=shorten(snapshot.dropped))
         for path, reason in self._record.dropped:
             self._steps.note(f"left out of the diff: {path}: {reason}")
@@ -175,7 +175,7 @@ class _Generation:
 
     def _fail(self, error: Exception) -> bool:
         """Note why the generation failed; return whether another attempt may help."""
-        if self._setting.containers.stopping:
+        if self._context.containers.stopping:
             raise RunInterruptedError("the run is being ended") from error
         reason = translate_failure(error, self._steps.current)
         self._steps.note(f"== failed: {reason.failure}: {reason}")
@@ -192,7 +192,7 @@ class _Generation:
         except (StorageError, ReclaimError, GenerationFailedError) as error:
             self._steps.note(f"the agent's files were not kept: {error}")
         finally:
-            self._steps.run("reset", lambda: discard(self._setting, self._private))
+            self._steps.run("reset", lambda: discard(self._context, self._private))
 
     def _settle_once(self) -> None:
         """Settle what the agent wrote, unless that was tried already."""
@@ -210,12 +210,12 @@ class _Generation:
         scores = {
             domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
         }
-        score = selection_score(self._setting.domains, results) if self._record.valid_parent else None
+        score = selection_score(self._context.domains, results) if self._record.valid_parent else None
         self._record = attrs.evolve(
             self._record,
             scores=scores,
             score=score,
-            valid_parent=is_valid_parent(self._setting.options.valid_parent, failure=self._record.failure, score=score),
+            valid_parent=is_valid_parent(self._context.options.valid_parent, failure=self._record.failure, score=score),
             durations=dict(self._steps.durations),
-            usage=self._setting.models.usage(self._plan.genid),
+            usage=self._context.models.usage(self._plan.genid),
         )

@@ -51,7 +51,7 @@ class AddEvaluation(Protocol):
         ...
 
 
-class Standings:
+class GenerationView:
     """The standings of a run, on disk.
 
     Attributes:

@@ -9,8 +9,8 @@ from hyperruntime.git.patch import Notes
 from hyperruntime.git.store import Snapshot
 from hyperruntime.loop.generation.adapter import GenerationAdapter
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, read_file
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.step_log import StepLog
@@ -21,14 +21,14 @@ _NAMED = 5
 _MAX_DROPPED = 200
 
 
-def run_meta_agent(setting: Setting, adapter: GenerationAdapter, steps: StepLog) -> None:
+def run_meta_agent(context: RunContext, adapter: GenerationAdapter, steps: StepLog) -> None:
     """Run the meta agent to its end.
 
     Raises:
         GenerationFailedError: it failed, or took too long.
         ContainerLostError: its container ended meanwhile.
     """
-    timeout_s = setting.options.timeout_meta_s
+    timeout_s = context.options.timeout_meta_s
     args = adapter.meta_agent_args()
     result = adapter.agent.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
     if result.timed_out:
@@ -38,17 +38,17 @@ def run_meta_agent(setting: Setting, adapter: GenerationAdapter, steps: StepLog)
         raise GenerationFailedError("agent", f"the meta agent ended with exit code {result.exit_code}: {why}")
 
 
-def keep_state(setting: Setting, plan: Plan, place: Place, folder: Path) -> Snapshot:
+def keep_state(context: RunContext, plan: GenerationPlan, place: AgentContainer, folder: Path) -> Snapshot:
     """Keep the state that the agent's diff makes, or, where it wrote none, the tree as it left it.
 
     Args:
-        setting: of the run. plan: of the generation. place: whose container is gone. folder: takes the diff.
+        context: of the run. plan: of the generation. place: whose container is gone. folder: takes the diff.
 
     Raises:
         GenerationFailedError: the diff does not apply, or tries to leave the repository.
     """
     try:
-        snapshot = _snapshot(setting, plan, place, folder)
+        snapshot = _snapshot(context, plan, place, folder)
     except PatchError as error:
         named = "".join(f"; {path!r}: {reason}" for path, reason in error.refused[:_NAMED])
         raise GenerationFailedError("refused-patch", f"{error}{named}") from error
@@ -74,32 +74,32 @@ def check_changed(snapshot: Snapshot) -> None:
         raise GenerationFailedError("empty-diff", f"the meta agent changed nothing{dropped}")
 
 
-def _snapshot(setting: Setting, plan: Plan, place: Place, folder: Path) -> Snapshot:
+def _snapshot(context: RunContext, plan: GenerationPlan, place: AgentContainer, folder: Path) -> Snapshot:
     patch = read_file(place.out, PATCH.encode(), PATCH_LIMIT)
     if patch is None:
-        return _snapshot_of_tree(setting, plan, place)
+        return _snapshot_of_tree(context, plan, place)
     try:
-        return setting.store.apply_patch(
+        return context.store.apply_patch(
             plan.commit,
             patch,
             plan.genid,
-            protected=setting.protected,
-            max_file_bytes=setting.options.max_file_bytes,
-            fuzz=setting.adapter.patch_fuzz,
+            protected=context.protected,
+            max_file_bytes=context.options.max_file_bytes,
+            fuzz=context.adapter.patch_fuzz,
         )
     except PatchError as error:
         # A diff that was not made with --binary names binary files and does not hold them.
         if not error.refused and _BINARY_MARK in b"\n" + patch:
-            return _snapshot_of_tree(setting, plan, place)
+            return _snapshot_of_tree(context, plan, place)
         write_file(folder / AGENT_OUTPUT / f"refused_{PATCH}", patch)
         raise
 
 
-def _snapshot_of_tree(setting: Setting, plan: Plan, place: Place) -> Snapshot:
-    return setting.store.snapshot(
+def _snapshot_of_tree(context: RunContext, plan: GenerationPlan, place: AgentContainer) -> Snapshot:
+    return context.store.snapshot(
         plan.commit,
         place.repo,
         plan.genid,
-        protected=setting.protected,
-        max_file_bytes=setting.options.max_file_bytes,
+        protected=context.protected,
+        max_file_bytes=context.options.max_file_bytes,
     )

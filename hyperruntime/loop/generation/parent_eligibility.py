@@ -9,7 +9,7 @@ Source: HYPERAGENTS 1.4, 1.7; 3.1 no. 4.
 from __future__ import annotations
 
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.record import GenerationRecord
 
 _AFTER_THE_META_AGENT = "diff"
@@ -21,7 +21,7 @@ def is_valid_parent(rule: str, *, failure: str | None, score: float | None) -> b
     return failure is None and (rule == "hyperagents" or score is not None)
 
 
-def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> Mark | None:
+def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> GenerationMark | None:
     """Return what a finished generation shows of its parent, or None where that is nothing new."""
     if rule != "hyperagents" or record.parent is None or record.parent not in archive:
         return None
@@ -29,4 +29,4 @@ def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> Mark |
     meta_agent_failed = record.failure in _BLAMED and _AFTER_THE_META_AGENT not in record.durations
     if not meta_agent_failed or parent.parent is None or not parent.valid_parent:
         return None
-    return Mark(kind="no-parent", genid=parent.genid, by=record.genid, detail=record.detail)
+    return GenerationMark(kind="no-parent", genid=parent.genid, by=record.genid, detail=record.detail)

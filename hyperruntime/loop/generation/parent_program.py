@@ -13,14 +13,14 @@ from typing import IO
 
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.generation.generation_view import Standings, add_figures
+from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
 from hyperruntime.loop.generation.publish import mark_generation
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.container import Place, discard
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer, discard
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.failures import RunInterruptedError, last_line, one_line
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, open_private, storage_errors, write_file
@@ -44,17 +44,17 @@ class _UnusableChoiceError(HyperRuntimeError):
     """The program that was asked failed, or named no generation that can be a parent."""
 
 
-class EvolvedChoice:
+class ParentProgram:
     """Asks the agents themselves which generation is next."""
 
-    def __init__(self, setting: Setting, archive: Archive, commit_of: Callable[[GenId], str]) -> None:
+    def __init__(self, context: RunContext, archive: Archive, commit_of: Callable[[GenId], str]) -> None:
         """Choose among the generations of an archive.
 
         Args:
-            setting: of the run. archive: what is finished. commit_of: returns the state of a generation.
+            context: of the run. archive: what is finished. commit_of: returns the state of a generation.
         """
-        self._setting, self._archive, self._commit_of = setting, archive, commit_of
-        self._standings = Standings(setting.layout, FOLDER, setting.domains, add_figures)
+        self._context, self._archive, self._commit_of = context, archive, commit_of
+        self._standings = GenerationView(context.layout, FOLDER, context.domains, add_figures)
 
     def choose(self, number: int) -> GenId:
         """Return the parent of a generation.
@@ -69,8 +69,8 @@ class EvolvedChoice:
                 try:
                     return chosen.result(timeout=_POLL_S)
                 except NotDoneError:
-                    if self._setting.containers.stopping:
-                        self._setting.containers.close_all()
+                    if self._context.containers.stopping:
+                        self._context.containers.close_all()
 
     def _choose(self, number: int) -> GenId:
         self._standings.refresh(self._archive)
@@ -82,11 +82,11 @@ class EvolvedChoice:
             except RunInterruptedError:
                 raise
             except HyperRuntimeError as error:
-                if self._setting.containers.stopping:
+                if self._context.containers.stopping:
                     raise RunInterruptedError("the run is being ended") from error
                 log.warning("choice of a parent not made", generation=record.genid, reason=str(error))
                 break  # the machine's fault: it says nothing of the generation
-        options = self._setting.options
+        options = self._context.options
         assert options.seed is not None
         log.warning("parent chosen by the run's own rule", generation=number, rule=options.parent_selection)
         candidates = self._archive.candidates()
@@ -103,33 +103,33 @@ class EvolvedChoice:
 
     def _give_up_on(self, record: GenerationRecord, number: int, why: str) -> None:
         log.warning("a generation cannot choose parents", generation=record.genid, reason=why)
-        mark = Mark(kind="no-selection", genid=record.genid, by=number, detail=one_line(why))
-        mark_generation(self._setting, self._archive, mark)
+        mark = GenerationMark(kind="no-selection", genid=record.genid, by=number, detail=one_line(why))
+        mark_generation(self._context, self._archive, mark)
         self._standings.refresh(self._archive)
 
     def _ask(self, record: GenerationRecord, number: int) -> GenId:
-        setting = self._setting
-        folder = setting.layout.work / f"choice_{number}"
-        discard(setting, folder)
+        context = self._context
+        folder = context.layout.work / f"choice_{number}"
+        discard(context, folder)
         write_file(make_directory(folder / "seed") / "sitecustomize.py", _SITE.encode())
-        plan = Plan(genid=number, parent=record.genid, commit=self._commit_of(record.genid))
-        view = Mount(source=str(self._standings.folder), target=setting.contract.evals)
-        place = Place(setting, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED))
+        plan = GenerationPlan(genid=number, parent=record.genid, commit=self._commit_of(record.genid))
+        view = Mount(source=str(self._standings.folder), target=context.contract.evals)
+        place = AgentContainer(context, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED))
         try:
-            setting.store.export(plan.commit, place.repo)
+            context.store.export(plan.commit, place.repo)
             place.start()
             return self._answer(place, record, number)
         except ContainerLostError as error:
-            if setting.containers.stopping:
+            if context.containers.stopping:
                 raise RunInterruptedError("the run is being ended") from error
             raise _UnusableChoiceError(str(error)) from error
         finally:
             place.close()
-            discard(setting, folder)
+            discard(context, folder)
 
-    def _answer(self, place: Place, record: GenerationRecord, number: int) -> GenId:
-        timeout_s = self._setting.options.timeout_select_s
-        with storage_errors(self._setting.layout.root), open_private(self._setting.layout.root / LOG) as file:
+    def _answer(self, place: AgentContainer, record: GenerationRecord, number: int) -> GenId:
+        timeout_s = self._context.options.timeout_select_s
+        with storage_errors(self._context.layout.root), open_private(self._context.layout.root / LOG) as file:
             file.write(f"== generation {number}: generation {record.genid} is asked\n".encode())
             take = _Capped(file)
             args = [
@@ -137,7 +137,7 @@ class EvolvedChoice:
                 "-c",
                 _SEEDED,
                 "seeded",
-                *self._setting.adapter.select_parent_args(self._setting, number),
+                *self._context.adapter.select_parent_args(self._context, number),
             ]
             result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: take(chunk))
         if result.timed_out:

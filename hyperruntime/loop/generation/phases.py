@@ -24,7 +24,7 @@ from hyperruntime.loop.evaluation.predictions import Prediction, prediction_to_j
 from hyperruntime.loop.run_files.layout import PHASES, Layout, parse_genid
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord, genid_from_json, record_from_json, record_to_json
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import append_line
 
 log = get_logger(__name__)
@@ -41,7 +41,7 @@ class Phases:
 
     def __init__(self, path: Path) -> None:
         """Read what there is."""
-        self.plan: Plan | None = None
+        self.plan: GenerationPlan | None = None
         self.record: GenerationRecord | None = None
         self.results: Results = {}
         self._path, self._lock = path, threading.Lock()
@@ -56,7 +56,7 @@ class Phases:
         """Return the phases of a generation of a run."""
         return cls(layout.phases(genid))
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: GenerationPlan) -> None:
         """Keep what is to be made.
 
         Raises:
@@ -108,19 +108,19 @@ class Phases:
             self.results.setdefault(str(value["domain"]), {})[str(value["split"])] = _result(value)
 
 
-def reached_phases(setting: Setting, plan: Plan) -> Phases:
+def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
     """Return how far a generation got; one whose state a power failure lost is to be made from its beginning.
 
     Raises:
         StorageError: that cannot be written.
     """
-    phases = Phases.of(setting.layout, plan.genid)
+    phases = Phases.of(context.layout, plan.genid)
     if phases.record is not None:
         try:
-            setting.store.tree(phases.record.commit)
+            context.store.tree(phases.record.commit)
         except RepositoryError:
-            forget_phases(setting.layout, plan.genid)
-            phases = Phases.of(setting.layout, plan.genid)
+            forget_phases(context.layout, plan.genid)
+            phases = Phases.of(context.layout, plan.genid)
             phases.begin(plan)
     return phases
 
@@ -158,9 +158,9 @@ def _parse(line: bytes) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _plan(value: Mapping[str, Any]) -> Plan:
+def _plan(value: Mapping[str, Any]) -> GenerationPlan:
     parent = value["parent"]
-    return Plan(
+    return GenerationPlan(
         genid=genid_from_json(value["genid"]),
         parent=None if parent is None else genid_from_json(parent),
         commit=str(value["commit"]),

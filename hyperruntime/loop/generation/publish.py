@@ -24,7 +24,7 @@ from hyperruntime.loop.generation.metadata import (
 )
 from hyperruntime.loop.generation.phases import forget_phases
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import Mark, MarkKind
+from hyperruntime.loop.run_files.journal import GenerationMark, MarkKind
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,
     FIRST_SPLIT,
@@ -36,7 +36,7 @@ from hyperruntime.loop.run_files.layout import (
     generation_name,
 )
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.context import Setting
+from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.storage.atomic import finish_directory, json_document, storage_errors, write_file
 
 if TYPE_CHECKING:
@@ -48,26 +48,26 @@ _MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
 )
 
 
-def finish_generation(setting: Setting, archive: Archive, record: GenerationRecord) -> None:
+def finish_generation(context: RunContext, archive: Archive, record: GenerationRecord) -> None:
     """Give a generation's directory its final name and put it in the archive and the view.
 
     Raises:
         StorageError: something cannot be written; the run can be resumed.
     """
-    layout = setting.layout
+    layout = context.layout
     partial = layout.partial(record.genid)
     has_patch = (partial / AGENT_OUTPUT / PATCH).is_file()
-    metadata = generation_metadata(archive, record, setting.options, has_patch=has_patch)
+    metadata = generation_metadata(archive, record, context.options, has_patch=has_patch)
     write_file(partial / METADATA, metadata_document(metadata))
     if record.failure is None and ends_a_chapter(archive, record):
-        write_file(partial / LINEAGE, setting.store.patch_between(archive.first.commit, record.commit))
+        write_file(partial / LINEAGE, context.store.patch_between(archive.first.commit, record.commit))
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
-    publish(layout, record, setting.domains, setting.adapter)
+    publish(layout, record, context.domains, context.adapter)
     forget_phases(layout, record.genid)
 
 
-def mark_generation(setting: Setting, archive: Archive, mark: Mark) -> None:
+def mark_generation(context: RunContext, archive: Archive, mark: GenerationMark) -> None:
     """Store what became known of a finished generation: in the journal, and then in its metadata.
 
     Raises:
@@ -75,7 +75,7 @@ def mark_generation(setting: Setting, archive: Archive, mark: Mark) -> None:
         ArchiveError: there is no such generation.
     """
     archive.mark(mark)
-    amend_metadata(setting.layout.generation(mark.genid), _MARKED[mark.kind])
+    amend_metadata(context.layout.generation(mark.genid), _MARKED[mark.kind])
 
 
 def amend_marked(layout: Layout, archive: Archive) -> None:

@@ -16,7 +16,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results
 from hyperruntime.loop.generation.adapter import ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.baselines import baseline_parts, frozen_mount, view_mount
-from hyperruntime.loop.generation.generation_view import Standings
+from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.ensemble import (
@@ -37,8 +37,8 @@ from hyperruntime.loop.hyperagents.repository_domain import original_of, publish
 from hyperruntime.loop.run_files.contract import Contract, repository_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
@@ -52,25 +52,25 @@ class RepositoryGeneration:
     """One generation of an agent of the hyperagents contract."""
 
     def __init__(
-        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> None:
         """Make the directories of both places.
 
         Args:
-            setting: of the run. plan: of the generation. private: takes what containers write.
+            context: of the run. plan: of the generation. private: takes what containers write.
             folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt,
                 and takes what is done now.
         """
-        self._setting, self._plan, self._private, self._steps = setting, plan, private, steps
-        self._baseline = baseline_parts(setting.options)
+        self._context, self._plan, self._private, self._steps = context, plan, private, steps
+        self._baseline = baseline_parts(context.options)
         self._dgm = bool(self._baseline & {"dgm", "dgm_custom"})
-        frozen = frozen_mount(setting, plan, private / "frozen")
-        mounts = (view_mount(setting, plan), *frozen, *self._agent_archive())
-        workdir = setting.contract.frozen if frozen else ""
-        self.agent = Place(setting, plan, private / "agent", *mounts, workdir=workdir, env=commands.ENV)
-        self.trial = open_tmp(Place(setting, plan, private / "evaluation", out=commands.TMP, env=commands.ENV))
-        self._evaluator = RepositoryEvaluator(setting, plan, self.trial, folder=folder, steps=steps, phases=phases)
-        self._ensemble = Ensemble(setting, plan, private / "ensemble", folder, steps)
+        frozen = frozen_mount(context, plan, private / "frozen")
+        mounts = (view_mount(context, plan), *frozen, *self._agent_archive())
+        workdir = context.contract.frozen if frozen else ""
+        self.agent = AgentContainer(context, plan, private / "agent", *mounts, workdir=workdir, env=commands.ENV)
+        self.trial = open_tmp(AgentContainer(context, plan, private / "evaluation", out=commands.TMP, env=commands.ENV))
+        self._evaluator = RepositoryEvaluator(context, plan, self.trial, folder=folder, steps=steps, phases=phases)
+        self._ensemble = Ensemble(context, plan, private / "ensemble", folder, steps)
         self._commit = plan.commit
 
     @property
@@ -82,18 +82,18 @@ class RepositoryGeneration:
         """Return the argv of the meta agent."""
         if self._dgm:
             return commands.with_python(self._coding_agent())
-        left = self._setting.options.max_generation - int(self._plan.genid)
-        evals, base = self._setting.contract.evals, self._plan.commit
+        left = self._context.options.max_generation - int(self._plan.genid)
+        evals, base = self._context.contract.evals, self._plan.commit
         return commands.with_python(commands.meta_agent(evals_folder=evals, base_commit=base, iterations_left=left))
 
     def bring_in(self, commit: str) -> None:
         """Fill the trial's directories with a state."""
         self._commit = commit
-        self._setting.store.export(commit, self.trial.repo)
+        self._context.store.export(commit, self.trial.repo)
 
     def check_load(self) -> None:
         """Import what the agent must still have."""
-        options = self._setting.options
+        options = self._context.options
         for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
             result = self.trial.exec(
                 commands.with_python(args),
@@ -108,60 +108,60 @@ class RepositoryGeneration:
 
     def evaluate(self) -> bool:
         """Evaluate the state on every domain; return whether it was stopped after the first stage."""
-        setting, staged_only = self._setting, False
-        with judging_place(setting, self._plan, self._private / "report") as judge:
-            if evaluates_agents(setting.options):
+        context, staged_only = self._context, False
+        with judging_place(context, self._plan, self._private / "report") as judge:
+            if evaluates_agents(context.options):
                 staged_only = self._evaluator.evaluate(judge)
-            if has_ensembles(setting.options, setting.domains):
+            if has_ensembles(context.options, context.domains):
                 self._run_ensemble(judge, full=not staged_only)
         return staged_only
 
     def evaluate_split(self, split: str) -> None:
         """Evaluate the state in full on one split of each domain."""
-        with judging_place(self._setting, self._plan, self._private / "report") as judge:
+        with judging_place(self._context, self._plan, self._private / "report") as judge:
             self._evaluator.evaluate_split(split, judge)
 
     def write_results(self, folder: Path) -> None:
         """Do nothing: each split's results were written when it was done."""
 
     def _coding_agent(self) -> list[str]:
-        setting, plan = self._setting, self._plan
+        context, plan = self._context, self._plan
         assert plan.parent is not None
         statement = problem_statement(
-            setting.layout.generation(plan.parent),
-            [original_of(domain) for domain in setting.domains],
-            seed=f"{setting.options.seed}:{plan.genid}:problem",
+            context.layout.generation(plan.parent),
+            [original_of(domain) for domain in context.domains],
+            seed=f"{context.options.seed}:{plan.genid}:problem",
             custom="dgm_custom" in self._baseline,
         )
         return commands.coding_agent(problem_statement=statement, base_commit=plan.commit)
 
-    def _run_ensemble(self, judge: Place, *, full: bool) -> None:
+    def _run_ensemble(self, judge: AgentContainer, *, full: bool) -> None:
         """Evaluate the ensemble; where the agent itself counts too, one that fails costs nothing but its score."""
         try:
             self._ensemble.run(self._commit, judge, full=full)
         except GenerationFailedError as error:
-            if not evaluates_agents(self._setting.options):
+            if not evaluates_agents(self._context.options):
                 raise
             self._steps.note(f"no ensemble: {error}")
 
     def _agent_archive(self) -> tuple[Mount, ...]:
         """Return what the meta agent sees of the run whose ensemble is evolved."""
-        folder = self._setting.layout.root / AGENT_ARCHIVE_VIEW
+        folder = self._context.layout.root / AGENT_ARCHIVE_VIEW
         return (Mount(source=str(folder), target=commands.AGENT_ARCHIVE),) if folder.is_dir() else ()
 
 
 @contextmanager
-def judging_place(setting: Setting, plan: Plan, folder: Path) -> Iterator[Place]:
+def judging_place(context: RunContext, plan: GenerationPlan, folder: Path) -> Iterator[AgentContainer]:
     """Open a place with the run's first state, its labels, and no agent's code.
 
     Raises:
         RunInterruptedError: the run is being ended.
         HyperRuntimeError: it cannot be started.
     """
-    asks = any(domain.name in _ASKING_REPORTS for domain in setting.domains)
-    place = open_tmp(Place(setting, plan, folder, out=commands.TMP, env=commands.ENV, models=asks))
-    setting.store.export(setting.root, place.repo)
-    add_labels(setting.layout, place.repo)
+    asks = any(domain.name in _ASKING_REPORTS for domain in context.domains)
+    place = open_tmp(AgentContainer(context, plan, folder, out=commands.TMP, env=commands.ENV, models=asks))
+    context.store.export(context.root, place.repo)
+    add_labels(context.layout, place.repo)
     place.start_early()
     try:
         yield place
@@ -169,7 +169,7 @@ def judging_place(setting: Setting, plan: Plan, folder: Path) -> Iterator[Place]
         place.close()
 
 
-def open_tmp(place: Place) -> Place:
+def open_tmp(place: AgentContainer) -> AgentContainer:
     """Return a place whose folder for outputs, which becomes ``/tmp``, is open to every user inside."""
     place.out.chmod(commands.OPEN_MODE)
     return place
@@ -207,20 +207,22 @@ class HyperAgentsContract:
         return root, repository_contract(str(options.run_id))
 
     def open_generation(
-        self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog, phases: Phases
+        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> GenerationAdapter:
         """Make the directories of one attempt at a generation."""
-        return RepositoryGeneration(setting, plan, private, folder, steps, phases)
+        return RepositoryGeneration(context, plan, private, folder, steps, phases)
 
-    def select_parent_args(self, setting: Setting, number: int) -> list[str]:
+    def select_parent_args(self, context: RunContext, number: int) -> list[str]:
         """Return the argv of the repository's ``utils.run_select_next_parent``."""
-        names = [domain.name for domain in setting.domains]
-        return commands.with_python(commands.select_next_parent(names, setting.contract.evals))
+        names = [domain.name for domain in context.domains]
+        return commands.with_python(commands.select_next_parent(names, context.contract.evals))
 
-    def open_answers(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> Standings | None:
+    def open_answers(
+        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+    ) -> GenerationView | None:
         """Return what ensembles see of the answers of all generations; None where there are no ensembles."""
         if has_ensembles(options, domains):
-            return Standings(layout, ANSWERS_FOLDER, domains, add_answers)
+            return GenerationView(layout, ANSWERS_FOLDER, domains, add_answers)
         if options.optimize_option != "only_agent":
             log.warning("no ensembles: not all domains have them", domains=" ".join(options.domains))
         return None

@@ -40,8 +40,8 @@ from hyperruntime.loop.run_files.layout import (
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.copy_out import read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.loop.workbench.step_log import StepLog
@@ -139,22 +139,22 @@ class Ensemble:
         results: per domain and split, how its answers were judged.
     """
 
-    def __init__(self, setting: Setting, plan: Plan, private: Path, folder: Path, steps: StepLog) -> None:
+    def __init__(self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog) -> None:
         """Prepare nothing yet.
 
         Args:
-            setting: of the run. plan: of the generation. private: takes what its container writes.
+            context: of the run. plan: of the generation. private: takes what its container writes.
             folder: the generation's own, with its evaluations. steps: takes what is printed.
         """
         self.results: Results = {}
-        self._setting, self._plan, self._private = setting, plan, private
+        self._context, self._plan, self._private = context, plan, private
         self._folder, self._steps = folder, steps
-        fixed = setting.options.agent_archive_path is not None
-        self._shared = setting.layout.root / (AGENT_ARCHIVE_FOLDER if fixed else FOLDER)
-        self._inside = commands.AGENT_ARCHIVE if fixed else setting.contract.evals
+        fixed = context.options.agent_archive_path is not None
+        self._shared = context.layout.root / (AGENT_ARCHIVE_FOLDER if fixed else FOLDER)
+        self._inside = commands.AGENT_ARCHIVE if fixed else context.contract.evals
         self._fixed = fixed
 
-    def run(self, commit: str, judge_place: Place, *, full: bool) -> None:
+    def run(self, commit: str, judge_place: AgentContainer, *, full: bool) -> None:
         """Run it on every split, train first, and judge what it answers.
 
         Args:
@@ -166,36 +166,38 @@ class Ensemble:
             ContainerLostError: a container ended meanwhile.
         """
         mount = Mount(source=str(make_directory(self._shared)), target=_INSIDE)
-        place = Place(self._setting, self._plan, self._private, mount, out=commands.TMP, env=commands.ENV)
+        place = AgentContainer(self._context, self._plan, self._private, mount, out=commands.TMP, env=commands.ENV)
         place.out.chmod(commands.OPEN_MODE)
-        self._setting.store.export(commit, place.repo)
+        self._context.store.export(commit, place.repo)
         self._lay_out(place.out / PurePosixPath(self._inside).name, full=full)
         try:
             place.start()
-            for domain in map(original_of, self._setting.domains):
+            for domain in map(original_of, self._context.domains):
                 for split in domain.splits:
-                    if split != TEST or self._setting.options.eval_test:
+                    if split != TEST or self._context.options.eval_test:
                         self._run_split(place, judge_place, domain, split)
         finally:
             place.close()
 
-    def _run_split(self, place: Place, judge_place: Place, domain: OriginalDomain, split: str) -> None:
-        samples, options = samples_of(self._setting, domain), self._setting.options
+    def _run_split(
+        self, place: AgentContainer, judge_place: AgentContainer, domain: OriginalDomain, split: str
+    ) -> None:
+        samples, options = samples_of(self._context, domain), self._context.options
         args = commands.ensemble(domain, split, folder=self._inside, samples=samples)
         name = f"ensemble_{domain.name}_{split}"
         result = run_command(place, args, options.timeout_ensemble_s, f"the {name}", self._steps)
         with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
             file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
         place.settle()
-        said = self._read(place, result.stdout, f"predictions_{name}.csv", table_limit(self._setting, domain, split))
-        labelled = label_answers(self._setting, domain, split, said, samples, self._steps)
+        said = self._read(place, result.stdout, f"predictions_{name}.csv", table_limit(self._context, domain, split))
+        labelled = label_answers(self._context, domain, split, said, samples, self._steps)
         scratch = self._private / name
         judged = judge(judge_place, domain, split, scratch, labelled, options, self._steps)
         write_file(self._folder / f"predictions_{name}.csv", labelled.table)
         write_file(self._folder / f"report_{name}.json", (scratch / REPORT).read_bytes())
         self.results.setdefault(domain.name, {})[split] = judged_result(domain, judged, full=True)
 
-    def _read(self, place: Place, printed: bytes, name: str, limit: int) -> bytes:
+    def _read(self, place: AgentContainer, printed: bytes, name: str, limit: int) -> bytes:
         """Return the table of answers: where the last lines say it is, else where it is looked for."""
         lines = printed.decode(errors="replace").split("\n")[-4:]
         paths = [line.strip() for line in lines if line.strip().startswith(f"{commands.TMP}/")]
@@ -219,7 +221,7 @@ class Ensemble:
             mine = folder / generation_name(self._plan.genid)
             facts = {"current_genid": self._plan.genid, "parent_genid": self._plan.parent, "valid_parent": True}
             write_file(mine / METADATA, json_document(facts))
-            add_evaluations(self._setting.domains, self._folder, mine, add_answers, full=full)
+            add_evaluations(self._context.domains, self._folder, mine, add_answers, full=full)
             ids.append(self._plan.genid)
         write_file(folder / ARCHIVE_FILE, archive_line(list(ids)))
 

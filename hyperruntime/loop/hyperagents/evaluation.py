@@ -23,8 +23,8 @@ from hyperruntime.loop.hyperagents.judging import TABLE, Judged, judge, label_an
 from hyperruntime.loop.hyperagents.labels import Labelled
 from hyperruntime.loop.hyperagents.repository_domain import original_of
 from hyperruntime.loop.run_files.layout import INITIAL
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files, read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.loop.workbench.step_log import StepLog
@@ -42,10 +42,10 @@ def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> Spli
     return SplitResult(predictions=judged.predictions, scores=scores, total=total, mean=judged.score)
 
 
-def samples_of(setting: Setting, domain: OriginalDomain) -> int:
+def samples_of(context: RunContext, domain: OriginalDomain) -> int:
     """Return how many tasks of a split the full evaluation runs; -1 is all."""
-    names = [known.name for known in setting.domains]
-    samples = setting.options.samples(names.index(domain.name))
+    names = [known.name for known in context.domains]
+    samples = context.options.samples(names.index(domain.name))
     return ALL if samples is None else samples
 
 
@@ -58,9 +58,9 @@ class RepositoryEvaluator:
 
     def __init__(
         self,
-        setting: Setting,
-        plan: Plan,
-        trial: Place,
+        context: RunContext,
+        plan: GenerationPlan,
+        trial: AgentContainer,
         *,
         folder: Path,
         steps: StepLog,
@@ -69,18 +69,18 @@ class RepositoryEvaluator:
         """Evaluate what is in a place.
 
         Args:
-            setting: of the run. plan: of the generation. trial: has the state, and ``/tmp`` as its outputs.
+            context: of the run. plan: of the generation. trial: has the state, and ``/tmp`` as its outputs.
             folder: takes the results. steps: takes what is printed.
             phases: what was evaluated before an interrupt, and takes what is now.
         """
         self.results: Results = {domain: dict(splits) for domain, splits in phases.results.items()}
         self._phases, self._lock = phases, threading.Lock()
-        self._setting, self._plan, self._trial = setting, plan, trial
+        self._context, self._plan, self._trial = context, plan, trial
         self._folder, self._steps = folder, steps
-        self._judge: Place | None = None
-        self._domains = tuple(original_of(domain) for domain in setting.domains)
+        self._judge: AgentContainer | None = None
+        self._domains = tuple(original_of(domain) for domain in context.domains)
 
-    def evaluate(self, judge: Place) -> bool:
+    def evaluate(self, judge: AgentContainer) -> bool:
         """Evaluate all that the agent deserves; return whether it was stopped after the first stage.
 
         The first stage looks at the train split of every domain. Whatever comes of it, train is done before val, and
@@ -97,13 +97,13 @@ class RepositoryEvaluator:
         if self._plan.genid == INITIAL:
             self._run_splits(full=False)
             return True
-        full = self._setting.options.skip_staged_eval
+        full = self._context.options.skip_staged_eval
         if not full:
             full = all(self._run_at_once([(domain, TRAIN) for domain in self._domains], full=False))
         self._run_splits(full=full)
         return not full
 
-    def evaluate_split(self, split: str, judge: Place) -> None:
+    def evaluate_split(self, split: str, judge: AgentContainer) -> None:
         """Evaluate one split of each domain in full.
 
         Raises:
@@ -117,7 +117,7 @@ class RepositoryEvaluator:
         count = max(len(domain.splits) for domain in self._domains)
         for number in range(count):
             splits = [(domain, split) for domain in self._domains for split in domain.splits[number : number + 1]]
-            asked = [(domain, split) for domain, split in splits if split != TEST or self._setting.options.eval_test]
+            asked = [(domain, split) for domain, split in splits if split != TEST or self._context.options.eval_test]
             self._run_at_once(asked, full=full)
 
     def _run_at_once(self, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool) -> list[bool]:
@@ -134,7 +134,7 @@ class RepositoryEvaluator:
             return done.complete or domain.passes(done.mean)
         judged = None if full else self._known(domain, split)
         if judged is None:
-            samples = samples_of(self._setting, domain) if full else domain.staged_samples
+            samples = samples_of(self._context, domain) if full else domain.staged_samples
             self._answer(domain, split, samples)
             judged = self._judged(domain, split, samples)
         result = judged_result(domain, judged, full=full)
@@ -148,7 +148,7 @@ class RepositoryEvaluator:
         if self._plan.genid != INITIAL:
             return None
         name = domain.evaluation(split)
-        source = reference_folder(self._setting.layout) / "initial" / name
+        source = reference_folder(self._context.layout) / "initial" / name
         score = domain.read_score(source)
         if score is None:
             return None
@@ -159,7 +159,7 @@ class RepositoryEvaluator:
 
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
         """Have the agent answer, and copy out what came of it."""
-        options, name = self._setting.options, domain.evaluation(split)
+        options, name = self._context.options, domain.evaluation(split)
         args = commands.harness(domain, split, samples=samples, workers=options.eval_workers)
         run_command(self._trial, args, options.timeout_eval_s, name, self._steps)
         self._trial.settle()
@@ -171,13 +171,13 @@ class RepositoryEvaluator:
         said = self._labelled(domain, split, samples) if domain.datasets else None
         if said is not None:
             write_file(self._folder / name / TABLE, said.table)
-        return judge(self._judge, domain, split, self._folder / name, said, self._setting.options, self._steps)
+        return judge(self._judge, domain, split, self._folder / name, said, self._context.options, self._steps)
 
     def _labelled(self, domain: OriginalDomain, split: str, samples: int) -> Labelled:
         name = domain.evaluation(split)
         try:
-            limit = table_limit(self._setting, domain, split)
+            limit = table_limit(self._context, domain, split)
             said = read_below(self._trial.out, f"{name}/{TABLE}", limit)
         except PatchError as error:
             raise GenerationFailedError("evaluation", f"{name}: {error}") from error
-        return label_answers(self._setting, domain, split, said, samples, self._steps)
+        return label_answers(self._context, domain, split, said, samples, self._steps)

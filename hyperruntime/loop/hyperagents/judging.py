@@ -19,8 +19,8 @@ from hyperruntime.loop.hyperagents.initial import read_dataset
 from hyperruntime.loop.hyperagents.labels import Labelled, relabel
 from hyperruntime.loop.run_files.layout import REPORT
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import Place
-from hyperruntime.loop.workbench.context import Setting
+from hyperruntime.loop.workbench.container import AgentContainer
+from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import read_file
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.step_log import StepLog
@@ -50,7 +50,7 @@ class Judged:
     scores: tuple[Score, ...] = ()
 
 
-def run_command(place: Place, args: list[str], timeout_s: float, name: str, steps: StepLog) -> ExecResult:
+def run_command(place: AgentContainer, args: list[str], timeout_s: float, name: str, steps: StepLog) -> ExecResult:
     """Run a command of the repository to its end.
 
     Raises:
@@ -67,29 +67,29 @@ def run_command(place: Place, args: list[str], timeout_s: float, name: str, step
     return result
 
 
-def table_limit(setting: Setting, domain: OriginalDomain, split: str) -> int:
+def table_limit(context: RunContext, domain: OriginalDomain, split: str) -> int:
     """Return how many bytes a table of answers may have: more is not read.
 
     Raises:
         AgentError: the dataset cannot be read.
     """
-    return _TABLE_FACTOR * len(read_dataset(setting.layout, domain, split)) + _TABLE_BYTES
+    return _TABLE_FACTOR * len(read_dataset(context.layout, domain, split)) + _TABLE_BYTES
 
 
 def label_answers(
-    setting: Setting, domain: OriginalDomain, split: str, said: bytes, samples: int, steps: StepLog
+    context: RunContext, domain: OriginalDomain, split: str, said: bytes, samples: int, steps: StepLog
 ) -> Labelled:
     """Return answers beside their labels.
 
     Args:
-        setting: of the run. domain: whose table it is. split: which. said: what an agent's container wrote.
+        context: of the run. domain: whose table it is. split: which. said: what an agent's container wrote.
         samples: how many were asked; -1 is all. steps: is told what is odd.
 
     Raises:
         GenerationFailedError: what it wrote is no table of answers.
         AgentError: the dataset cannot be read.
     """
-    dataset, name = read_dataset(setting.layout, domain, split), domain.evaluation(split)
+    dataset, name = read_dataset(context.layout, domain, split), domain.evaluation(split)
     try:
         found = relabel(dataset, said, domain.id_column, samples if samples >= 0 else None)
     except AgentError as error:
@@ -101,7 +101,7 @@ def label_answers(
 
 
 def judge(
-    place: Place,
+    place: AgentContainer,
     domain: OriginalDomain,
     split: str,
     folder: Path,

@@ -35,7 +35,7 @@ from hyperruntime.loop.run_files.options import ALL_SAMPLES
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import discard
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import (
     InfrastructureFailedError,
@@ -44,7 +44,7 @@ from hyperruntime.loop.workbench.failures import (
     translate_failure,
 )
 from hyperruntime.loop.workbench.model_access import evaluation_models
-from hyperruntime.loop.workbench.open_containers import LoopRuntime, RunningContainers
+from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.loop.workbench.step_log import Events, StepLog
 from hyperruntime.storage.atomic import (
     finish_directory,
@@ -108,24 +108,24 @@ def evaluate_generation(
         StorageError: something cannot be written.
     """
     layout = Layout(Path(run_dir).absolute())
-    containers = RunningContainers(runtime)
-    setting = _setting(
+    containers = OpenContainers(runtime)
+    context = _context(
         layout, split, ALL_SAMPLES if samples is None else samples, containers, Events(on_event), runtime
     )
     options, _, stored = read_run(layout)
     record = find_generation(Archive.load(layout), genid)
     suffix = "" if samples is None else f"_{samples}"
     names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout.evaluations, asks_models=setting.adapter.asks_models) as models:
-        asking = attrs.evolve(setting, models=models)
+    with evaluation_models(options, stored, layout.evaluations, asks_models=context.adapter.asks_models) as models:
+        asking = attrs.evolve(context, models=models)
         return _interruptible(
             containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
         )
 
 
-def _setting(
-    layout: Layout, split: str, samples: int, containers: RunningContainers, events: Events, runtime: LoopRuntime
-) -> Setting:
+def _context(
+    layout: Layout, split: str, samples: int, containers: OpenContainers, events: Events, runtime: LoopRuntime
+) -> RunContext:
     """Return what the evaluation needs of the run, with the domains that have the split."""
     options, _, stored = read_run(layout)
     adapter = contract_adapter(options.contract)
@@ -136,7 +136,7 @@ def _setting(
         known = dict.fromkeys(part.name for domain in domains for part in domain.splits)
         raise SpecError("split", split, unknown_name("split", split, known))
     names = tuple(name for name, _ in chosen)
-    return Setting(
+    return RunContext(
         options=attrs.evolve(options, domains=names, eval_samples=(samples,) * len(names)),
         layout=layout,
         store=RepositoryStore(layout.repository),
@@ -150,7 +150,7 @@ def _setting(
     )
 
 
-def _interruptible(containers: RunningContainers, work: Callable[[], tuple[Evaluation, ...]]) -> tuple[Evaluation, ...]:
+def _interruptible(containers: OpenContainers, work: Callable[[], tuple[Evaluation, ...]]) -> tuple[Evaluation, ...]:
     """Do the work in a thread, so that a signal can end its containers."""
     with ThreadPoolExecutor(1, "hyperruntime-evaluate") as executor, on_interrupt(containers.stop):
         future = executor.submit(work)
@@ -166,28 +166,28 @@ def _interruptible(containers: RunningContainers, work: Callable[[], tuple[Evalu
             raise
 
 
-def _one(setting: Setting, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
+def _one(context: RunContext, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
     """Return one evaluation, made unless it is there; two processes never make the same one."""
-    home = make_directory(setting.layout.evaluations)
+    home = make_directory(context.layout.evaluations)
     final, work = home / name, home / f".{name}.work"
     with FileLock(home / f".{name}.lock"):
         if known := _read(final, record.genid, split, number):
             return known
         partial = make_private_directory(work) / name
         try:
-            _make(setting, record, split, number, partial)
+            _make(context, record, split, number, partial)
             finish_directory(partial, final)
         finally:
-            discard(setting, work)
+            discard(context, work)
     made = _read(final, record.genid, split, number)
     assert made is not None
     return attrs.evolve(made, known=False)
 
 
-def _make(setting: Setting, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
+def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
     """Evaluate, and write what came of it to a directory."""
-    seed = (setting.options.seed or 0) + number
-    seeded = attrs.evolve(setting, options=attrs.evolve(setting.options, seed=seed))
+    seed = (context.options.seed or 0) + number
+    seeded = attrs.evolve(context, options=attrs.evolve(context.options, seed=seed))
     results = _attempts(seeded, record, split, folder)
     scores = {domain: splits[split].mean for domain, splits in results.items()}
     value: dict[str, Any] = {
@@ -224,7 +224,7 @@ def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | Non
     )
 
 
-def _attempts(setting: Setting, record: GenerationRecord, split: str, folder: Path) -> Results:
+def _attempts(context: RunContext, record: GenerationRecord, split: str, folder: Path) -> Results:
     """Evaluate; again where the infrastructure failed.
 
     Raises:
@@ -233,22 +233,22 @@ def _attempts(setting: Setting, record: GenerationRecord, split: str, folder: Pa
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _evaluate(setting, record, split, folder)
+            return _evaluate(context, record, split, folder)
         except InfrastructureFailedError as error:
             if attempt == ATTEMPTS:
                 raise RunError(f"generation {record.genid} could not be evaluated: {error}") from error
     raise AssertionError
 
 
-def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Path) -> Results:
+def _evaluate(context: RunContext, record: GenerationRecord, split: str, folder: Path) -> Results:
     private = folder.with_name(f"{folder.name}.private")
     shutil.rmtree(folder, ignore_errors=True)
-    discard(setting, private)
+    discard(context, private)
     make_directory(folder)
     started = time.monotonic()
-    plan = Plan(genid=record.genid, parent=None, commit=record.commit)
-    with StepLog(record.genid, setting.events, folder) as steps:
-        adapter = setting.adapter.open_generation(setting, plan, private, folder, steps, Phases(folder / _PHASES))
+    plan = GenerationPlan(genid=record.genid, parent=None, commit=record.commit)
+    with StepLog(record.genid, context.events, folder) as steps:
+        adapter = context.adapter.open_generation(context, plan, private, folder, steps, Phases(folder / _PHASES))
         try:
             steps.run("state", lambda: adapter.bring_in(record.commit))
             steps.run("start", adapter.trial.start)
@@ -256,7 +256,7 @@ def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Pa
             steps.run("evaluate", lambda: adapter.evaluate_split(split))
             steps.run("copy out", lambda: adapter.write_results(folder))
         except Exception as error:
-            if setting.containers.stopping:
+            if context.containers.stopping:
                 raise RunInterruptedError("the evaluation was interrupted; nothing of it is kept") from error
             reason = translate_failure(error, steps.current)
             steps.settled(None, reason.failure, started)
@@ -269,5 +269,5 @@ def _evaluate(setting: Setting, record: GenerationRecord, split: str, folder: Pa
             try:
                 steps.run("remove", adapter.trial.close)
             finally:
-                steps.run("reset", lambda: discard(setting, private))
+                steps.run("reset", lambda: discard(context, private))
     return adapter.results

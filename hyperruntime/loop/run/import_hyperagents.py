@@ -39,7 +39,7 @@ from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.plan import load_domains
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.contract import repository_contract
-from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import LINEAGE, Layout, parse_genid
 from hyperruntime.loop.run_files.options import options_to_json
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -182,7 +182,7 @@ class _Import:
             write_file(self._layout.generation(found.genid) / LINEAGE, patch)
         self._archive.add(record)
         if not found.can_select:
-            self._archive.mark(Mark(kind="no-selection", genid=found.genid))
+            self._archive.mark(GenerationMark(kind="no-selection", genid=found.genid))
 
     def _apply(self, parent: str, patch: bytes, name: GenId) -> str:
         snapshot = self._store.apply_patch(

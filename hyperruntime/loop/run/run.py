@@ -17,7 +17,7 @@ from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation import make_generation
 from hyperruntime.loop.generation.parent_eligibility import parent_mark
-from hyperruntime.loop.generation.parent_program import EvolvedChoice
+from hyperruntime.loop.generation.parent_program import ParentProgram
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation
 from hyperruntime.loop.run.adapters import contract_adapter
@@ -30,7 +30,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.gateway_choice import (
@@ -38,8 +38,8 @@ from hyperruntime.loop.workbench.gateway_choice import (
     choose_gateway,
     stored_agent,
 )
-from hyperruntime.loop.workbench.model_access import Models
-from hyperruntime.loop.workbench.open_containers import LoopRuntime, RunningContainers
+from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.loop.workbench.step_log import Events
 from hyperruntime.storage.atomic import make_directory
 from hyperruntime.storage.run_lock import RunLock
@@ -89,7 +89,7 @@ def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = No
     path = make_directory(plan.layout.root, fresh=True)
     with RunLock(path) as lock:
         opened = create_run(plan)
-        with Models(plan.gateway, plan.options) as models:
+        with ModelAccess(plan.gateway, plan.options) as models:
             return _Run(runtime, opened, image, models, on_event, lock).run(plan.make_executor)
 
 
@@ -130,7 +130,7 @@ def resume_run(
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
         opened = reopen_run(layout, options, runtime.info.reclaim_args)
-        with Models(gateway, options) as models:
+        with ModelAccess(gateway, options) as models:
             return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
 
 
@@ -148,14 +148,14 @@ class _Run:
         runtime: LoopRuntime,
         opened: OpenedRun,
         image: str,
-        models: Models,
+        models: ModelAccess,
         on_event: OnEvent | None,
         lock: RunLock,
     ) -> None:
         self._opened, self._archive, self._lock = opened, opened.archive, lock
-        self._containers = RunningContainers(runtime)
+        self._containers = OpenContainers(runtime)
         lock.on_lost(self._containers.stop)
-        self._setting = Setting(
+        self._context = RunContext(
             options=opened.options,
             layout=opened.layout,
             store=opened.store,
@@ -171,9 +171,9 @@ class _Run:
         )
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._failures_in_a_row = 0
-        self._evolved: EvolvedChoice | None = None
+        self._evolved: ParentProgram | None = None
         if opened.options.edit_select_parent:
-            self._evolved = EvolvedChoice(self._setting, self._archive, lambda genid: commit_of(opened, genid))
+            self._evolved = ParentProgram(self._context, self._archive, lambda genid: commit_of(opened, genid))
         self._answers = opened.adapter.open_answers(opened.options, opened.layout, opened.domains)
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
@@ -198,19 +198,19 @@ class _Run:
             generations=tuple(self._archive),
             best=self._archive.best(),
             interrupted=self._containers.stopping,
-            used_up=self._setting.models.used_up if self._lacks_any() else "",
+            used_up=self._context.models.used_up if self._lacks_any() else "",
         )
 
     def _run_all(self, executor: Executor) -> None:
         start = self._opened.start
         if start.genid not in self._archive:
-            self._submit(executor, Plan(genid=start.genid, parent=None, commit=start.commit))
+            self._submit(executor, GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
         for record in self._archive:
             self._judge_parent(record)  # what a kill may have left undone
         missing = self._missing()
         while not self._containers.stopping:
-            while len(self._pending) < self._opened.options.parallel and not self._setting.models.used_up:
+            while len(self._pending) < self._opened.options.parallel and not self._context.models.used_up:
                 number = next(missing, None)
                 if number is None:
                     break
@@ -231,13 +231,13 @@ class _Run:
     def _lacks_any(self) -> bool:
         return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
 
-    def _plan(self, number: int) -> Plan:
+    def _plan(self, number: int) -> GenerationPlan:
         begun = Phases.of(self._opened.layout, number).plan
         if begun is not None and begun.parent is not None and begun.parent in self._archive:
             return attrs.evolve(begun, commit=commit_of(self._opened, begun.parent))
         parent = self._choose_parent(number)
         commit = commit_of(self._opened, parent)
-        return Plan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
+        return GenerationPlan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
 
     def _choose_parent(self, number: int) -> GenId:
         options = self._opened.options
@@ -247,14 +247,14 @@ class _Run:
         candidates = self._archive.candidates()
         return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
 
-    def _submit(self, executor: Executor, plan: Plan) -> None:
+    def _submit(self, executor: Executor, plan: GenerationPlan) -> None:
         phases = Phases.of(self._opened.layout, plan.genid)
         if phases.plan != plan:
             phases.begin(plan)
         if self._answers is not None:
             self._answers.refresh(self._archive)
         log.info("generation started", generation=plan.genid, parent=plan.parent)
-        self._pending[executor.submit(make_generation, self._setting, plan)] = plan.genid
+        self._pending[executor.submit(make_generation, self._context, plan)] = plan.genid
 
     def _collect_all(self) -> None:
         while self._pending:
@@ -275,17 +275,17 @@ class _Run:
     def _judge_parent(self, record: GenerationRecord) -> None:
         if mark := parent_mark(self._opened.options.valid_parent, self._archive, record):
             log.info("no parent any more", generation=mark.genid, because_of=mark.by)
-            mark_generation(self._setting, self._archive, mark)
+            mark_generation(self._context, self._archive, mark)
 
     def _keep(self, record: GenerationRecord) -> None:
         broken = record.failure == "infrastructure"
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
-        if record.parent is None and record.failure == "budget" and self._setting.models.used_up:
+        if record.parent is None and record.failure == "budget" and self._context.models.used_up:
             return  # to be made again by a resume with a larger budget, for all others need it
         lost = broken and record.parent is None  # to be made again by a resume, too
         if not lost:
             self._lock.check()
-            finish_generation(self._setting, self._archive, record)
+            finish_generation(self._context, self._archive, record)
             self._judge_parent(record)
         if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
             raise RunError(

@@ -19,7 +19,7 @@ import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.run_files.archive_file import ArchiveFile
-from hyperruntime.loop.run_files.journal import Mark, mark_to_json, read_journal
+from hyperruntime.loop.run_files.journal import GenerationMark, mark_to_json, read_journal
 from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, parse_genid
 from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json
 from hyperruntime.loop.run_files.parent_rules import Candidate, GenId
@@ -62,7 +62,7 @@ class Archive:
     def __init__(self, layout: Layout) -> None:
         """Start empty; records go to the files of a run."""
         self.problems: list[str] = []
-        self.marks: list[Mark] = []
+        self.marks: list[GenerationMark] = []
         self._journal, self._file = layout.journal, ArchiveFile(layout.archive)
         self._records: dict[GenId, GenerationRecord] = {}
         self._ids: list[GenId] = []
@@ -94,7 +94,7 @@ class Archive:
         self._index(record)
         self._file.add(self._ids)
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: GenerationMark) -> None:
         """Store what became known of a generation, durably; nothing is written where it was known.
 
         Raises:
@@ -206,16 +206,16 @@ class Archive:
             if known := self._candidates.get(record.parent):
                 self._candidates[record.parent] = Candidate(known.genid, known.score, known.children + 1)
 
-    def _take(self, where: str, entry: GenerationRecord | Mark) -> None:
+    def _take(self, where: str, entry: GenerationRecord | GenerationMark) -> None:
         """Take a line of the journal."""
-        if isinstance(entry, Mark):
+        if isinstance(entry, GenerationMark):
             self._apply(entry)
         elif entry.genid in self._records:
             self.problems.append(f"{where} repeats generation {entry.genid} and was skipped")
         else:
             self._index(entry)
 
-    def _apply(self, mark: Mark) -> None:
+    def _apply(self, mark: GenerationMark) -> None:
         self.marks.append(mark)
         if mark.kind == "no-selection":
             self._unselecting.add(mark.genid)

@@ -22,7 +22,7 @@ _KINDS: tuple[str, ...] = get_args(MarkKind)
 
 
 @attrs.frozen(kw_only=True)
-class Mark:
+class GenerationMark:
     """What became known of a generation after it was finished.
 
     Attributes:
@@ -38,12 +38,12 @@ class Mark:
     detail: str = ""
 
 
-def mark_to_json(mark: Mark) -> dict[str, Any]:
+def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
     """Return a mark as a line of the journal."""
     return {"schema": SCHEMA, "mark": mark.kind, "genid": mark.genid, "by": mark.by, "detail": mark.detail}
 
 
-def mark_from_json(value: dict[str, Any]) -> Mark:
+def mark_from_json(value: dict[str, Any]) -> GenerationMark:
     """Return the mark of a line.
 
     Raises:
@@ -52,7 +52,7 @@ def mark_from_json(value: dict[str, Any]) -> Mark:
     kind, by, detail = value.get("mark"), value.get("by"), value.get("detail")
     if kind not in _KINDS:
         raise ValueError(f"unknown mark {kind!r}")
-    return Mark(
+    return GenerationMark(
         kind=kind,
         genid=genid_from_json(value.get("genid")),
         by=None if by is None else genid_from_json(by),
@@ -60,7 +60,7 @@ def mark_from_json(value: dict[str, Any]) -> Mark:
     )
 
 
-def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, GenerationRecord | Mark]]:
+def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, GenerationRecord | GenerationMark]]:
     """Yield the number and the content of each line that can be read; of the others a sentence goes to ``problems``.
 
     Raises:

@@ -21,7 +21,7 @@ from hyperruntime.loop.run_files.contract import CONTRACT_FILE
 
 
 @attrs.frozen(kw_only=True)
-class Needs:
+class AgentNeeds:
     """What an agent cannot do without.
 
     Attributes:
@@ -33,7 +33,7 @@ class Needs:
     models: bool = False
 
 
-def agent_needs(agent: str) -> Needs:
+def agent_needs(agent: str) -> AgentNeeds:
     """Return what an agent asks for, a template or a repository's directory.
 
     Raises:
@@ -41,10 +41,10 @@ def agent_needs(agent: str) -> Needs:
     """
     shipped = agent in template_names() and os.sep not in agent
     file = (template_path(agent) if shipped else Path(agent)) / CONTRACT_FILE
-    return parse_needs(file.read_bytes()) if file.is_file() else Needs()
+    return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
 
 
-def parse_needs(data: bytes) -> Needs:
+def parse_needs(data: bytes) -> AgentNeeds:
     """Return what a ``hyperrun.toml`` asks for.
 
     Raises:
@@ -61,4 +61,4 @@ def parse_needs(data: bytes) -> Needs:
         raise AgentError(f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference")
     if not isinstance(models, bool):
         raise AgentError(f"{CONTRACT_FILE}: agent.models={models!r} is not allowed: true or false")
-    return Needs(image=image, models=models)
+    return AgentNeeds(image=image, models=models)

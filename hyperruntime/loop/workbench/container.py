@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from hyperruntime.loop.workbench.context import Plan, Setting
+from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.loop.workbench.model_access import Way
 from hyperruntime.loop.workbench.open_containers import LoopContainer
@@ -22,7 +22,7 @@ _LABEL = "io.hyperruntime"
 _SETTLE_S = 10.0  # even where the last command has used up all its time
 
 
-class Place:
+class AgentContainer:
     """A container, and the two directories of the host that it may write in.
 
     Attributes:
@@ -33,8 +33,8 @@ class Place:
 
     def __init__(
         self,
-        setting: Setting,
-        plan: Plan,
+        context: RunContext,
+        plan: GenerationPlan,
         folder: Path,
         *mounts: Mount,
         out: str = "",
@@ -45,7 +45,7 @@ class Place:
         """Make the directories, ``folder`` out of everyone's reach; the container starts later.
 
         Args:
-            setting: of the run. plan: whose container it is. folder: where the directories go.
+            context: of the run. plan: whose container it is. folder: where the directories go.
             mounts: what else is visible inside. out: where outputs go inside, if not where the contract says.
             workdir: where commands start, if not in the repository. env: variables of its commands, besides ours.
             models: whether its commands may ask models, where the run has any.
@@ -56,16 +56,16 @@ class Place:
         make_private_directory(folder)
         self.repo, self.out = make_directory(folder / "repo"), make_directory(folder / "out")
         self._until = 0.0
-        self._setting, self._plan, self._mounts = setting, plan, mounts
-        self._repo, self._out = setting.contract.repo, out or setting.contract.out
+        self._context, self._plan, self._mounts = context, plan, mounts
+        self._repo, self._out = context.contract.repo, out or context.contract.out
         self._workdir = workdir or self._repo
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
         self._starting = threading.Lock()
         self._way, self._step, self._models = Way(), folder.name, models
-        self.model = setting.options.model
+        self.model = context.options.model
         self._env = {
-            "HYPERRUN_SEED": str(setting.options.seed),
+            "HYPERRUN_SEED": str(context.options.seed),
             "HYPERRUN_GENERATION": str(plan.genid),
             "PYTHONDONTWRITEBYTECODE": "1",
             **({} if self.model is None else {"HYPERRUN_MODEL": self.model}),
@@ -135,7 +135,7 @@ class Place:
         left_s = max(self._until - time.monotonic(), _SETTLE_S)
         paths = (self.repo, self.out) if self._container is None else (self.out,)
         try:
-            reclaim_trees(paths, self._setting.containers.reclaim_args, left_s)
+            reclaim_trees(paths, self._context.containers.reclaim_args, left_s)
         except TimeoutError as error:
             detail = f"what the agent wrote could not be taken back in {left_s:.0f} s: {error}"
             raise GenerationFailedError("timeout", detail) from error
@@ -147,36 +147,36 @@ class Place:
             self._container = early.result()
         self._way.close()
         if self._container is not None:
-            self._setting.containers.close(self._container)
+            self._context.containers.close(self._container)
             self._container = None
 
     def _open(self) -> LoopContainer:
-        options = self._setting.options
+        options = self._context.options
         mounts = (
             Mount(source=str(self.repo), target=self._repo, read_only=False),
             Mount(source=str(self.out), target=self._out, read_only=False),
             *self._mounts,
         )
         spec = ContainerSpec(
-            image=self._setting.image,
+            image=self._context.image,
             mounts=mounts,
             workdir="/",
             network=options.network,
-            gpus=options.gpus if self._setting.needs_gpu else None,
+            gpus=options.gpus if self._context.needs_gpu else None,
             limits=options.limits,
             limits_mode=options.limits_mode,
         )
         labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
-        container = self._setting.containers.open(spec, labels)
+        container = self._context.containers.open(spec, labels)
         try:
             if self._models:
-                self._way = self._setting.models.open(container, self._plan.genid, self._step)
+                self._way = self._context.models.open(container, self._plan.genid, self._step)
         except BaseException:
-            self._setting.containers.close(container)
+            self._context.containers.close(container)
             raise
         return container
 
 
-def discard(setting: Setting, folder: Path) -> None:
+def discard(context: RunContext, folder: Path) -> None:
     """Remove a directory that containers wrote in, with files of any owner."""
-    remove_reclaimed(folder, setting.containers.reclaim_args)
+    remove_reclaimed(folder, context.containers.reclaim_args)

@@ -14,8 +14,8 @@ from hyperruntime.loop.run_files.contract import CONTRACT_FILE, Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.workbench.model_access import Models
-from hyperruntime.loop.workbench.open_containers import RunningContainers
+from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.loop.workbench.step_log import Events
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class Setting:
+class RunContext:
     """What all generations of a run share.
 
     Attributes:
@@ -56,9 +56,9 @@ class Setting:
     first: str = ""
     domains: tuple[Domain, ...]
     image: str
-    containers: RunningContainers
+    containers: OpenContainers
     events: Events
-    models: Models = attrs.field(factory=Models)
+    models: ModelAccess = attrs.field(factory=ModelAccess)
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Setting:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class GenerationPlan:
     """Which generation is to be made, and from what.
 
     Attributes:

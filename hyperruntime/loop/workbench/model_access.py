@@ -1,6 +1,6 @@
 """The models of a run: what each generation may use of its gateway, and what it used.
 
-A run without a gateway has :class:`Models` too, and nothing of it.
+A run without a gateway has :class:`ModelAccess` too, and nothing of it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Way:
             self._timer.cancel()
 
 
-class Models:
+class ModelAccess:
     """The gateway of a run, open until it is closed; safe to use from many threads."""
 
     def __init__(self, config: GatewayConfig | None = None, options: GenerateOptions | None = None) -> None:
@@ -140,7 +140,7 @@ class Models:
         if self._gateway is not None:
             self._gateway.close()
 
-    def __enter__(self) -> Models:
+    def __enter__(self) -> ModelAccess:
         """Return itself."""
         return self
 
@@ -151,7 +151,7 @@ class Models:
 
 def evaluation_models(
     options: GenerateOptions, stored: Mapping[str, Any], folder: Path, *, asks_models: bool
-) -> Models:
+) -> ModelAccess:
     """Return the models of an evaluation that is no part of its run: no budget of the run, and a log of its own.
 
     Args:
@@ -167,7 +167,7 @@ def evaluation_models(
     agent, layout = stored_agent(folder.parent, stored), Layout(folder)
     check_stored_servers(options, agent, stored)
     config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True, asks_models=asks_models)
-    return Models(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
+    return ModelAccess(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
 
 
 def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:

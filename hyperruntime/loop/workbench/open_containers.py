@@ -59,7 +59,7 @@ class LoopRuntime(Protocol):
         ...
 
 
-class RunningContainers:
+class OpenContainers:
     """Opens containers until :meth:`stop`; then ends those that are open.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.config import PoolConfig
 
 _TIMEOUT_S = 120.0
@@ -24,10 +24,10 @@ exit 1
 _WORKSPACES = ("/workspace", "/tmp/workspace")  # noqa: S108 - inside
 
 
-class Keeper(Protocol):
+class SlotIsolation(Protocol):
     """Knows how the slots of a container are kept apart."""
 
-    def prepare(self, container: Container) -> list[Place]:
+    def prepare(self, container: Container) -> list[SlotExec]:
         """Make the places of a container that has just started.
 
         Raises:
@@ -35,7 +35,7 @@ class Keeper(Protocol):
         """
         ...
 
-    def renew(self, place: Place) -> Place:
+    def renew(self, place: SlotExec) -> SlotExec:
         """End what runs in a place, remove what it left, look that nothing is left, and return it as new.
 
         Raises:
@@ -43,23 +43,23 @@ class Keeper(Protocol):
         """
         ...
 
-    def end(self, place: Place) -> bool:
+    def end(self, place: SlotExec) -> bool:
         """End every process of a place; tell whether none is left."""
         ...
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: SlotExec) -> None:
         """Give up what is kept for a place whose container is gone."""
         ...
 
 
-class ContainerKeeper:
+class ContainerIsolation:
     """One slot with a container of its own, as the spec's own user; it is never made new but replaced."""
 
     def __init__(self, config: PoolConfig) -> None:
         """Take what it needs to know."""
         self._workdir = config.spec.workdir
 
-    def prepare(self, container: Container) -> list[Place]:
+    def prepare(self, container: Container) -> list[SlotExec]:
         """Make its workspace: the spec's own working directory where it names one."""
         candidates = (self._workdir,) if self._workdir is not None else _WORKSPACES
         command = ["/bin/sh", "-c", _MAKE_WORKSPACE, "workspace", *candidates]
@@ -69,15 +69,15 @@ class ContainerKeeper:
             raise PoolError(f"a slot has no workspace in {container.name}: {why}; name one as the spec's workdir")
         workspace = result.stdout.decode()
         slot_id = f"{container.name}-0"
-        return [Place(container, slot_id=slot_id, workspace=workspace, isolation="container", group=slot_id)]
+        return [SlotExec(container, slot_id=slot_id, workspace=workspace, isolation="container", group=slot_id)]
 
-    def renew(self, place: Place) -> Place:
+    def renew(self, place: SlotExec) -> SlotExec:
         """Refuse: its user may have changed anything."""
         raise PoolError(f"slot {place.slot_id} is not cleaned; its container is replaced")
 
-    def end(self, place: Place) -> bool:
+    def end(self, place: SlotExec) -> bool:
         """End what its commands started."""
         return place.container.end_group(place.slot_id)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: SlotExec) -> None:
         """Do nothing."""

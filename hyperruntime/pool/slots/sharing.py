@@ -10,11 +10,11 @@ from collections.abc import Callable
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
 from hyperruntime.pool.slots import scripts as inside
-from hyperruntime.pool.slots.isolation import ContainerKeeper, Keeper
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.isolation import ContainerIsolation, SlotIsolation
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.slots.users import Users
-from hyperruntime.pool.slots.writable_paths import Survey, apply_survey, take_survey
-from hyperruntime.pool.values.config import Plan, PoolConfig
+from hyperruntime.pool.slots.writable_paths import WritablePaths, apply_survey, take_survey
+from hyperruntime.pool.values.config import PoolConfig, PoolLayout
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
 
@@ -22,24 +22,24 @@ _TIMEOUT_S = 120.0
 _ELSEWHERE = 5  # RENEW_USER's exit code where the user left files in places of others
 
 
-class UserKeeper:
+class UserIsolation:
     """Slots that share a container, each as a user of its own that changes with each lease."""
 
-    def __init__(self, config: PoolConfig, plan: Plan) -> None:
+    def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
         """Take what it needs to know."""
         self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, plan.slots
-        self._survey: Survey | None = None
+        self._survey: WritablePaths | None = None
         self._users: Users | None = None
         self._lock = threading.Lock()
 
-    def prepare(self, container: Container) -> list[Place]:
+    def prepare(self, container: Container) -> list[SlotExec]:
         """Make its places; the image's files are looked through for its first container only."""
         with self._lock:
             if self._survey is None:
                 return self._prepare_first(container)
         return self._prepare(container, self._survey)
 
-    def _prepare_first(self, container: Container) -> list[Place]:
+    def _prepare_first(self, container: Container) -> list[SlotExec]:
         survey = take_survey(container)
         self._users = Users.of_map(survey.uid_map)
         places = self._prepare(container, survey)
@@ -47,17 +47,17 @@ class UserKeeper:
         self._survey = survey
         return places
 
-    def _prepare(self, container: Container, survey: Survey) -> list[Place]:
+    def _prepare(self, container: Container, survey: WritablePaths) -> list[SlotExec]:
         apply_survey(container, survey)
         base = make_base(container, self._base)
         return [self._make(container, f"{base}/{number}") for number in range(self._slots)]
 
-    def renew(self, place: Place) -> Place:
+    def renew(self, place: SlotExec) -> SlotExec:
         """Kill the user's processes, remove and look for its files and SysV objects, and take another user."""
         assert self._survey is not None
         return self._renew(place, self._survey)
 
-    def _renew(self, place: Place, survey: Survey) -> Place:
+    def _renew(self, place: SlotExec, survey: WritablePaths) -> SlotExec:
         users, user = self._users, place.user
         assert users is not None
         if not self.end(place):
@@ -78,16 +78,16 @@ class UserKeeper:
         users.give_back(user.uid)
         return _place(place.container, posixpath.dirname(place.workspace), following)
 
-    def end(self, place: Place) -> bool:
+    def end(self, place: SlotExec) -> bool:
         """Kill the user's processes."""
         return place.container.end_user(place.user)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: SlotExec) -> None:
         """Take back the user of a place whose container is gone."""
         if self._users is not None:
             self._users.give_back(place.user.uid)
 
-    def _try_out(self, place: Place, survey: Survey) -> Place:
+    def _try_out(self, place: SlotExec, survey: WritablePaths) -> SlotExec:
         """Return a place after a reset that had something to do: this image's programs are known to do it."""
         names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in survey.places[:3]]
         as_user = {"user": place.user, "workdir": "/", "timeout_s": _TIMEOUT_S}
@@ -97,14 +97,14 @@ class UserKeeper:
             _check(place.slot_id, place.container.exec(_try(name, "gone"), workdir="/", timeout_s=_TIMEOUT_S))
         return renewed
 
-    def _clean(self, place: Place, following: RunAs, survey: Survey) -> ExecResult:
+    def _clean(self, place: SlotExec, following: RunAs, survey: WritablePaths) -> ExecResult:
         area = posixpath.dirname(place.workspace)
         users = (str(place.user.uid), str(following.uid))
         words = ("/bin/sh", "-c", inside.RENEW_USER, "renew", area, *users, survey.race_option, inside.REMOVE_OWN)
         command: list[str | bytes] = [*words, "--", *survey.places]
         return place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
 
-    def _make(self, container: Container, area: str) -> Place:
+    def _make(self, container: Container, area: str) -> SlotExec:
         user = self._next_user()
         command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, str(user.uid)]
         _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
@@ -115,14 +115,14 @@ class UserKeeper:
         return RunAs(uid=self._users.take(), pids=self._pids)
 
 
-class DirectoryKeeper:
+class DirectoryIsolation:
     """Slots that share a container and its user: kept apart by nothing but their directories."""
 
-    def __init__(self, config: PoolConfig, plan: Plan) -> None:
+    def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
         """Take what it needs to know."""
         self._base, self._slots = config.workspace_base, plan.slots
 
-    def prepare(self, container: Container) -> list[Place]:
+    def prepare(self, container: Container) -> list[SlotExec]:
         """Make its places."""
         base = make_base(container, self._base)
         areas = [f"{base}/{number}" for number in range(self._slots)]
@@ -131,7 +131,7 @@ class DirectoryKeeper:
             _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
         return [_place(container, area, None) for area in areas]
 
-    def renew(self, place: Place) -> Place:
+    def renew(self, place: SlotExec) -> SlotExec:
         """End what its commands started and remove its directory; what it wrote elsewhere nobody can tell apart."""
         if not self.end(place):
             raise PoolError(f"processes of slot {place.slot_id} could not be ended")
@@ -140,20 +140,20 @@ class DirectoryKeeper:
         _check(place.slot_id, place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
         return _place(place.container, area, None)
 
-    def end(self, place: Place) -> bool:
+    def end(self, place: SlotExec) -> bool:
         """End what its commands started."""
         return place.container.end_group(place.slot_id)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: SlotExec) -> None:
         """Do nothing."""
 
 
-def make_keeper(config: PoolConfig, plan: Plan) -> Keeper:
+def make_keeper(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
     """Return the keeper of a plan."""
-    keepers: dict[str, Callable[[], Keeper]] = {
-        "container": lambda: ContainerKeeper(config),
-        "uid": lambda: UserKeeper(config, plan),
-        "directory": lambda: DirectoryKeeper(config, plan),
+    keepers: dict[str, Callable[[], SlotIsolation]] = {
+        "container": lambda: ContainerIsolation(config),
+        "uid": lambda: UserIsolation(config, plan),
+        "directory": lambda: DirectoryIsolation(config, plan),
     }
     return keepers[plan.isolation]()
 
@@ -176,15 +176,15 @@ def _try(name: bytes, gone: str = "") -> list[str | bytes]:
     return ["/bin/sh", "-c", inside.TRY, "try", name, gone]
 
 
-def _place(container: Container, area: str, user: RunAs | None) -> Place:
+def _place(container: Container, area: str, user: RunAs | None) -> SlotExec:
     slot_id = f"{container.name}-{posixpath.basename(area)}"
     env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}  # noqa: S108 - inside
     if user is None:
-        return Place(
+        return SlotExec(
             container, slot_id=slot_id, workspace=f"{area}/workspace", env=env, isolation="directory", group=slot_id
         )
     env |= {"USER": "slot", "LOGNAME": "slot"}
-    return Place(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation="uid")
+    return SlotExec(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation="uid")
 
 
 def _check(what: str, result: ExecResult) -> None:

@@ -16,7 +16,7 @@ from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 Isolation = Literal["container", "uid", "directory"]
 
 
-class Place:
+class SlotExec:
     """Where one slot's commands run, whoever holds the lease; made by the pool, one for each slot.
 
     Attributes:

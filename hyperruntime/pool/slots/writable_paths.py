@@ -19,7 +19,7 @@ _NOT_OURS = "/run/hyperruntime"
 
 
 @attrs.frozen(kw_only=True)
-class Survey:
+class WritablePaths:
     """What users beside the main one may write to in a container that has just started.
 
     Attributes:
@@ -37,7 +37,7 @@ class Survey:
     race_option: str
 
 
-def take_survey(container: Container) -> Survey:
+def take_survey(container: Container) -> WritablePaths:
     """Look through a container's files, those of its spec's mounts excepted; may take seconds in a large image.
 
     Raises:
@@ -56,7 +56,7 @@ def take_survey(container: Container) -> Survey:
         return tuple(name for name in names if name not in foreign and not name.startswith(below))
 
     places, sticky = find(inside.FIND_PLACES), frozenset(find(inside.FIND_STICKY))
-    return Survey(
+    return WritablePaths(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
         places=tuple(name for name in places if posixpath.dirname(name) not in set(places)),
         open_places=tuple(name for name in places if name not in sticky),
@@ -65,7 +65,7 @@ def take_survey(container: Container) -> Survey:
     )
 
 
-def apply_survey(container: Container, survey: Survey) -> None:
+def apply_survey(container: Container, survey: WritablePaths) -> None:
     """Take from other users what they could write to in the image's files, and what is another's in its directories.
 
     Raises:

@@ -19,7 +19,7 @@ from hyperruntime.pool.tools.content import Window, encode
 from hyperruntime.pool.tools.files import stream_file
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.listing import list_entries
-from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.values.result import ExecutionResult
 
 _DRAIN_BYTES = 1 << 20
@@ -49,12 +49,12 @@ def artifact(result: ExecutionResult) -> dict[str, Any]:
     return {"success": result.success, "error": result.error, **known}
 
 
-def _artifact(call: Call, output: str, **facts: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
+def _artifact(call: ToolRequest, output: str, **facts: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
     whole = {**_SCHEMA, "path": show(call.args["path"]), **facts}
     return attrs.evolve(done(output, **whole), truncated=whole["truncated"])
 
 
-async def run_read(call: Call) -> ExecutionResult:
+async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return a file's bytes, the first of them where there are too many, and the digest of all."""
     args, most = call.args, _least(call.args["max_bytes"], call.policy.artifact_bytes)
     window = Window(1, None, most)
@@ -76,7 +76,7 @@ async def run_read(call: Call) -> ExecutionResult:
     )
 
 
-async def run_list(call: Call) -> ExecutionResult:
+async def run_list(call: ToolRequest) -> ExecutionResult:
     """Return what is in a directory, hidden names too."""
     args, most = call.args, _least(call.args["max_entries"], call.policy.max_entries)
     found, truncated = await list_entries(
@@ -86,7 +86,7 @@ async def run_list(call: Call) -> ExecutionResult:
     return _artifact(call, f"{len(found)} entries", entries=entries, truncated=truncated)
 
 
-async def run_archive(call: Call) -> ExecutionResult:
+async def run_archive(call: ToolRequest) -> ExecutionResult:
     """Return a directory or a file as one archive."""
     args, form = call.args, call.args["format"]
     packed, torn = await _pack(
@@ -114,7 +114,7 @@ async def run_archive(call: Call) -> ExecutionResult:
 
 
 async def _pack(
-    call: Call, path: str, form: str, *, max_bytes: int, max_entries: int
+    call: ToolRequest, path: str, form: str, *, max_bytes: int, max_entries: int
 ) -> tuple[Packed, tuple[str, ...]]:
     """Return the archive, made in a thread while it flows, and what tar complained of."""
     read_fd, write_fd = os.pipe()

@@ -6,7 +6,7 @@ import os
 
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
 from hyperruntime.pool.tools.shown import Shown
-from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError
+from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.spec import ExecResult
 
@@ -19,7 +19,7 @@ _RUN = (
 _MISSING = 127
 
 
-async def run_bash(call: Call) -> ExecutionResult:
+async def run_bash(call: ToolRequest) -> ExecutionResult:
     """Run a command and return how it ended."""
     text = _text(call)
     given = call.args["stdin"]
@@ -42,7 +42,7 @@ async def run_bash(call: Call) -> ExecutionResult:
     return to_result(call, result, streams["stdout"], streams["stderr"])
 
 
-async def run_stateful(call: Call) -> ExecutionResult:
+async def run_stateful(call: ToolRequest) -> ExecutionResult:
     """Run a command in the bash that the slot keeps, and return how it ended."""
     text, given = _text(call), call.args["stdin"]
     streams = _streams(call)
@@ -60,18 +60,18 @@ async def run_stateful(call: Call) -> ExecutionResult:
     return to_result(call, result, streams["stdout"], streams["stderr"])
 
 
-def _text(call: Call) -> bytes:
+def _text(call: ToolRequest) -> bytes:
     text = os.fsencode(call.args["command"])
     if b"\0" in text:
         raise ToolProblemError("a command cannot hold a NUL character; write such data with write_file")
     return text
 
 
-def _streams(call: Call) -> dict[str, Shown]:
+def _streams(call: ToolRequest) -> dict[str, Shown]:
     return {"stdout": Shown(call.policy.output_chars), "stderr": Shown(call.policy.output_chars)}
 
 
-def to_result(call: Call, result: ExecResult, stdout: Shown, stderr: Shown) -> ExecutionResult:
+def to_result(call: ToolRequest, result: ExecResult, stdout: Shown, stderr: Shown) -> ExecutionResult:
     """Return the result of a command: its streams as a model is shown them, its code, and a sentence if it failed."""
     (out, out_cut), (err, err_cut) = stdout.text(), stderr.text()
     error = f"the command ended with exit code {result.exit_code}" if result.exit_code else ""
@@ -91,7 +91,7 @@ def to_result(call: Call, result: ExecResult, stdout: Shown, stderr: Shown) -> E
     )
 
 
-async def _check_bash(call: Call) -> None:
+async def _check_bash(call: ToolRequest) -> None:
     """Tell a command that found no program from an image that has no bash.
 
     Raises:

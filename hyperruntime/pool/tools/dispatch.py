@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import ExecLostError, ExecStartError, SpecError, unknown_name
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools.arguments import check_arguments, choose_timeout
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
 from hyperruntime.pool.tools.command import BASH, BASH_STATEFUL
@@ -18,7 +18,7 @@ from hyperruntime.pool.tools.edit import EDIT_FILE, PATCH
 from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
 from hyperruntime.pool.tools.search import SEARCH
-from hyperruntime.pool.tools.tool import Call, Tool, ToolProblemError
+from hyperruntime.pool.tools.tool import Tool, ToolProblemError, ToolRequest
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.spec import check_seconds
@@ -69,13 +69,13 @@ def tool_schemas(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
 
 
 async def call_tool(
-    place: Place,
+    place: SlotExec,
     name: str,
     args: Mapping[str, Any],
     timeout_s: float | None = None,
     policy: ToolPolicy | None = None,
 ) -> ExecutionResult:
-    """Call a tool in a slot, after all calls that it was asked for earlier.
+    """ToolRequest a tool in a slot, after all calls that it was asked for earlier.
 
     Whatever is wrong with the call, or goes wrong by the slot's own doing, is a result whose ``error`` says so.
 
@@ -107,9 +107,9 @@ async def call_tool(
 
 
 async def _checked(
-    place: Place, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
+    place: SlotExec, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
 ) -> ExecutionResult:
-    """Call a tool if the call is one, in its turn."""
+    """ToolRequest a tool if the call is one, in its turn."""
     try:
         tool = _find(name, policy)
         check_rights(place, policy)
@@ -118,13 +118,13 @@ async def _checked(
         return attrs.evolve(problem.result, metadata={"returncode": None})
     limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
     async with place.turn():
-        result = await _run(tool, Call(place=place, policy=policy, args=checked, timeout_s=limit_s))
+        result = await _run(tool, ToolRequest(place=place, policy=policy, args=checked, timeout_s=limit_s))
     if noted:
         result = attrs.evolve(result, metadata={"ignored_arguments": list(noted), **result.metadata})
     return result
 
 
-async def _run(tool: Tool, call: Call) -> ExecutionResult:
+async def _run(tool: Tool, call: ToolRequest) -> ExecutionResult:
     try:
         return await tool.run(call)
     except ToolProblemError as problem:
@@ -133,7 +133,7 @@ async def _run(tool: Tool, call: Call) -> ExecutionResult:
         return ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
 
 
-def check_rights(place: Place, policy: ToolPolicy) -> None:
+def check_rights(place: SlotExec, policy: ToolPolicy) -> None:
     """Refuse what the slot's container cannot honour; nothing is weakened.
 
     Raises:

@@ -13,7 +13,7 @@ import attrs
 from hyperruntime.pool.tools.content import Window
 from hyperruntime.pool.tools.files import replace_file, stream_file
 from hyperruntime.pool.tools.inside import absolute, run_inside, show
-from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.tools.unified import DiffError, FileDiff, apply_hunks, parse_diff
 from hyperruntime.pool.values.result import ExecutionResult
 
@@ -21,7 +21,7 @@ _MAX_FILES = 200
 _MAX_BYTES = 16 * 1024**2
 
 
-async def run_edit(call: Call) -> ExecutionResult:
+async def run_edit(call: ToolRequest) -> ExecutionResult:
     """Replace a text, or apply a diff to one file."""
     args = call.args
     if (args["patch"] is None) == (args["old"] is None):
@@ -51,12 +51,12 @@ def _edit(before: bytes, args: Mapping[str, Any], path: str) -> _Edit:
     return _Edit(after=before.replace(old, new), count=before.count(old), line=line)
 
 
-async def run_patch(call: Call) -> ExecutionResult:
+async def run_patch(call: ToolRequest) -> ExecutionResult:
     """Apply a diff to one file or many."""
     return await _apply(call, call.args["patch"], call.args["path"], call.args["workdir"] or "")
 
 
-async def read_whole(call: Call, path: str) -> bytes:
+async def read_whole(call: ToolRequest, path: str) -> bytes:
     """Return a file's content.
 
     Raises:
@@ -78,7 +78,7 @@ class _Change:
     after: bytes | None
 
 
-async def _apply(call: Call, patch: str, path: str | None, workdir: str = "") -> ExecutionResult:
+async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str = "") -> ExecutionResult:
     """Work out all changes first: either the whole diff fits, or nothing is written."""
     try:
         text, only = os.fsencode(patch), None if path is None else os.fsencode(path)
@@ -101,7 +101,7 @@ async def _apply(call: Call, patch: str, path: str | None, workdir: str = "") ->
     return done("\n".join(lines), paths=[show(change.path) for change in changes])
 
 
-async def _change(call: Call, file: FileDiff, path: str) -> _Change:
+async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
     if file.old is None:
         await _check_absent(call, path)
         return _Change(path, None, apply_hunks(b"", file.hunks))
@@ -115,7 +115,7 @@ async def _change(call: Call, file: FileDiff, path: str) -> _Change:
     return _Change(path, before, None if file.new is None else after)
 
 
-async def _check_absent(call: Call, path: str) -> None:
+async def _check_absent(call: ToolRequest, path: str) -> None:
     try:
         await run_inside(call, "absent", path, writes=True)
     except ToolProblemError as problem:
@@ -124,14 +124,14 @@ async def _check_absent(call: Call, path: str) -> None:
         raise
 
 
-async def _carry_out(call: Call, change: _Change) -> None:
+async def _carry_out(call: ToolRequest, change: _Change) -> None:
     if change.after is None:
         await run_inside(call, "remove", change.path, writes=True)
     else:
         await replace_file(call, change.path, change.after)
 
 
-async def _take_back(call: Call, changes: list[_Change]) -> None:
+async def _take_back(call: ToolRequest, changes: list[_Change]) -> None:
     for change in changes:
         await _carry_out(call, _Change(change.path, change.after, change.before))
 

@@ -9,13 +9,13 @@ import attrs
 
 from hyperruntime.pool.tools.content import Window, decode, encode
 from hyperruntime.pool.tools.inside import remove_left, run_inside, show
-from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done, off_loop
+from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.values.result import ExecutionResult
 
 READ_LIMIT_BYTES = 1024**3
 
 
-async def run_read(call: Call) -> ExecutionResult:
+async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return lines of a file."""
     args = call.args
     limit_bytes = min(args["max_bytes"] or call.policy.output_chars, call.policy.file_bytes)
@@ -43,7 +43,7 @@ async def run_read(call: Call) -> ExecutionResult:
     return attrs.evolve(result, stdout=content, truncated=truncated)
 
 
-async def stream_file(call: Call, path: str, window: Window) -> None:
+async def stream_file(call: ToolRequest, path: str, window: Window) -> None:
     """Let a file flow through a window.
 
     Raises:
@@ -67,7 +67,7 @@ class _TooLargeError(Exception):
     """More has come than a file may have."""
 
 
-async def run_write(call: Call) -> ExecutionResult:
+async def run_write(call: ToolRequest) -> ExecutionResult:
     """Write a whole file, or add to its end."""
     args = call.args
     content = args["content"]
@@ -88,7 +88,7 @@ def _prepare(content: str, encoding: str) -> tuple[bytes, str]:
     return data, hashlib.sha256(data).hexdigest()
 
 
-async def replace_file(call: Call, path: str, data: bytes, *, append: bool = False) -> bool:
+async def replace_file(call: ToolRequest, path: str, data: bytes, *, append: bool = False) -> bool:
     """Put bytes into a file, whole or not at all; return whether it is new.
 
     Raises:

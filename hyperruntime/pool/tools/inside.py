@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import resources
 
-from hyperruntime.pool.tools.tool import Call, ToolProblemError
+from hyperruntime.pool.tools.tool import ToolProblemError, ToolRequest
 from hyperruntime.spec import ExecResult
 
 _LIMIT_BYTES = 64 * 1024
@@ -33,7 +33,7 @@ _REASONS = {
 
 
 async def run_inside(
-    call: Call,
+    call: ToolRequest,
     program: str,
     path: str,
     *,
@@ -74,13 +74,13 @@ async def run_inside(
     return result
 
 
-async def remove_left(call: Call, path: str, variables: Mapping[str, str | int]) -> None:
+async def remove_left(call: ToolRequest, path: str, variables: Mapping[str, str | int]) -> None:
     """Remove what an ended write left beside its file; does its best."""
     text = _script(call, "forget", path, variables, writes=True)
     await call.place.aexec(["sh", "-c", text], workdir="/", timeout_s=_REMOVE_TIMEOUT_S)
 
 
-def check(call: Call, path: str, result: ExecResult) -> None:
+def check(call: ToolRequest, path: str, result: ExecResult) -> None:
     """Refuse a result that is none.
 
     Raises:
@@ -106,7 +106,7 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def absolute(call: Call, path: str) -> str:
+def absolute(call: ToolRequest, path: str) -> str:
     """Return a path from the root, without empty parts and single dots; ``..`` is left to the kernel's rules.
 
     Raises:
@@ -123,7 +123,7 @@ def _program(name: str) -> str:
     return resources.files("hyperruntime.pool.tools").joinpath("sh", f"{name}.sh").read_text()
 
 
-def _script(call: Call, program: str, path: str, variables: Mapping[str, str | int], *, writes: bool) -> bytes:
+def _script(call: ToolRequest, program: str, path: str, variables: Mapping[str, str | int], *, writes: bool) -> bytes:
     policy = call.policy
     roots = (call.place.workspace, *policy.file_roots, *(() if writes else policy.read_roots))
     lines = [f"path={quote(absolute(call, path))}", "set -- " + " ".join(map(quote, roots))]

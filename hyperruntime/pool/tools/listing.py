@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.pool.tools.inside import run_inside, show
-from hyperruntime.pool.tools.tool import Call, Param, Tool, done
+from hyperruntime.pool.tools.tool import Param, Tool, ToolRequest, done
 from hyperruntime.pool.values.result import ExecutionResult
 
 _KINDS = {"f": "file", "d": "directory", "l": "link", "p": "pipe", "s": "socket", "c": "device", "b": "device"}
@@ -76,7 +76,7 @@ def parse_record(record: bytes) -> Entry | None:
 
 
 async def list_entries(
-    call: Call, path: str, *, recursive: bool, hidden: bool, max_entries: int
+    call: ToolRequest, path: str, *, recursive: bool, hidden: bool, max_entries: int
 ) -> tuple[list[Entry], bool]:
     """Return what is in a directory, sorted by path, and whether it is not all.
 
@@ -90,7 +90,7 @@ async def list_entries(
     return found[:max_entries], entries.overflow or len(found) > max_entries
 
 
-async def run_list(call: Call) -> ExecutionResult:
+async def run_list(call: ToolRequest) -> ExecutionResult:
     """Return what is in a directory."""
     args = call.args
     most = min(args["max_entries"] or call.policy.max_entries, call.policy.max_entries)

@@ -11,7 +11,7 @@ import attrs
 
 from hyperruntime.pool.tools.inside import run_inside, show
 from hyperruntime.pool.tools.pattern import to_posix
-from hyperruntime.pool.tools.tool import Call, Param, Tool, ToolProblemError, done
+from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done
 from hyperruntime.pool.values.result import ExecutionResult
 
 _DEFAULT_RESULTS = 200
@@ -120,7 +120,7 @@ class Lines:
         self.found.append(Line(path=path, number=int(rest[:digits]), text=shown, matches=matches))
 
 
-async def run_search(call: Call) -> ExecutionResult:
+async def run_search(call: ToolRequest) -> ExecutionResult:
     """Return the lines that match."""
     args = call.args
     most = min(args["max_results"], call.policy.max_entries)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from hyperruntime.pool.slots.slot_exec import Place
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
 
@@ -53,7 +53,7 @@ class Param:
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class ToolRequest:
     """One call whose arguments have been checked.
 
     Attributes:
@@ -63,7 +63,7 @@ class Call:
         timeout_s: how long it may take, all its commands together.
     """
 
-    place: Place
+    place: SlotExec
     policy: ToolPolicy
     args: Mapping[str, Any]
     timeout_s: float
@@ -93,7 +93,7 @@ class Tool:
     name: str
     description: str
     params: tuple[Param, ...]
-    run: Callable[[Call], Awaitable[ExecutionResult]]
+    run: Callable[[ToolRequest], Awaitable[ExecutionResult]]
     hidden: bool = False
 
     def to_schema(self) -> dict[str, Any]:

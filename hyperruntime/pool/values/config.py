@@ -128,7 +128,7 @@ class PoolConfig:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class PoolLayout:
     """What a config means on the engine at hand.
 
     Attributes:
@@ -146,7 +146,7 @@ class Plan:
     spares: int
 
 
-def make_plan(config: PoolConfig, *, users: bool, driver: str) -> Plan:
+def make_plan(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
     """Return what a config means.
 
     Args:
@@ -169,7 +169,9 @@ def make_plan(config: PoolConfig, *, users: bool, driver: str) -> Plan:
     if spares is None:
         spares = 1 if reset == "replace" and config.spec.gpus is None else 0
     spec = _with_users(config, slots) if isolation == "uid" else config.spec
-    return Plan(spec=spec, slots=1 if reset == "replace" else slots, isolation=isolation, reset=reset, spares=spares)
+    return PoolLayout(
+        spec=spec, slots=1 if reset == "replace" else slots, isolation=isolation, reset=reset, spares=spares
+    )
 
 
 def _isolation(config: PoolConfig, users: bool) -> Isolation:

@@ -21,7 +21,7 @@ import attrs
 from hyperruntime.concurrency.cancellation import check_cancelled
 from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
-from hyperruntime.rollout.batch.prompts import Row
+from hyperruntime.rollout.batch.prompts import PromptRow
 from hyperruntime.rollout.run_files.run_dir import Journal, owned
 from hyperruntime.storage.atomic import json_line, make_directory, storage_errors, sync_directory
 
@@ -31,7 +31,7 @@ RESULTS = "results.jsonl"
 DONE, FAILED = "done", "failed"
 _ERROR_CHARACTERS = 2000
 
-Attend = Callable[[Row], Awaitable[Mapping[str, Any]]]
+Attend = Callable[[PromptRow], Awaitable[Mapping[str, Any]]]
 """Works on a row and returns JSON values for its line; what it raises is the row's failure."""
 
 
@@ -99,7 +99,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 async def run_batch(
-    rows: Sequence[Row],
+    rows: Sequence[PromptRow],
     attend: Attend,
     output: Path,
     options: BatchOptions = BatchOptions(),
@@ -129,7 +129,7 @@ async def run_batch(
         new: dict[str, str] = {}
         journal = Journal(path)
 
-        async def settle(row: Row) -> None:
+        async def settle(row: PromptRow) -> None:
             line = await _line(row, attend, options.attempts)
             await asyncio.shield(journal.add(json_line(line)))
             new[row.id] = line["status"]
@@ -149,7 +149,7 @@ async def run_batch(
     )
 
 
-async def _each(rows: Sequence[Row], settle: Callable[[Row], Awaitable[None]], parallel: int) -> None:
+async def _each(rows: Sequence[PromptRow], settle: Callable[[PromptRow], Awaitable[None]], parallel: int) -> None:
     """Settle all rows, so many at a time; the first that cannot be written ends the others."""
     waiting = iter(rows)
 
@@ -165,7 +165,7 @@ async def _each(rows: Sequence[Row], settle: Callable[[Row], Awaitable[None]], p
         raise errors.exceptions[0] from None
 
 
-async def _line(row: Row, attend: Attend, attempts: int) -> dict[str, Any]:
+async def _line(row: PromptRow, attend: Attend, attempts: int) -> dict[str, Any]:
     """Return what is written of a row, worked on until it is done or was begun often enough."""
     facts: dict[str, Any] = {"id": row.id, "row": dict(row.data), "digest": row.digest, "started_at": time.time()}
     for attempt in itertools.count(1):
@@ -183,7 +183,7 @@ async def _line(row: Row, attend: Attend, attempts: int) -> dict[str, Any]:
     raise AssertionError  # a count has no end
 
 
-def _settled(rows: Iterable[Row], path: Path, *, retry_failed: bool) -> dict[str, str]:
+def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> dict[str, str]:
     """Return the state, by id, of asked rows that are settled; failed ones are forgotten if they are to be retried."""
     lines = {value["id"]: (value["status"], value.get("digest")) for value in iter_results(path)}
     known: dict[str, str] = {}

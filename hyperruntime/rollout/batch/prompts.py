@@ -19,7 +19,7 @@ _ID_CHARACTERS = 200
 
 
 @attrs.frozen(kw_only=True)
-class Row:
+class PromptRow:
     """One conversation to be had.
 
     Attributes:
@@ -39,7 +39,7 @@ class Row:
     data: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def read_rows(path: Path) -> tuple[Row, ...]:
+def read_rows(path: Path) -> tuple[PromptRow, ...]:
     """Return the rows of a JSONL file; empty lines are none.
 
     Raises:
@@ -49,7 +49,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise SpecError("PROMPTS", str(path), f"a JSONL file that can be read: {error.strerror}") from error
-    rows: list[Row] = []
+    rows: list[PromptRow] = []
     seen: dict[str, int] = {}
     twins: Counter[str] = Counter()
     for number, line in enumerate(lines, 1):
@@ -65,7 +65,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> Row:  # noqa: ANN401 - checked here
+def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> PromptRow:  # noqa: ANN401 - checked here
     """Return the row that a JSON value is.
 
     Args:
@@ -81,7 +81,7 @@ def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> Row:
     twins = Counter() if twins is None else twins
     twins[digest] += 1
     made = digest if twins[digest] == 1 else f"{digest}-{twins[digest]}"
-    return Row(
+    return PromptRow(
         id=_id(value.get("id"), where) or made,
         digest=digest,
         messages=_messages(value, where),
@@ -150,6 +150,6 @@ def _message(value: Any, where: str) -> Mapping[str, Any]:  # noqa: ANN401 - che
     return value
 
 
-def unknown_keys(rows: Sequence[Row]) -> Iterator[str]:
+def unknown_keys(rows: Sequence[PromptRow]) -> Iterator[str]:
     """Yield the keys of rows that mean nothing here, each once; they are handed through."""
     yield from dict.fromkeys(key for row in rows for key in row.data if key not in KEYS)

@@ -13,14 +13,14 @@ from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentTask, run_
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, RecordedTools, Stopwatch
 from hyperruntime.rollout.agent.toolset import Toolset
-from hyperruntime.rollout.batch.prompts import Row
+from hyperruntime.rollout.batch.prompts import PromptRow
 from hyperruntime.spec import ContainerSpec
 
 Leases = Callable[[ContainerSpec, str], AbstractAsyncContextManager[Lease]]
 
 
 @attrs.frozen(kw_only=True)
-class Attendant:
+class RowWorker:
     """Works on rows, many at a time; ``await attendant(row)`` returns what is written of one.
 
     Attributes:
@@ -43,7 +43,7 @@ class Attendant:
     limits: AgentLimits = attrs.field(factory=AgentLimits)
     sampling: Sampling = attrs.field(factory=Sampling)
 
-    async def __call__(self, row: Row) -> Mapping[str, Any]:
+    async def __call__(self, row: PromptRow) -> Mapping[str, Any]:
         """Hold the conversation of a row.
 
         Raises:
@@ -79,12 +79,12 @@ class Attendant:
             "timing": watch.total(),
         }
 
-    def container_of(self, row: Row) -> ContainerSpec:
+    def container_of(self, row: PromptRow) -> ContainerSpec:
         """Return the container that a row is worked on in."""
         spec = self.container
         return attrs.evolve(spec, image=row.image or spec.image, workdir=row.cwd or spec.workdir)
 
-    def opening(self, row: Row) -> tuple[Mapping[str, Any], ...]:
+    def opening(self, row: PromptRow) -> tuple[Mapping[str, Any], ...]:
         """Return a row's opening messages."""
         if self.system and row.messages[0]["role"] != "system":
             return {"role": "system", "content": self.system}, *row.messages

@@ -8,7 +8,7 @@ from typing import Any
 from hyperruntime.errors import ModelError
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, sendable
-from hyperruntime.rollout.models.server import RefusedError, Server
+from hyperruntime.rollout.models.server import Server, ServerRefusedError
 
 # What a server may refuse to know, each with what to do then: leave it out, or say it by another name.
 _OPTIONAL: Mapping[str, str | None] = {
@@ -51,7 +51,7 @@ class ChatModel:
             body = self._body(messages, tools, sampling)
             try:
                 answer = await self._server.post(f"{self._server.url}/chat/completions", body)
-            except RefusedError as error:
+            except ServerRefusedError as error:
                 if not self._learn(error, body):
                     raise
                 continue
@@ -80,7 +80,7 @@ class ChatModel:
                 body[other] = value
         return {**body, **self._extra}
 
-    def _learn(self, error: RefusedError, body: Mapping[str, Any]) -> bool:
+    def _learn(self, error: ServerRefusedError, body: Mapping[str, Any]) -> bool:
         """Tell whether the server refuses fields that it can do without, and remember them."""
         if error.status not in (400, 403, 422):
             return False

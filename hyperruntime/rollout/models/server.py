@@ -33,7 +33,7 @@ _TOO_LONG = re.compile(
 )
 
 
-class RefusedError(ModelError):
+class ServerRefusedError(ModelError):
     """The server refuses a request, and would again.
 
     Attributes:
@@ -92,7 +92,7 @@ class Server:
 
         Raises:
             ContextLengthError: the server says that the conversation is too long for it.
-            RefusedError: it refuses the request for another reason.
+            ServerRefusedError: it refuses the request for another reason.
             ModelError: it cannot be reached, fails on and on, or answers with something else.
         """
         data = json.dumps(body).encode()
@@ -142,7 +142,7 @@ class Server:
         if status != 200:
             if status in (400, 413, 422) and _TOO_LONG.search(text):
                 raise ContextLengthError(f"the conversation is too long for the model: {text[:_SHOWN]}")
-            raise RefusedError(f"{url} answers with status {status}: {text[:_SHOWN]}", status, text)
+            raise ServerRefusedError(f"{url} answers with status {status}: {text[:_SHOWN]}", status, text)
         try:
             value = json.loads(text)
             value = json.loads(value) if isinstance(value, str) else value  # some hosts encode the body twice

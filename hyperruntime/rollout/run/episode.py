@@ -36,7 +36,7 @@ _ERROR_CHARACTERS = 2000
 
 
 @attrs.frozen(kw_only=True)
-class Setting:
+class EpisodeContext:
     """What all trajectories of a run have in common.
 
     Attributes:
@@ -68,7 +68,7 @@ class Setting:
     verify_s: float = 3600.0
 
 
-async def run_episode(setting: Setting, item: Item, index: int, spec: ContainerSpec) -> Trajectory:
+async def run_episode(setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> Trajectory:
     """Return a trajectory, scored or with what kept it from being scored; raises nothing but a cancellation."""
     return await _Episode(setting, item, index, spec).run()
 
@@ -81,7 +81,7 @@ def trajectory_id(item: Item, index: int) -> str:
 class _Episode:
     """What one trajectory has come to so far."""
 
-    def __init__(self, setting: Setting, item: Item, index: int, spec: ContainerSpec) -> None:
+    def __init__(self, setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> None:
         self._setting, self._item, self._spec = setting, item, spec
         self._id = trajectory_id(item, index)
         self._watch = Stopwatch()
@@ -199,7 +199,7 @@ class _Episode:
         )
 
 
-def _limits(setting: Setting, item: Item) -> AgentLimits:
+def _limits(setting: EpisodeContext, item: Item) -> AgentLimits:
     """Return the limits of a conversation: the run's, and the time that the item itself allows."""
     limit_of = getattr(setting.environment, "time_limit_s", None)
     allowed = None if limit_of is None else limit_of(item)

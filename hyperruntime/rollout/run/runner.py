@@ -20,11 +20,11 @@ from hyperruntime.rollout.agent.agent import Agent, run_agent
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.toolset import Toolset, slot_tools
 from hyperruntime.rollout.environment import Environment, Item
-from hyperruntime.rollout.run.episode import Setting
+from hyperruntime.rollout.run.episode import EpisodeContext
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.scheduler import Job, Pace, run_jobs
+from hyperruntime.rollout.run.scheduler import Job, RetryRule, run_jobs
 from hyperruntime.rollout.run.slots import Slots
-from hyperruntime.rollout.run.store import Store, recordable, slim
+from hyperruntime.rollout.run.store import RunStore, recordable, slim
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import SCORED, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import owned
@@ -118,20 +118,20 @@ async def run_rollouts(
             store.keep_options(options)  # not before: what cannot be opened leaves no run behind
         run = _Run(options, items, store, on_event, keep)
         parallel = min(options.parallel, run.wanted, getattr(setting.slots, "capacity", options.parallel))
-        pace = Pace(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
+        pace = RetryRule(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
 
-        def make(job: Job) -> Setting:
+        def make(job: Job) -> EpisodeContext:
             return attrs.evolve(setting, sampling=_sampling(options, job))
 
         await run_jobs(make, run.jobs(), pace, on_start=run.on_start, on_done=run.on_done)
         return run.summary()
 
 
-def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -> tuple[Store, RolloutOptions]:
+def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -> tuple[RunStore, RolloutOptions]:
     """Take a directory for this process, and return its files and the options that the run there has."""
     make_directory(run_dir)
     stack.enter_context(owned(run_dir))
-    store = Store(run_dir)
+    store = RunStore(run_dir)
     stack.push_async_callback(store.close)
     return store, store.begin(options)
 
@@ -156,7 +156,7 @@ def _open_model(stack: AsyncExitStack, options: RolloutOptions) -> Model:
 
 async def _open(
     stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts, environment: Environment
-) -> Setting:
+) -> EpisodeContext:
     """Make what is not there yet; the stack lets go of it."""
     model = parts.model
     assert model is not None, "opened"
@@ -167,7 +167,7 @@ async def _open(
         count = options.pool.slots_per_container or getattr(environment, "slots_per_container", 1)
         slots = await stack.enter_async_context(PooledSlots(runtime, options, count))
     base = options.base_spec()
-    return Setting(
+    return EpisodeContext(
         environment=environment,
         name=options.environment,
         model=model,
@@ -249,7 +249,7 @@ class _Run:
         self,
         options: RolloutOptions,
         items: list[Item],
-        store: Store | None,
+        store: RunStore | None,
         on_event: Callable[[RolloutEvent], None],
         keep: Callable[[Trajectory], None],
     ) -> None:

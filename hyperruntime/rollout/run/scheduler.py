@@ -11,7 +11,7 @@ import attrs
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.environment import Item
-from hyperruntime.rollout.run.episode import Setting, failure, run_episode, trajectory_id
+from hyperruntime.rollout.run.episode import EpisodeContext, failure, run_episode, trajectory_id
 from hyperruntime.rollout.run_files.record import SCORED, Trajectory
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Job:
 
 
 @attrs.frozen(kw_only=True)
-class Pace:
+class RetryRule:
     """How much at once, and how often again.
 
     Attributes:
@@ -55,9 +55,9 @@ class Pace:
 
 
 async def run_jobs(
-    make: Callable[[Job], Setting],
+    make: Callable[[Job], EpisodeContext],
     jobs: Iterable[Job],
-    pace: Pace,
+    pace: RetryRule,
     *,
     on_start: Callable[[Job], None] = lambda _: None,
     on_done: Callable[[Job, Trajectory], Awaitable[None]],
@@ -90,7 +90,7 @@ async def run_jobs(
         raise _first(errors) from None
 
 
-async def _settle(setting: Setting, job: Job, specs: _Specs, attempts: int) -> Trajectory:
+async def _settle(setting: EpisodeContext, job: Job, specs: _Specs, attempts: int) -> Trajectory:
     """Return a trajectory, tried again while infrastructure fails and attempts are left."""
     attempt = 1
     while True:
@@ -102,7 +102,7 @@ async def _settle(setting: Setting, job: Job, specs: _Specs, attempts: int) -> T
         attempt += 1
 
 
-async def _attempt(setting: Setting, job: Job, specs: _Specs) -> Trajectory:
+async def _attempt(setting: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
     try:
         spec = await specs.of(setting, job.item)
     except Exception as error:  # noqa: BLE001 - an environment of anybody's; recorded, and tried again
@@ -124,7 +124,7 @@ class _Specs:
     def __init__(self) -> None:
         self._asked: dict[str, asyncio.Task[ContainerSpec]] = {}
 
-    async def of(self, setting: Setting, item: Item) -> ContainerSpec:
+    async def of(self, setting: EpisodeContext, item: Item) -> ContainerSpec:
         task = self._asked.get(item.id)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._asked[item.id] = asyncio.create_task(asyncio.to_thread(setting.spec_of, item))

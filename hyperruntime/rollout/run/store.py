@@ -26,7 +26,7 @@ from hyperruntime.rollout.run_files.run_dir import (
 from hyperruntime.storage.atomic import write_atomic
 
 
-class Store:
+class RunStore:
     """The files of a run."""
 
     def __init__(self, run_dir: Path) -> None:

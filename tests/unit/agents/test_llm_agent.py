@@ -12,7 +12,7 @@ import pytest
 
 from hyperruntime.errors import AgentError
 from hyperruntime.loop.run_files.contract import parse_contract
-from hyperruntime.loop.workbench.agent_needs import Needs, agent_needs, parse_needs
+from hyperruntime.loop.workbench.agent_needs import AgentNeeds, agent_needs, parse_needs
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
 from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
 
@@ -466,9 +466,9 @@ def test_predictions_as_a_table_are_read_too(agent: Modules, tmp_path: Path) -> 
 def test_the_template_says_what_it_offers(tmp_path: Path) -> None:
     data = (AGENT / "hyperrun.toml").read_bytes()
     assert parse_contract(data).load == ("task_agent:TaskAgent", "meta_agent:MetaAgent")
-    assert parse_needs(data) == Needs(image="agent", models=True)
+    assert parse_needs(data) == AgentNeeds(image="agent", models=True)
     assert agent_needs("llm") == agent_needs(str(AGENT)) == parse_needs(data)
-    assert agent_needs("mutator") == agent_needs(str(tmp_path)) == parse_needs(b"[agent]\nname = 'x'") == Needs()
+    assert agent_needs("mutator") == agent_needs(str(tmp_path)) == parse_needs(b"[agent]\nname = 'x'") == AgentNeeds()
 
 
 @pytest.mark.parametrize("data", [b"[agent", b"agent = 1", b"[agent]\nimage = ''", b"[agent]\nmodels = 'yes'"])

@@ -270,7 +270,7 @@ def test_no_command_has_a_loop_of_its_own() -> None:
 STOPPING = """
 import os, signal, sys
 from hyperruntime.loop.run.interrupt import on_interrupt
-from hyperruntime.loop.workbench.open_containers import RunningContainers
+from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.testing.fake import FakeRuntime
 
 def at(moment):
@@ -285,7 +285,7 @@ def at(moment):
     return trace
 
 for moment in range(1, 60):
-    containers = RunningContainers(FakeRuntime())
+    containers = OpenContainers(FakeRuntime())
     with on_interrupt(containers.stop):
         sys.settrace(at(moment))
         os.kill(os.getpid(), signal.SIGTERM)

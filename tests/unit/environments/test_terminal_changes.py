@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperenvironment_terminal.changes import Plan, plan_changes
+from hyperenvironment_terminal.changes import ChangePlan, plan_changes
 from hyperenvironment_terminal.listing import DIRECTORY, FILE, LINK, Entry, Listing, parse_listing
 from hyperenvironment_terminal.protected import make_protection
 from hyperruntime.errors import TransferError
@@ -34,7 +34,7 @@ PRISTINE = listing(
 PROTECTION = make_protection(PRISTINE, ["/usr/bin", "/bin", "/app"], "/app")
 
 
-def steps(plan: Plan, said: Listing) -> list[tuple[bytes, bytes]]:
+def steps(plan: ChangePlan, said: Listing) -> list[tuple[bytes, bytes]]:
     """Return ``(path, kind)`` of each step in order; a removal has the kind ``-``."""
     removed = [(path, b"-") for path in plan.remove]
     made = [(path, said[path].kind) for paths in (plan.directories, plan.files, plan.links) for path in paths]

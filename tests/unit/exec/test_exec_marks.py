@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 
 from hyperruntime.exec import exec_marks as tags
-from hyperruntime.exec.exec_marks import MarkLimit, TagNumbers
+from hyperruntime.exec.exec_marks import MarkLimit, MarkNumbers
 
 
 @given(st.lists(st.sampled_from([None, "a", "b"]), max_size=200))
 def test_ranges_of_a_group_hold_its_numbers_and_no_other(groups: list[str | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tags, "_BLOCK", 3)  # so that groups need many ranges
-        numbers = TagNumbers()
+        numbers = MarkNumbers()
         given_out = [(group, numbers.next(group)) for group in groups]
         assert len({number for _, number in given_out}) == len(given_out)
         for name in ("a", "b"):
@@ -26,7 +26,7 @@ def test_ranges_of_a_group_hold_its_numbers_and_no_other(groups: list[str | None
 
 
 def test_many_execs_of_a_group_cost_no_memory() -> None:
-    numbers = TagNumbers()
+    numbers = MarkNumbers()
     for _ in range(10_000):
         numbers.next("a")
     (series,) = numbers.leave_group("a")
@@ -35,7 +35,7 @@ def test_many_execs_of_a_group_cost_no_memory() -> None:
 
 
 def test_a_closed_series_leaves_its_group() -> None:
-    numbers = TagNumbers()
+    numbers = MarkNumbers()
     first, second = numbers.open_series("a"), numbers.open_series("a")
     numbers.close_series(first)
     assert numbers.leave_group("a") == [second]
@@ -47,7 +47,7 @@ def test_a_closed_series_leaves_its_group() -> None:
 def test_marks_fit_below_the_limit_that_carries_them(option: str, hard: str, data: st.DataObject) -> None:
     limit = MarkLimit.parse(option, hard)
     assert limit is not None
-    numbers = TagNumbers()
+    numbers = MarkNumbers()
     count = data.draw(st.integers(1, 20))
     given_out = [numbers.next(data.draw(st.sampled_from([None, "a"]))) for _ in range(count)]
     marks = [limit.mark(number) for number in (*given_out, numbers.next_lane())]
@@ -64,7 +64,7 @@ def test_the_mark_of_a_lane_is_above_those_of_all_commands_that_it_may_run() -> 
     limit = MarkLimit.parse("x", "unlimited")
     assert limit is not None
     for _ in range(50):
-        numbers = TagNumbers()
+        numbers = MarkNumbers()
         group = limit.mark(numbers.next("a"))
         lane = limit.mark(numbers.next_lane())
         assert lane.span > group.span
@@ -78,7 +78,7 @@ def test_a_limit_that_others_may_have_is_not_taken(option: str, hard: str) -> No
 
 
 def test_all_sessions_of_a_container_count_down_from_one_limit() -> None:
-    numbers, first = TagNumbers(), MarkLimit.parse("x", "unlimited")
+    numbers, first = MarkNumbers(), MarkLimit.parse("x", "unlimited")
     assert first is not None
     assert numbers.agree(first)
     assert numbers.agree(first)

@@ -11,7 +11,7 @@ import pytest
 
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.exec import execution
-from hyperruntime.exec.exec_marks import Mark, MarkLimit, TagNumbers
+from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers
 from hyperruntime.exec.exec_script import make_request
 from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.lane import Lane
@@ -55,7 +55,7 @@ def shell() -> SilentShell:
 
 @pytest.fixture
 def session(shell: SilentShell, tmp_path: Path) -> Iterator[Session]:
-    made = Session(shell, str(tmp_path), "/x", TagNumbers())
+    made = Session(shell, str(tmp_path), "/x", MarkNumbers())
     assert made.start(5)
     yield made
     made.abandon()
@@ -77,7 +77,7 @@ def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
     """Its process may end before anything is asked of it, which is no reason to lose its words."""
     for _ in range(20):
         process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE)
-        session = Session(ProcessShell(process), str(tmp_path), "/x", TagNumbers())
+        session = Session(ProcessShell(process), str(tmp_path), "/x", MarkNumbers())
         process.wait()
         assert not session.start(30)
         assert session.error_text() == "no such image"

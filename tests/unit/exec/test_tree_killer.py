@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hyperruntime.exec.tree_killer import Tree, TreeEnder
+from hyperruntime.exec.tree_killer import Tree, TreeKiller
 from hyperruntime.host.process import wait_until
 
 TREE = Tree(0, "file locks", ((5, 9),))
@@ -36,7 +36,7 @@ def test_a_tree_is_named_by_its_group_and_its_marks() -> None:
 
 def test_callers_that_wait_share_a_sweep() -> None:
     supervisor = Supervisor()
-    ender = TreeEnder(supervisor.ask, lambda: False)
+    ender = TreeKiller(supervisor.ask, lambda: False)
     ended: list[bool] = []
     callers = [threading.Thread(target=lambda: ended.append(ender.end(TREE))) for _ in range(5)]
     for caller in callers:
@@ -52,7 +52,7 @@ def test_callers_that_wait_share_a_sweep() -> None:
 def test_an_answer_that_nobody_took_is_not_given_to_a_later_caller() -> None:
     """A caller may be interrupted while another sweeps for it; asking again for the same tree sweeps again."""
     supervisor = Supervisor()
-    ender = TreeEnder(supervisor.ask, lambda: False)
+    ender = TreeKiller(supervisor.ask, lambda: False)
     first = threading.Thread(target=ender.end, args=(Tree(0, "file locks", ((1, 1),)),))
     first.start()
     assert wait_until(lambda: supervisor.asked == ["0:1"], 10)
@@ -74,7 +74,7 @@ def test_an_answer_that_nobody_took_is_not_given_to_a_later_caller() -> None:
 def test_a_caller_whose_sweep_was_interrupted_by_another_does_its_own() -> None:
     supervisor = Supervisor()
     supervisor.fails_for = "0:5-9 0:5-9"
-    ender = TreeEnder(supervisor.ask, lambda: False)
+    ender = TreeKiller(supervisor.ask, lambda: False)
     how: list[str] = []
 
     def end(tree: Tree) -> None:

@@ -21,7 +21,7 @@ from psutil import NoSuchProcess, Process, pid_exists
 from hyperruntime.gateway import ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.gateway.request.json_size import ValueCounter, count_values
 from hyperruntime.gateway.request.pace import Pace
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.testing.upstream import ScriptedUpstream, chat, scripted_upstream
 
@@ -70,7 +70,7 @@ def run(work: Callable[[ParsePool], Coroutine[Any, Any, None]], workers: int = 1
 
 def fail(status: int) -> None:
     """Refuse."""
-    raise RefusedError(status, "some_kind", "a sentence")
+    raise RequestRefusedError(status, "some_kind", "a sentence")
 
 
 def test_what_is_large_is_done_in_another_process_which_ends_with_the_pool() -> None:
@@ -90,7 +90,7 @@ def test_what_is_large_is_done_in_another_process_which_ends_with_the_pool() -> 
 
 def test_a_refusal_in_a_worker_is_the_callers() -> None:
     async def work(pool: ParsePool) -> None:
-        with pytest.raises(RefusedError, match="a sentence") as refused:
+        with pytest.raises(RequestRefusedError, match="a sentence") as refused:
             await pool.run(LARGE, fail, 418)
         assert (refused.value.status, refused.value.kind) == (418, "some_kind")
 
@@ -99,7 +99,7 @@ def test_a_refusal_in_a_worker_is_the_callers() -> None:
 
 def test_a_worker_that_is_lost_costs_one_request() -> None:
     async def work(pool: ParsePool) -> None:
-        with pytest.raises(RefusedError, match="ask again"):
+        with pytest.raises(RequestRefusedError, match="ask again"):
             await pool.run(LARGE, os._exit, 3)
         assert await pool.run(LARGE, len, b"abc") == 3
 

@@ -19,8 +19,8 @@ from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule,
 from hyperruntime.gateway.log.budget import Meter, Tokens
 from hyperruntime.gateway.log.exchange import LineFile
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.replay import Recorded, Tape, tape_line
-from hyperruntime.gateway.request.parse import RefusedError, parse_call
+from hyperruntime.gateway.replay import Recorded, Replay, tape_line
+from hyperruntime.gateway.request.parse import RequestRefusedError, parse_call
 from hyperruntime.gateway.upstream import endpoint
 
 CHAT = "/v1/chat/completions"
@@ -76,7 +76,7 @@ def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
     status = 200
     try:
         call = parse_call(CHAT, body, {})
-    except RefusedError as error:
+    except RequestRefusedError as error:
         status = error.status
     else:
         assert call.model == json.loads(body)["model"]
@@ -99,13 +99,13 @@ def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
     ],
 )
 def test_a_malformed_request_is_refused(body: bytes) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         parse_call(CHAT, body, {})
     assert refused.value.status == 400
 
 
 def test_a_number_that_cannot_be_said_again_is_refused() -> None:
-    with pytest.raises(RefusedError, match="number") as refused:
+    with pytest.raises(RequestRefusedError, match="number") as refused:
         parse_call(CHAT, b'{"model": "m", "temperature": 1e999}', {})
     assert refused.value.status == 400
 
@@ -212,12 +212,12 @@ def test_a_tape_plays_answers_in_their_order_whatever_the_order_of_fields(tmp_pa
     for text in (b"one", b"two"):
         file.add(tape_line(call, Recorded(status=200, content_type="t", body=text), Redactor()))
     file.close()
-    tape, again = Tape(path), parse_call(CHAT, b'{"messages": [], "model": "a"}', {}, keyed=True)
+    tape, again = Replay(path), parse_call(CHAT, b'{"messages": [], "model": "a"}', {}, keyed=True)
     assert call.key == again.key
     assert [tape.play(again).body, tape.play(call).body] == [b"one", b"two"]
-    with pytest.raises(RefusedError, match="fewer times"):
+    with pytest.raises(RequestRefusedError, match="fewer times"):
         tape.play(call)
-    with pytest.raises(RefusedError, match="no such request"):
+    with pytest.raises(RequestRefusedError, match="no such request"):
         tape.play(parse_call(CHAT, b'{"model": "b"}', {}, keyed=True))
 
 
@@ -234,7 +234,7 @@ def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
 def test_a_torn_tape_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text('{"key": "a", "status": 200, "type": "t", "body": ""}\n{"key')
     with pytest.raises(GatewayError, match="line 2"):
-        Tape(str(tmp_path / "tape"))
+        Replay(str(tmp_path / "tape"))
 
 
 def test_a_configuration_is_read_from_toml_with_its_paths(tmp_path: Path) -> None:

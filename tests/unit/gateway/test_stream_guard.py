@@ -17,7 +17,7 @@ from hyperruntime.gateway.answer.screen import screen_event
 from hyperruntime.gateway.answer.sse import event_data
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.request.parse import RefusedError
+from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.testing.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
@@ -78,7 +78,7 @@ def passed(events: Iterable[bytes], key: str = KEY) -> tuple[list[bytes], bool]:
     try:
         for one in events:
             out += guard.feed(one)
-    except RefusedError as error:
+    except RequestRefusedError as error:
         return out, error.kind == "key_in_answer"
     return out + guard.rest(), False
 
@@ -258,13 +258,13 @@ def test_however_a_key_is_split_no_client_can_join_it(cuts: list[int], before: s
 
 
 def test_what_is_not_text_is_refused() -> None:
-    with pytest.raises(RefusedError, match="UTF-8"):
+    with pytest.raises(RequestRefusedError, match="UTF-8"):
         Guard().feed(b"data: \xff\n\n")
 
 
 def test_json_that_is_nested_deep_is_refused_or_passed_but_never_a_fault() -> None:
     for depth in (10, 500, 900, 980, 5000):
-        with suppress(RefusedError):
+        with suppress(RequestRefusedError):
             Guard().feed(b"data: " + b"[" * depth + b"]" * depth + b"\n\n")
 
 

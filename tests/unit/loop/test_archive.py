@@ -12,7 +12,7 @@ import pytest
 
 from hyperruntime.errors import ArchiveError, RunLockedError, SpecError, StorageError
 from hyperruntime.loop.run_files.archive import Archive, load_run
-from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout, parse_genid
 from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
 from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json
@@ -127,9 +127,9 @@ def test_children_and_marks_are_known_as_they_come_and_after_a_load(layout: Layo
     archive = Archive(layout)
     for one in (record("initial", 0.3), record(1, 0.4, "initial"), record(2, 0.8, 1), record(3, None, 1)):
         archive.add(one)
-    archive.mark(Mark(kind="no-parent", genid=1, by=3, detail="its child's meta agent failed"))
-    archive.mark(Mark(kind="no-selection", genid=2))
-    archive.mark(Mark(kind="no-parent", genid=1, by=4))
+    archive.mark(GenerationMark(kind="no-parent", genid=1, by=3, detail="its child's meta agent failed"))
+    archive.mark(GenerationMark(kind="no-selection", genid=2))
+    archive.mark(GenerationMark(kind="no-parent", genid=1, by=4))
     again = Archive.load(layout)
     for known in (archive, again):
         assert [(one.genid, one.children) for one in known.candidates()] == [("initial", 1), (2, 0)]
@@ -138,7 +138,7 @@ def test_children_and_marks_are_known_as_they_come_and_after_a_load(layout: Layo
     assert len(layout.journal.read_bytes().splitlines()) == 6
     assert [mark.by for mark in again.marks] == [3, None]
     with pytest.raises(ArchiveError, match="not in the archive"):
-        archive.mark(Mark(kind="no-parent", genid=9))
+        archive.mark(GenerationMark(kind="no-parent", genid=9))
 
 
 def test_where_nobody_may_be_a_parent_the_first_generation_is(layout: Layout) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.loop.generation.generation_view import Standings, add_figures
+from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
 from hyperruntime.loop.hyperagents.ensemble import AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW, prepare_agent_archive
 from hyperruntime.loop.hyperagents.repository_domain import repository_domain
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
@@ -49,11 +49,11 @@ def layout(tmp_path: Path) -> Layout:
     return found
 
 
-def standings_of(layout: Layout) -> Standings:
-    return Standings(layout, "standings", (repository_domain(DOMAIN),), add_figures)
+def standings_of(layout: Layout) -> GenerationView:
+    return GenerationView(layout, "standings", (repository_domain(DOMAIN),), add_figures)
 
 
-def listed(standings: Standings) -> Any:
+def listed(standings: GenerationView) -> Any:
     return json.loads((standings.folder / "archive.jsonl").read_text())
 
 
@@ -65,7 +65,7 @@ def test_a_choice_sees_no_figure_of_the_test_split_and_no_words_of_a_failure(lay
     archive, standings = Archive(layout), standings_of(layout)
     finish(archive, layout, "initial")
     standings.refresh(archive)
-    archive.mark(Mark(kind="no-selection", genid="initial", by=1, detail="x"))
+    archive.mark(GenerationMark(kind="no-selection", genid="initial", by=1, detail="x"))
     standings.refresh(archive)
     shown = text_below(standings.folder)
     assert SELECTED_ONLY in shown

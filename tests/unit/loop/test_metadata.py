@@ -15,7 +15,7 @@ from hyperruntime.loop.generation.publish import amend_marked
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.journal import Mark
+from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
@@ -95,8 +95,8 @@ def test_a_long_lineage_lists_few_patches_that_make_the_same_state(
 def test_marks_reach_the_metadata_also_after_a_kill(tmp_path: Path) -> None:
     layout = Layout(Path(make_run(tmp_path).run_dir))
     archive = Archive.load(layout)
-    archive.mark(Mark(kind="no-parent", genid=1, by=2))
-    archive.mark(Mark(kind="no-selection", genid=2))
+    archive.mark(GenerationMark(kind="no-parent", genid=1, by=2))
+    archive.mark(GenerationMark(kind="no-selection", genid=2))
     assert read(str(layout.root), 1)[1]["valid_parent"] is True
     amend_marked(layout, Archive.load(layout))
     assert read(str(layout.root), 1)[1]["valid_parent"] is False

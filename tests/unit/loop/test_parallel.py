@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.concurrency.parallel_map import at_once
+from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
@@ -33,11 +33,11 @@ class TaskAgent:
 
 def test_results_come_in_the_order_of_the_items_whichever_is_done_first() -> None:
     all_begun = threading.Barrier(4, timeout=20)
-    assert at_once(4, lambda item: (all_begun.wait(), item)[1], [3, 1, 2, 0]) == (3, 1, 2, 0)
+    assert parallel_map(4, lambda item: (all_begun.wait(), item)[1], [3, 1, 2, 0]) == (3, 1, 2, 0)
 
 
 def test_one_at_a_time_stays_in_this_thread() -> None:
-    assert at_once(1, lambda _: threading.current_thread(), [1, 2]) == (threading.current_thread(),) * 2
+    assert parallel_map(1, lambda _: threading.current_thread(), [1, 2]) == (threading.current_thread(),) * 2
 
 
 def test_an_error_ends_what_has_not_begun() -> None:
@@ -52,7 +52,7 @@ def test_an_error_ends_what_has_not_begun() -> None:
         failed.wait(20)
 
     with pytest.raises(ValueError, match="the first"):
-        at_once(2, work, range(100))
+        parallel_map(2, work, range(100))
     assert len(begun) < 100
 
 

@@ -27,12 +27,12 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.context import Plan
+from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
-PLAN = Plan(genid=4, parent=2, commit="c" * 40, archived=3)
+PLAN = GenerationPlan(genid=4, parent=2, commit="c" * 40, archived=3)
 RECORD = GenerationRecord(genid=4, parent=2, commit="d" * 40, durations={"meta agent": 2.0, "diff": 0.0})
 RESULT = SplitResult(
     predictions=(Prediction(task_id="a", value=[1, "x"], duration_s=0.5), Prediction(task_id="b", error="no")),

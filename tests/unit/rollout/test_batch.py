@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, ModelError, RunLockedError, SpecError
 from hyperruntime.rollout.batch.batch import RESULTS, BatchOptions, BatchSummary, iter_results, run_batch
-from hyperruntime.rollout.batch.prompts import Row, parse_row, read_rows, unknown_keys
+from hyperruntime.rollout.batch.prompts import PromptRow, parse_row, read_rows, unknown_keys
 from hyperruntime.storage.run_lock import RunLock
 
 ROOT = Path(__file__).parents[3]
@@ -35,15 +35,15 @@ def write_rows(path: Path, *rows: Any) -> Path:
     return path
 
 
-def rows_of(tmp_path: Path, *rows: Any) -> tuple[Row, ...]:
+def rows_of(tmp_path: Path, *rows: Any) -> tuple[PromptRow, ...]:
     return read_rows(write_rows(tmp_path / "prompts.jsonl", *rows))
 
 
-async def echo(row: Row) -> Mapping[str, Any]:
+async def echo(row: PromptRow) -> Mapping[str, Any]:
     return {"messages": [*row.messages, {"role": "assistant", "content": f"done {row.id}"}]}
 
 
-def run(rows: tuple[Row, ...], output: Path, attend: Any = echo, **options: Any) -> BatchSummary:
+def run(rows: tuple[PromptRow, ...], output: Path, attend: Any = echo, **options: Any) -> BatchSummary:
     return asyncio.run(run_batch(rows, attend, output, BatchOptions(**options)))
 
 
@@ -132,7 +132,7 @@ def test_a_second_call_settles_only_what_is_new(tmp_path: Path) -> None:
     run(rows[:1], tmp_path / "out")
     seen: list[str] = []
 
-    async def attend(row: Row) -> Mapping[str, Any]:
+    async def attend(row: PromptRow) -> Mapping[str, Any]:
         seen.append(row.id)
         return {}
 
@@ -145,7 +145,7 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(6)))
     begun: Counter[str] = Counter()
 
-    async def attend(row: Row) -> Mapping[str, Any]:
+    async def attend(row: PromptRow) -> Mapping[str, Any]:
         begun[row.id] += 1
         if row.id == "r1":
             raise ModelError("the model's server is gone")
@@ -168,7 +168,7 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
 def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a", "id": "bad"}, {"prompt": "b", "id": "good"})
 
-    async def fail(row: Row) -> Mapping[str, Any]:
+    async def fail(row: PromptRow) -> Mapping[str, Any]:
         if row.id == "bad":
             raise ModelError("gone")
         return {}
@@ -184,7 +184,7 @@ def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
 def test_no_more_rows_than_asked_are_worked_on_at_once(tmp_path: Path) -> None:
     now = most = 0
 
-    async def attend(row: Row) -> Mapping[str, Any]:
+    async def attend(row: PromptRow) -> Mapping[str, Any]:
         nonlocal now, most
         now, most = now + 1, max(most, now + 1)
         await asyncio.sleep(0.001)
@@ -204,7 +204,7 @@ def test_a_row_that_changed_under_its_id_is_refused(tmp_path: Path) -> None:
 def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a"})
 
-    async def attend(row: Row) -> Mapping[str, Any]:
+    async def attend(row: PromptRow) -> Mapping[str, Any]:
         with pytest.raises(RunLockedError, match="process"):
             await run_batch(rows, echo, tmp_path / "out")
         return {"tried": True}
@@ -215,7 +215,7 @@ def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
 def test_a_row_that_fails_as_the_batch_is_cancelled_is_not_settled_and_no_other_begins(tmp_path: Path) -> None:
     begun: list[str] = []
 
-    async def attend(row: Row) -> Mapping[str, Any]:
+    async def attend(row: PromptRow) -> Mapping[str, Any]:
         begun.append(row.id)
         try:
             await asyncio.sleep(1000 if len(begun) == 1 else 0)
@@ -246,7 +246,7 @@ def test_a_batch_whose_directory_another_process_takes_over_says_so(
     monkeypatch.setitem(defaults, "renew_s", 0.02)
     owner = tmp_path / "out" / "owner.json"
 
-    async def attend(row: Row) -> Mapping[str, Any]:
+    async def attend(row: PromptRow) -> Mapping[str, Any]:
         owner.write_text(json.dumps(json.loads(owner.read_bytes()) | {"token": "another"}))
         await asyncio.Event().wait()
         return {}

@@ -18,8 +18,8 @@ from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.toolset import Tools
 from hyperruntime.rollout.batch.batch import RESULTS, iter_results, run_batch
-from hyperruntime.rollout.batch.prompts import Row, parse_row
-from hyperruntime.rollout.batch.row import Attendant
+from hyperruntime.rollout.batch.prompts import PromptRow, parse_row
+from hyperruntime.rollout.batch.row import RowWorker
 
 BASE = hr.ContainerSpec(image="base:1", env={"A": "1"})
 SCHEMA = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
@@ -71,15 +71,15 @@ def toolset(lease: Lease) -> Tools:
     return Tools(schemas=(SCHEMA,), handler=handle, errors=[])
 
 
-def attendant(slots: FakeSlots, **options: Any) -> Attendant:
-    return Attendant(lease=slots.lease, model=FakeModel(), toolset=toolset, container=BASE, **options)
+def attendant(slots: FakeSlots, **options: Any) -> RowWorker:
+    return RowWorker(lease=slots.lease, model=FakeModel(), toolset=toolset, container=BASE, **options)
 
 
 def settled(path: Path) -> dict[str, dict[str, Any]]:
     return {line["id"]: line for line in iter_results(path)}
 
 
-def row(**value: Any) -> Row:
+def row(**value: Any) -> PromptRow:
     return parse_row(value, "line 1")
 
 
