@@ -1,6 +1,7 @@
-"""hyperruntime: a safe container on whatever engine is here, and thousands of commands a second in it.
+"""hyperruntime: safe containers on any available engine, and thousands of commands per second in them.
 
-Names are resolved on first use: importing the package starts nothing, reads no environment and loads no SDK.
+Public names are imported on first use: importing the package starts no process, reads no environment variable and loads
+no SDK.
 """
 
 from __future__ import annotations

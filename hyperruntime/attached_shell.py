@@ -1,4 +1,4 @@
-"""A shell inside a container that is attached to this process, as drivers give it."""
+"""The interface of a shell in a container that a driver attaches to this process."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Protocol
 
 
 class AttachedShell(Protocol):
-    """A live ``/bin/sh`` inside a container, attached by pipes; :class:`subprocess.Popen` as drivers start it.
+    """A live ``/bin/sh`` in a container, attached by pipes.
 
-    ``input``, ``output`` and ``errors`` are descriptors; closing ``input`` ends the shell.
+    ``input``, ``output`` and ``errors`` are file descriptors. Closing ``input`` ends the shell.
     """
 
     @property
     def input(self) -> int:
-        """Descriptor that feeds the shell."""
+        """Descriptor to which the shell's input is written."""
         ...
 
     @property
     def output(self) -> int:
-        """Descriptor of what the shell prints."""
+        """Descriptor from which the shell's output is read."""
         ...
 
     @property
     def errors(self) -> int:
-        """Descriptor of what the engine says."""
+        """Descriptor from which the engine's messages are read."""
         ...
 
     def close_input(self) -> None:
@@ -31,13 +31,13 @@ class AttachedShell(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the attached process's exit code, or None while it runs."""
+        """Return the attached process's exit code, or None if it still runs after ``timeout_s``."""
         ...
 
     def close(self) -> None:
-        """End the attached process if it still runs."""
+        """Kill the attached process if it still runs."""
         ...
 
     def close_output(self) -> None:
-        """Close the output descriptors, once nobody reads them."""
+        """Close the output descriptors; called when no thread reads them."""
         ...

@@ -1,4 +1,4 @@
-"""The user's container: exec, copy in, copy out, and an end that leaves nothing. Generic over engines."""
+"""The user's container, for every engine: exec, shells, copies in and out, and complete removal."""
 
 from __future__ import annotations
 
@@ -44,15 +44,21 @@ class Container:
     Safe to use from many threads at once.
 
     Attributes:
-        spec: what it was made from.
-        name: unique on this machine.
+        spec: the spec from which it was made.
+        name: its name, unique on this machine.
     """
 
     def __init__(self, driver: Driver, owner: Owner, spec: ContainerSpec, labels: Mapping[str, str]) -> None:
-        """Start it and wait until it can run commands.
+        """Start the container and wait until it can run commands.
+
+        Args:
+            driver: the engine's adapter.
+            owner: this process as owner.
+            spec: the container to start.
+            labels: labels in addition to the spec's.
 
         Raises:
-            HyperRuntimeError: it cannot be started; which error says why.
+            HyperRuntimeError: it cannot be started; the subclass gives the reason.
         """
         self.spec = spec
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
@@ -90,36 +96,39 @@ class Container:
 
     @property
     def exchange(self) -> Mount:
-        """The private directory that it has read-only: what is made there on the host is inside at once."""
+        """The exchange directory, mounted read-only: files made there on the host are visible inside at once."""
         return Mount(source=self._exchange, target=EXCHANGE_TARGET)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can run commands, as far as is known; known at once when it ends, and free to ask."""
+        """Whether it can run commands, as far as is known; up to date when it ends, and free to read."""
         return self._sessions.is_alive
 
     @property
     def watchdog_verdict(self) -> str:
-        """Why this library's watchdog has ended it, as a part of a sentence, or ""; known at once, and free to ask."""
+        """Why this library's watchdog ended it, as part of a sentence, or ""; up to date, and free to read."""
         return self._watch.verdict if self._watch is not None else ""
 
     def responds(self, timeout_s: float | None = None) -> bool:
-        """Tell whether it answers, after at most ``timeout_s`` or the patience that a lost exec has; nothing is run.
+        """Return whether its supervisor answers, after at most ``timeout_s``; runs no command.
+
+        Args:
+            timeout_s: seconds to wait; None is the time after which a silent container counts as lost.
 
         Raises:
-            ContainerStateError: it is another process's.
+            ContainerStateError: it belongs to another process.
         """
         return self._sessions.responds(timeout_s)
 
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Let ``listener`` be called once when the container has ended, by whatever; return what takes that back.
+        """Call ``listener`` once when the container ends, for any reason; return an unsubscribe function.
 
-        It is called at once where that has happened already, else by a thread of this library, and must not block.
+        If it has ended already, ``listener`` is called at once, else in a thread of this library; it must not block.
         """
         return self._sessions.bell.listen(listener)
 
     async def ended(self) -> None:
-        """Wait until the container has ended, by whatever."""
+        """Wait until the container has ended, for any reason."""
         await self._sessions.bell.heard()
 
     def exec(
@@ -135,34 +144,33 @@ class Container:
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         group: str | None = None,
     ) -> ExecResult:
-        """Run a command to its end and return how it ended; a non-zero code is a result.
+        """Run a command and return its result; a non-zero exit code is a result, not an error.
 
-        It ends when the command itself does: what its background processes write later is dropped, and they
-        live on.
+        It returns when the command itself ends. Background processes keep running; their later output is dropped.
 
         Args:
             args: argv, never a shell string.
-            timeout_s: after this many seconds everything the command started is ended, whatever it did to hide.
-            env: for this command, on top of the spec's.
-            workdir: absolute; default is the spec's.
-            user: ``name`` or ``uid``, with an optional ``:group``; default is the spec's. The first exec as another
-                user costs one exec of the engine; as a :class:`~hyperruntime.run_as.RunAs` it costs a fork.
-            input: bytes, or a binary file that is read as the command takes it; None is an empty input.
-            on_output: called as ``on_output("stdout" | "stderr", chunk)`` while it runs, in this thread.
-            output_limit_bytes: of each stream; past it head and tail are kept.
-            group: a name; what all execs of a group have started is ended by :meth:`end_group`.
+            timeout_s: seconds after which all processes of the command are killed, even hidden ones; None is no limit.
+            env: variables for this command, in addition to the spec's.
+            workdir: absolute path; None is the spec's.
+            user: ``name`` or ``uid``, with an optional ``:group``; None is the spec's. The first exec as another user
+                needs one exec of the engine; the first as a :class:`~hyperruntime.run_as.RunAs` needs a fork.
+            input: bytes, or a binary file that is read as fast as the command reads; None is an empty input.
+            on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it runs.
+            output_limit_bytes: limit for each stream; of longer output the head and the tail are kept.
+            group: name of a group of execs, whose processes :meth:`end_group` kills.
 
         Returns:
-            The result; 127 for a missing program, 126 for one that cannot be executed, 128+n for a death by
-            signal.
+            The result. Exit code 127: program not found; 126: not executable; 128+n: killed by signal n.
 
         Raises:
             ContainerLostError: the container ended or stopped answering; holds a post-mortem.
-            WorkdirNotFoundError: the working directory does not exist.
-            ExecStartError: no process could be made for it.
+            ContainerStateError: the container was closed, or belongs to another process.
+            ExecLostError: the shell of ``user`` ended while the command ran; the result is unknown.
+            ExecStartError: no process could be started for it.
+            WorkdirNotFoundError: ``workdir`` does not exist.
             SpecError: an argument is malformed.
-            UnsupportedOptionError: ``user`` is a RunAs, and the engine has no other users or the container's is not
-                root.
+            UnsupportedOptionError: the engine or the container cannot run commands as ``user``.
         """
         options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return self._run(args, env, workdir, options)
@@ -180,9 +188,9 @@ class Container:
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         group: str | None = None,
     ) -> ExecResult:
-        """Do what :meth:`exec` does without blocking the event loop; cancelling ends what the command started.
+        """Do what :meth:`exec` does without blocking the event loop; cancelling kills all processes of the command.
 
-        At most 1024 run at once in one process; more wait their turn. ``on_output`` is called in another thread.
+        At most 1024 run at once in one process; others wait. ``on_output`` is called in another thread.
         """
         options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
         return await run_cancellable(
@@ -197,15 +205,15 @@ class Container:
         workdir: str | None = None,
         group: str | None = None,
     ) -> Shell:
-        """Return a bash that lasts: directory, variables, functions and jobs stay from one text to the next.
+        """Return a persistent bash: directory, variables, functions and jobs stay from one text to the next.
 
-        Nothing is started before its first text. It ends with :meth:`Shell.close`, or with the container.
+        It starts with its first text. It ends with :meth:`Shell.close`, or with the container.
 
         Args:
-            user: as of :meth:`exec`.
-            env: its variables, on top of the spec's.
-            workdir: where it starts; default is the spec's.
-            group: as of :meth:`exec`.
+            user: as for :meth:`exec`.
+            env: variables, in addition to the spec's.
+            workdir: working directory at the start; None is the spec's.
+            group: as for :meth:`exec`.
 
         Raises:
             SpecError: an argument is malformed.
@@ -220,16 +228,16 @@ class Container:
         return shell
 
     def end_user(self, user: RunAs) -> bool:
-        """Kill every process of a user's uid, whatever it did to hide, and forget its lanes; tell whether none is left.
+        """Kill every process of a user's uid, even hidden ones, and drop its lanes; return whether none is left.
 
-        Takes a few milliseconds; a fork loop is stopped with everything else in the container for a moment.
+        Takes a few milliseconds. To end a fork loop, all processes in the container are stopped for a moment.
         """
         return self._sessions.end_user(user)
 
     def end_group(self, group: str) -> bool:
-        """Kill what the commands of a group have started and what of it still lives; tell whether none is left.
+        """Kill all processes of a group's commands, also in the background; return whether none is left.
 
-        Also what they left in the background. A command of the group that runs ends by SIGKILL: exit code 137.
+        A running command of the group ends with exit code 137 (SIGKILL).
         """
         return self._sessions.end_group(group)
 
@@ -242,22 +250,23 @@ class Container:
         user: str | RunAs | None = None,
         group: str | None = None,
     ) -> None:
-        """Copy a file, link or directory of the host to exactly the path ``target`` inside.
+        """Copy a file, link or directory of the host to exactly the path ``target`` in the container.
 
-        Missing parents are made. Links stay links; modes and times are kept, owners are not. Needs ``tar`` and
-        ``mkdir`` in the image. Where it has ``mv`` and ``rm`` too, nothing appears at ``target`` before all of it has
-        arrived; an existing directory is merged into while it arrives.
+        Missing parent directories are made. Links stay links; modes and times are kept, owners are not. The image needs
+        ``tar`` and ``mkdir``. If it also has ``mv`` and ``rm``, ``target`` appears only when the copy is complete; an
+        existing directory is merged into during the copy.
 
         Args:
-            source: on the host.
-            target: absolute.
-            timeout_s: seconds after which the copy is given up and its ``tar`` ended; None is never.
-            user: as of :meth:`exec`; what is made is this user's.
-            group: as of :meth:`exec`.
+            source: path on the host.
+            target: absolute path in the container.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed; None is no limit.
+            user: as for :meth:`exec`; owner of the new files.
+            group: as for :meth:`exec`.
 
         Raises:
+            SpecError: ``target`` or ``timeout_s`` is invalid.
             TransferError: the source does not exist, or the container refused it (read-only, no space).
-            TransferTimeoutError: it took too long.
+            TransferTimeoutError: it took longer than ``timeout_s``.
         """
         transfer.put(self._copy, source, target, transfer.copy_options(timeout_s, user, group))
 
@@ -270,7 +279,7 @@ class Container:
         user: str | RunAs | None = None,
         group: str | None = None,
     ) -> None:
-        """Do what :meth:`put` does without blocking the event loop; cancelling ends it as its deadline does."""
+        """Do what :meth:`put` does without blocking the event loop; cancelling has the same effect as the deadline."""
         options = transfer.copy_options(timeout_s, user, group)
         await run_cancellable(
             lambda cancel_fd: transfer.put(self._copy, source, target, attrs.evolve(options, cancel_fd=cancel_fd))
@@ -286,25 +295,26 @@ class Container:
         user: str | RunAs | None = None,
         group: str | None = None,
     ) -> ExtractReport:
-        """Copy a path inside to exactly the path ``target`` of the host; the container is not trusted.
+        """Copy a path in the container to exactly the path ``target`` of the host; the container is not trusted.
 
-        What could write or point outside ``target`` (absolute names, ``..``, links that leave the tree,
-        devices, FIFOs) is not written, and named in the report. Nothing appears at ``target`` before all of
-        it has arrived and the container's ``tar`` has ended; an existing directory is merged into.
+        Entries that could write or point outside ``target`` (absolute names, ``..``, links that leave the tree,
+        devices, FIFOs) are skipped and listed in the report. ``target`` appears only when all data has arrived and the
+        container's ``tar`` has ended; an existing directory is merged into.
 
         Args:
-            source: absolute.
-            target: on the host; its parent directory must exist.
-            limits: what may come at most; None is 8 GiB and 200,000 files, directories and links.
-            timeout_s: seconds after which the copy is given up and its ``tar`` ended; None is never. What has arrived
-                by then is removed, and what has arrived whole is put in place, before this returns.
-            user: as of :meth:`exec`.
-            group: as of :meth:`exec`.
+            source: absolute path in the container.
+            target: path on the host; its parent directory must exist.
+            limits: limits on the copied data; None is 8 GiB and 200,000 files, directories and links.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed; None is no limit. A partial copy
+                is then removed, and a complete one is put in place, before this returns.
+            user: as for :meth:`exec`.
+            group: as for :meth:`exec`.
 
         Raises:
-            TransferError: the source does not exist, the archive is torn, or the host cannot write it.
-            TransferTimeoutError: it took too long.
-            UnsafeArchiveError: it is larger than the limits.
+            SpecError: ``source`` or ``timeout_s`` is invalid.
+            TransferError: the source does not exist, the archive is truncated, or the host cannot write it.
+            TransferTimeoutError: it took longer than ``timeout_s``.
+            UnsafeArchiveError: the data exceeds ``limits``.
         """
         return transfer.get(self._copy, source, target, transfer.copy_options(timeout_s, user, group), limits)
 
@@ -318,7 +328,7 @@ class Container:
         user: str | RunAs | None = None,
         group: str | None = None,
     ) -> ExtractReport:
-        """Do what :meth:`get` does without blocking the event loop; cancelling ends it as its deadline does."""
+        """Do what :meth:`get` does without blocking the event loop; cancelling has the same effect as the deadline."""
         options = transfer.copy_options(timeout_s, user, group)
         return await run_cancellable(
             lambda cancel_fd: transfer.get(
@@ -327,7 +337,7 @@ class Container:
         )
 
     def close(self) -> None:
-        """End everything in it and remove it; may be called again. A forked child, whose it is not, ends nothing."""
+        """Kill all its processes and remove it; may be called again. Does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         self._close(_CLOSE_TIMEOUT_S)
@@ -355,7 +365,7 @@ class Container:
         try:
             self._close(_LOST_TIMEOUT_S)
         except HyperRuntimeError as error:
-            # That it is lost was told; the owner's guard, or `prune`, removes what is left.
+            # The caller knows that it is lost; the owner's guard, or `prune`, removes the rest.
             log.warning("container not removed", name=self.name, error=str(error))
 
     def __enter__(self) -> Container:
@@ -365,7 +375,7 @@ class Container:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it, whatever happened."""
+        """Close the container."""
         self.close()
 
     def _run(

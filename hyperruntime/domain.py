@@ -1,8 +1,8 @@
-"""The domain seam: what is evolved against.
+"""The interface of domains: the tasks and scores against which agents evolve.
 
-A domain runs on the host. Only ``Task.inputs`` ever enters a container; labels, and the code that scores, never do.
-A class with the members of ``Domain`` is enough. One that must see an answer run is a ``TriedDomain`` too, one whose
-tasks go back and forth a ``DialogueDomain``. Why: docs/decisions/0016-domains.md; how: docs/writing-a-domain.md.
+A domain runs on the host. Only ``Task.inputs`` enters a container; labels and the scoring code never do. A class with
+the members of ``Domain`` is a domain. It is also a ``TriedDomain`` if it runs the answers, and a ``DialogueDomain`` if
+its tasks have several turns. Design: docs/decisions/0016-domains.md. Guide: docs/writing-a-domain.md.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SPLITS = ("train", "val", "test")
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """One problem as the agent sees it: no label.
+    """One problem as the agent sees it, without its label.
 
     Attributes:
-        id: unique within domain and split; letters, digits, ``-``, ``_`` and ``.``.
-        inputs: JSON values handed to ``TaskAgent.forward``.
+        id: unique within the domain and split; letters, digits, ``-``, ``_`` and ``.``.
+        inputs: JSON values that ``TaskAgent.forward`` receives.
     """
 
     id: str
@@ -34,11 +34,11 @@ class Score:
     """The verdict on one prediction.
 
     Attributes:
-        task_id: the task that was answered.
-        value: in [0, 1] unless the domain says otherwise (a new record may exceed 1); 0.0 for an invalid answer.
+        task_id: id of the task.
+        value: in [0, 1], unless the domain defines another range (a new record may exceed 1); 0.0 if invalid.
         valid: whether the prediction was well formed and feasible.
-        detail: one sentence for people (why it is invalid, or the raw figure).
-        facts: raw figures for reports, JSON values.
+        detail: one readable sentence: why it is invalid, or the raw value.
+        facts: raw values for reports; JSON values.
     """
 
     task_id: str
@@ -50,13 +50,13 @@ class Score:
 
 @attrs.frozen(kw_only=True)
 class Split:
-    """One part of a domain's tasks; each domain has ``train``.
+    """One part of a domain's tasks; every domain has ``train``.
 
     Attributes:
         name: one of ``SPLITS``.
-        staged_samples: how many tasks the first, cheap stage runs; 0 means that there is no first stage.
-        staged_threshold: the full stage runs when the staged mean score is above this.
-        staged_inclusive: whether a staged mean score that is exactly at the threshold is enough.
+        staged_samples: number of tasks in the first, cheap stage; 0 is no first stage.
+        staged_threshold: the full stage runs if the mean score of the first stage is above this.
+        staged_inclusive: whether a mean score equal to the threshold is enough.
     """
 
     name: str = attrs.field(validator=attrs.validators.in_(SPLITS))
@@ -71,15 +71,15 @@ class Split:
 
 @attrs.frozen(kw_only=True)
 class Trial:
-    """A command to be run on an answer, in a fresh container that is thrown away afterwards; values only.
+    """A command that tests an answer in a fresh container, which is removed afterwards.
 
-    Whatever the command prints, and its exit code, is the word of a process that the answer may have written: a domain
-    compares it with what it knows, and keeps what decides on the host.
+    The answer may contain the code that runs, so output and exit code are not trusted. The domain compares them with
+    expected values that stay on the host.
 
     Attributes:
-        args: argv; runs in a directory that holds ``files``.
-        files: contents by relative path; ``/`` makes folders.
-        input: what the command reads.
+        args: argv; runs in a directory that contains ``files``.
+        files: contents by relative path; a path with ``/`` makes folders.
+        input: standard input of the command.
         timeout_s: seconds it may take.
     """
 
@@ -91,13 +91,13 @@ class Trial:
 
 @attrs.frozen(kw_only=True)
 class TrialResult:
-    """How a trial ended; none of it is to be trusted.
+    """The result of a trial; none of it is trusted.
 
     Attributes:
-        exit_code: of the command.
-        stdout: what it printed, head and tail where that was much.
-        stderr: the same of the other stream.
-        timed_out: whether it was ended at its deadline.
+        exit_code: exit code of the command.
+        stdout: its standard output; of long output the head and the tail.
+        stderr: its standard error, likewise.
+        timed_out: whether it was killed at its deadline.
     """
 
     exit_code: int
@@ -107,10 +107,10 @@ class TrialResult:
 
 
 class Dialogue(Protocol):
-    """One task in progress: it lives on the host, and the agent in a container is told what it needs to go on."""
+    """One task in progress, on the host; the agent in its container receives only the inputs of each turn."""
 
     def begin(self) -> Mapping[str, Any]:
-        """Return the inputs of the agent's first turn: JSON values."""
+        """Return the inputs of the agent's first turn, as JSON values."""
         ...
 
     def reply(self, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON value
@@ -118,37 +118,37 @@ class Dialogue(Protocol):
         ...
 
     def outcome(self, problem: str | None) -> Any:  # noqa: ANN401 - any JSON value
-        """Return what is scored and kept as the task's prediction; asked once, at the end.
+        """Return the value that is scored and stored as the task's prediction; called once, at the end.
 
         Args:
-            problem: why the agent did not go on; None where the task came to its own end.
+            problem: why the agent did not continue; None if the task ended normally.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what the task held."""
+        """Release the resources of the task."""
         ...
 
 
 class Domain(Protocol):
-    """What a domain package provides; loaded by entry point from ``hyperruntime.domains``.
+    """A domain; its class is loaded from the entry-point group ``hyperruntime.domains``.
 
-    It is called with no argument, or, where a user writes ``NAME:ARGUMENT``, with that one text.
+    The class is called without arguments, or with ``ARGUMENT`` if the user writes ``NAME:ARGUMENT``.
 
     Attributes:
-        name: the entry point's name, or what the argument makes of it; letters, digits, ``-``, ``_`` and ``.``.
+        name: the entry point's name, or a name made with the argument; letters, digits, ``-``, ``_`` and ``.``.
         description: one line for ``hyperrun domains``.
-        splits: the parts, in the order they are evaluated; parents are selected by the last one named ``val``,
-            else by ``train``.
-        image: name of the recipe in ``containers/`` that its containers run.
+        splits: the splits in the order of evaluation; parents are selected by the last one named ``val``, else by
+            ``train``.
+        image: name of the recipe in ``containers/`` for its containers.
         needs_gpu: whether its tasks need a GPU.
-        agent: name of the shipped agent template it is made for.
+        agent: name of the shipped agent template for it.
         protected_paths: paths of an agent repository that no patch may change (directories end with ``/``).
-        task_timeout_s: seconds one task may take, all its turns together.
+        task_timeout_s: seconds that one task may take, all turns together.
 
-    A domain may also say ``container_per_task = True``: each task is then asked in a fresh container; and
-    ``parallel_tasks = True``, where agents mostly wait, for a model or a world: ``--eval-workers`` tasks are then asked
-    at once, and dialogues are called from several threads.
+    Two optional attributes: with ``container_per_task = True`` each task runs in a fresh container. With
+    ``parallel_tasks = True``, for agents that mostly wait for a model or a simulation, ``--eval-workers`` tasks run at
+    once, and dialogues are called from several threads.
     """
 
     name: str
@@ -161,53 +161,64 @@ class Domain(Protocol):
     task_timeout_s: float
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return the tasks of a split, always in the same order; at most ``limit`` of them.
+        """Return the tasks of a split, always in the same order.
+
+        Args:
+            split: name of the split.
+            limit: maximum number of tasks; None is all.
 
         Raises:
-            KeyError: no split has this name.
+            KeyError: the split does not exist.
         """
         ...
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return the verdict on a prediction; never raises on a malformed or hostile one.
+        """Return the score of a prediction; never raises on a malformed or hostile one.
 
-        A task that ended without an answer is asked with None, for the sake of ``facts``; it counts as invalid, and 0.
+        For a task without an answer the prediction is None; the score then only supplies ``facts``, and the task counts
+        as invalid with value 0.
         """
         ...
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the JSON summary of a split: at least ``score`` (the mean in [0, 1]) and ``total``."""
+        """Return the JSON summary of a split, with at least ``score`` (the mean, in [0, 1]) and ``total``."""
         ...
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return an SVG document that shows a prediction, or None where there is nothing to draw."""
+        """Return an SVG document that shows a prediction, or None if it cannot be drawn."""
         ...
 
 
 @runtime_checkable
 class TriedDomain(Protocol):
-    """A domain whose answers are run before they are judged; ``score`` is then not asked."""
+    """A domain that runs answers before it scores them; its ``score`` is not called."""
 
     def trial(self, task: Task, prediction: Any) -> Trial | Score:  # noqa: ANN401
-        """Return what is to be run, or the verdict where nothing is; never raises on a malformed prediction."""
+        """Return the trial to run, or the score if no trial is needed; never raises on a malformed prediction."""
         ...
 
     def verdict(self, task: Task, prediction: Any, result: TrialResult) -> Score:  # noqa: ANN401
-        """Return the verdict on what was run; never raises on a hostile result."""
+        """Return the score for the result of a trial; never raises on a hostile result."""
         ...
 
 
 @runtime_checkable
 class DialogueDomain(Protocol):
-    """A domain whose tasks take more than one turn; ``score`` is asked with the dialogue's outcome."""
+    """A domain whose tasks have several turns; ``score`` receives the outcome of the dialogue."""
 
     def dialogue(self, task: Task) -> Dialogue:
-        """Return a task that is about to begin."""
+        """Return a new dialogue for a task."""
         ...
 
 
 def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
-    """Return the plain report of a split: the mean, the counts, and every task's own figures."""
+    """Return the standard report of a split: the mean score, the counts, and the facts of every task.
+
+    Args:
+        domain: name of the domain.
+        split: name of the split.
+        scores: one score for each task; values above 1 count as 1 in the mean.
+    """
     return {
         "domain": domain,
         "split": split,

@@ -1,8 +1,7 @@
-"""The driver seam: what an engine's adapter provides. Everything else is generic and written once in core.
+"""The interface of drivers, the adapters of engines. All other code is independent of the engine.
 
-A driver knows its engine and nothing else does. Its package registers a class in the entry-point group
-``hyperruntime.runtimes``; the class is called with no argument, and nothing happens before a method is
-called.
+The package of a driver registers a class in the entry-point group ``hyperruntime.runtimes``. The class is called
+without arguments and does nothing before a method is called.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Enforcement = Literal["cgroup", "rlimit", "no"]
 
 @attrs.frozen(kw_only=True)
 class EngineInfo:
-    """What an engine can do on this machine: tried, not assumed.
+    """What an engine can do on this machine, as tests on this machine showed.
 
     Attributes:
         engine: the driver's name.
@@ -30,16 +29,16 @@ class EngineInfo:
         oci_runtime: the OCI runtime that works here, or "".
         storage: how it stores images, or "".
         networks: the networks that work.
-        limits: per field of :class:`~hyperruntime.spec.Limits`, how it is enforced; ``no`` is refused.
-        gpus: whether GPUs that are described here can be given to a container; not whether there are any.
+        limits: how each field of :class:`~hyperruntime.spec.Limits` is enforced; a limit with ``no`` is refused.
+        gpus: whether described GPUs can be given to a container; not whether the machine has GPUs.
         users: whether an exec can run as another user than the container's.
-        refuses: what else is refused here by :class:`~hyperruntime.errors.UnsupportedOptionError`, each by the very
-            ``field`` that the error names: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit
-            that ``limits`` does not tell of (``limits.tmpfs_bytes``), or what images cannot do (``images.build``,
-            ``images.load``, ``images.load_rootfs``, ``images.remove``).
-        reclaim_args: argv that comes before a program of the host so that it may change every file that containers
-            write in their mounts, such as what enters the containers' user namespace; empty where this user may
-            anyway. The program sees the paths of the host, and the owner of this user's files as their owner.
+        refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here, under the name in
+            the error's ``field``: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit that is not
+            in ``limits`` (``limits.tmpfs_bytes``), or an image operation (``images.build``, ``images.load``,
+            ``images.load_rootfs``, ``images.remove``).
+        reclaim_args: argv prefix for a program of the host that lets it change every file that containers write in
+            their mounts, such as a command that enters the containers' user namespace; empty if this user may change
+            them anyway. The program sees the paths of the host, and owns this user's files.
     """
 
     engine: str
@@ -60,10 +59,10 @@ class Finding:
     """One line of a driver's diagnosis.
 
     Attributes:
-        subject: what was looked at.
-        ok: whether it is as it must be; None for a fact that is neither.
-        detail: what was found.
-        next_step: what to do about it, or "".
+        subject: the thing that was checked.
+        ok: whether the check passed; None for information only.
+        detail: the result of the check.
+        next_step: how to fix a problem, or "".
     """
 
     subject: str
@@ -74,15 +73,15 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class PostMortem:
-    """What is known of a container's end.
+    """The known facts about a container's end.
 
     Attributes:
         state: ``exited``, ``running``, ``removed`` or ``unknown``.
-        exit_code: of its first process, where known.
-        oom_killed: whether the kernel ended a process of it for want of memory.
-        log_tail: the last lines of the engine about it.
-        ended_by: a sentence's part that says that this library ended it and why, or "".
-        limit: field of the limits that it was past when this library ended it, or "".
+        exit_code: exit code of its first process; None if unknown.
+        oom_killed: whether the kernel killed one of its processes out of memory.
+        log_tail: the engine's last lines about it.
+        ended_by: why this library ended it, as part of a sentence, or "".
+        limit: name of the field of the limits that it exceeded when this library ended it, or "".
     """
 
     state: str
@@ -93,15 +92,15 @@ class PostMortem:
     limit: str = ""
 
     def __str__(self) -> str:
-        """Return it as the end of a sentence."""
+        """Return the facts as the end of a sentence."""
         parts = [self.ended_by] if self.ended_by else []
         parts.append(f"state {self.state}")
         if self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
         if self.oom_killed:
-            parts.append("a process was ended because the memory limit was reached: raise Limits.memory_bytes")
+            parts.append("a process was killed because the memory limit was reached: raise Limits.memory_bytes")
         if self.log_tail:
-            parts.append(f"the engine's last words: {self.log_tail}")
+            parts.append(f"the engine's last lines: {self.log_tail}")
         return ", ".join(parts)
 
 
@@ -112,7 +111,7 @@ class ContainerRecord:
     Attributes:
         id: the engine's identifier.
         image: its image reference.
-        state: the engine's word for it.
+        state: its state, as the engine names it.
         created: seconds since the epoch.
         labels: all labels.
     """
@@ -129,9 +128,9 @@ class Image:
     """An image on this machine.
 
     Attributes:
-        id: the engine's identifier (a digest where there is one).
-        references: its names.
-        size_bytes: on disk.
+        id: the engine's identifier (a digest if there is one).
+        references: its image references.
+        size_bytes: its size on disk.
         created: seconds since the epoch.
     """
 
@@ -143,14 +142,14 @@ class Image:
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """All a driver needs to start a container.
+    """A request to a driver to start a container.
 
     Attributes:
-        spec: what the user asked for. Core sets its ``env`` in the attached shells; where an engine is called by a
-            command line, which every user of the machine can read, it must not be among the arguments.
-        name: a unique name for it.
-        labels: owner labels and the user's.
-        exchange: mounted read-only at its target in every container.
+        spec: the user's spec. Core sets its ``env`` in the attached shells; a driver must not put it on a command line,
+            which every user of the machine can read.
+        name: a unique name for the container.
+        labels: the owner's labels and the user's.
+        exchange: the exchange directory, mounted read-only in every container.
         private_dir: a directory of this owner on the host for the driver's own files.
     """
 
@@ -171,62 +170,62 @@ class LiveContainer(Protocol):
 
     @property
     def shell(self) -> AttachedShell:
-        """The shell that is the container's main process: the container ends with it."""
+        """The shell that is the container's main process; the container ends with it."""
         ...
 
     @property
     def exec_env(self) -> Mapping[str, str]:
-        """Environment every exec needs beyond the spec's (what CDI adds)."""
+        """Variables that every exec needs in addition to the spec's (from CDI)."""
         ...
 
     def observe(self) -> None:
-        """Note what a post-mortem will need while it can be seen; called at the start and when a command is killed."""
+        """Save facts for a post-mortem while they are available; called at the start and when a command is killed."""
         ...
 
     def open_shell(self, user: str) -> AttachedShell:
         """Attach another shell as another user.
 
         Raises:
-            UnsupportedOptionError: the engine cannot.
+            UnsupportedOptionError: the engine cannot run a shell as another user.
         """
         ...
 
     def post_mortem(self) -> PostMortem:
-        """Return what is known of its end; cheap, never raises."""
+        """Return the known facts about its end; cheap, never raises."""
         ...
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
-        """Return the error that says why a shell never answered.
+        """Return the error that explains why a shell did not answer.
 
         Args:
-            error_text: what the engine wrote about it.
-            user: for whom it was opened, where that is not the spec's user.
+            error_text: the engine's messages about it.
+            user: user of the shell; None is the spec's user.
         """
         ...
 
     def remove(self) -> None:
-        """End and remove it at once; no error when it is gone already."""
+        """Kill and remove it at once; no error if it is already gone."""
         ...
 
 
 @runtime_checkable
 class HasLayer(Protocol):
-    """A live container that can say where on this machine it keeps what is written to its image's files.
+    """A live container that knows the host directory with its changes to the image's files.
 
-    Only one whose overlay mount does not say so itself, as seen from the host, needs to.
+    Needed only if the container's overlay mount, seen from the host, does not name that directory.
     """
 
     @property
     def layer(self) -> str:
-        """That directory."""
+        """The host directory with the changes."""
         ...
 
 
 class Images(Protocol):
-    """The images an engine holds. Existence is an exact reference match."""
+    """The images of an engine. An image exists if its reference matches exactly."""
 
     def exists(self, reference: str) -> bool:
-        """Tell whether an image of exactly this reference is here."""
+        """Return whether an image with exactly this reference is on this machine."""
         ...
 
     def list(self) -> tuple[Image, ...]:
@@ -237,37 +236,41 @@ class Images(Protocol):
         """Remove a reference.
 
         Raises:
-            ImageNotFoundError: it is not here.
+            ImageNotFoundError: the image is not on this machine.
             EngineError: a container uses it.
         """
         ...
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Make an image of one layer from a root file system's tar; return its identifier."""
+        """Make an image with one layer from the tar of a root file system; return its identifier."""
         ...
 
     def load(self, archive: Path) -> tuple[str, ...]:
         """Load a saved image archive; return its references.
 
         Raises:
-            ImageError: it holds no image that this engine can take.
+            ImageError: it contains no image that this engine can use.
         """
         ...
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image that is here, with its reference, to a file that :meth:`load` reads.
+        """Write an image with its reference to a file that :meth:`load` reads.
 
         Raises:
-            ImageNotFoundError: it is not here.
+            ImageNotFoundError: the image is not on this machine.
         """
         ...
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
-        """Get an image from its registry; return its identifier. Plain HTTP is for loopback only.
+        """Pull an image from its registry; return its identifier. Plain HTTP is allowed for loopback only.
+
+        Args:
+            reference: reference of the image.
+            on_output: called with each line of the engine's output.
 
         Raises:
-            ImagePullError: its subclasses tell a wrong name or tag, a refused login and a silent registry apart
-                (:func:`hyperruntime.images.pull_errors.explain_pull`).
+            ImagePullError: it was not pulled; subclasses stand for an unknown image, a refused login and an unreachable
+                registry (:func:`hyperruntime.images.pull_errors.explain_pull`).
         """
         ...
 
@@ -283,15 +286,23 @@ class Images(Protocol):
     ) -> str:
         """Build a Containerfile; return the image's identifier.
 
+        Args:
+            context: directory of the build context.
+            reference: reference of the new image.
+            containerfile: path of the Containerfile.
+            build_args: build arguments by name.
+            force: whether to ignore cached layers.
+            on_output: called with each line of the build's output.
+
         Raises:
-            ImageBuildError: a step failed; the message holds its last lines.
+            ImageBuildError: a step failed; the message contains its last lines.
         """
         ...
 
 
 @runtime_checkable
 class BuildsDefinitions(Protocol):
-    """Images of an engine that builds definition files itself; for others core makes Containerfiles of them."""
+    """Images of an engine that builds definition files itself; for others core converts them to Containerfiles."""
 
     def build_definition(
         self,
@@ -304,8 +315,15 @@ class BuildsDefinitions(Protocol):
     ) -> str:
         """Build a definition file; return the image's identifier.
 
+        Args:
+            context: directory of the build context.
+            reference: reference of the new image.
+            definition: path of the definition file.
+            build_args: build arguments by name.
+            on_output: called with each line of the build's output.
+
         Raises:
-            ImageBuildError: a step failed; the message holds its last lines.
+            ImageBuildError: a step failed; the message contains its last lines.
         """
         ...
 
@@ -321,24 +339,25 @@ class Driver(Protocol):
         ...
 
     def open(self, private_dir: str) -> None:
-        """Take the directory of this owner where the driver's own files go; starts nothing.
+        """Set the owner's directory for the driver's own files; starts nothing.
 
-        Its path may be long and odd: sockets go to :func:`hyperruntime.host.owner.make_short_directory`.
+        Its path may be long or contain special characters: put sockets into
+        :func:`hyperruntime.host.owner.make_short_directory`.
         """
         ...
 
     def probe(self) -> EngineInfo:
-        """Return what the engine can do here, after really running something (cached per boot and version).
+        """Return what the engine can do here, tested with real containers (cached per boot and version).
 
-        It is the same object until the driver, doubting it after a container did not start, has tried again.
+        Returns the same object until a container fails to start and the driver tests again.
 
         Raises:
-            EngineUnavailableError: it is missing or cannot run a container.
+            EngineUnavailableError: the engine is missing or cannot run a container.
         """
         ...
 
     def diagnose(self) -> Sequence[Finding]:
-        """Return what was found, what failed and what to do; never raises."""
+        """Return the results of all checks, with the next steps; never raises."""
         ...
 
     def launch(self, launch: Launch) -> LiveContainer:
@@ -351,17 +370,17 @@ class Driver(Protocol):
         ...
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return the containers of this library that the engine lists, of any owner."""
+        """Return the containers of this library that the engine lists, of all owners."""
         ...
 
     def remove_container(self, container_id: str) -> None:
-        """End and remove a container; no error when it is gone already."""
+        """Kill and remove a container; no error if it is already gone."""
         ...
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label; run after the owner's death."""
+        """Return the argv that removes every container with a label; it runs after the owner's death."""
         ...
 
     def close(self) -> None:
-        """End what the driver started (services, sockets); never called in a forked child."""
+        """End everything that the driver started (services, sockets); never called in a forked child."""
         ...

@@ -1,8 +1,7 @@
-"""Every error the library raises, in one tree.
+"""All errors of the library, with one root.
 
-A message names the cause and the next step in one sentence. "The command failed" is never an error here: it is
-an :class:`~hyperruntime.spec.ExecResult` with a non-zero exit code. These errors say that something *could not be
-run*.
+A message gives the cause and the next step in one sentence. A command that fails is not an error: its
+:class:`~hyperruntime.spec.ExecResult` has a non-zero exit code. These errors mean that an operation could not be done.
 """
 
 from __future__ import annotations
@@ -17,19 +16,25 @@ class HyperRuntimeError(Exception):
     """Root of all errors of this library.
 
     Attributes:
-        exit_code: what the command line exits with (1 work failed, 2 wrong usage, 3 no usable runtime).
+        exit_code: exit code of ``hyperrun``: 1 the work failed, 2 wrong usage, 3 no usable runtime.
     """
 
     exit_code: int = 1
 
 
 class SpecError(HyperRuntimeError, ValueError):
-    """A value is not of the allowed form; raised on construction, before anything runs."""
+    """A value is invalid; raised before any command runs.
+
+    Attributes:
+        field: name of the field or option.
+        value: the given value.
+        allowed: the allowed form, or a hint.
+    """
 
     exit_code = 2
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        """Name the field, the value that was given and the form that is allowed."""
+        """Make the message from the field, the value and the allowed form."""
         self.field, self.value, self.allowed = field, value, allowed
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
@@ -37,26 +42,32 @@ class SpecError(HyperRuntimeError, ValueError):
 
 
 class UnsupportedOptionError(HyperRuntimeError):
-    """The driver cannot honour a field of a spec here, and refuses rather than weakens it."""
+    """The driver cannot honour a field of a spec on this machine; it refuses instead of ignoring the field.
+
+    Attributes:
+        driver: name of the driver.
+        field: name of the field.
+        why: the reason and the next step.
+    """
 
     exit_code = 2
 
     def __init__(self, driver: str, field: str, why: str) -> None:
-        """Name the driver, the field and the reason with the next step."""
+        """Make the message from the driver, the field and the reason."""
         self.driver, self.field, self.why = driver, field, why
         instead = "; or ask for limits_mode='watchdog'" if field == "limits.memory_bytes" else ""
         super().__init__(f"{driver} cannot honour {field}: {why}{instead}")
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:
-    """Return what a user may have meant: the closest match, else the known names."""
+    """Return a hint for an unknown name: the closest match, else all known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return one sentence about an unknown name."""
+    """Return the message about an unknown name; ``kind`` is the kind of thing, such as ``runtime``."""
     return f"unknown {kind} {name!r}; {name_hint(name, known)}"
 
 
@@ -66,12 +77,12 @@ class DriverNotFoundError(HyperRuntimeError, LookupError):
     exit_code = 2
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        """Name what was asked for and what there is."""
+        """Make the message from the unknown name and the known ones."""
         super().__init__(unknown_name("runtime", name, known))
 
 
 class DriverLoadError(HyperRuntimeError):
-    """A driver's entry point exists but cannot be loaded."""
+    """An installed driver or other plugin cannot be loaded."""
 
     exit_code = 3
 
@@ -82,73 +93,73 @@ class DomainNotFoundError(HyperRuntimeError, LookupError):
     exit_code = 2
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        """Name what was asked for and what there is."""
+        """Make the message from the unknown name and the known ones."""
         super().__init__(unknown_name("domain", name, known))
 
 
 class EngineUnavailableError(HyperRuntimeError):
-    """The engine is missing, or present and unable to run a container."""
+    """The engine is missing or cannot run a container."""
 
     exit_code = 3
 
     def __init__(self, driver: str, why: str, next_step: str = "") -> None:
-        """Name the driver, why it cannot be used and what to do."""
+        """Make the message from the driver, the reason and the next step."""
         self.driver, self.why, self.next_step = driver, why, next_step
         super().__init__(f"{driver} cannot be used: {why}" + (f"; {next_step}" if next_step else ""))
 
 
 class EngineError(HyperRuntimeError):
-    """The engine refused or failed an operation for a reason that has no error of its own."""
+    """The engine refused or failed an operation; for reasons without an error class of their own."""
 
 
 class PruneError(EngineError):
-    """Some of what dead owners left could not be removed; the rest was.
+    """Some containers or directories of dead owners could not be removed; the others were.
 
     Attributes:
-        removed: names of what was removed.
-        reasons: one sentence for each that was not.
+        removed: names of the removed ones.
+        reasons: one sentence for each that could not be removed.
     """
 
     def __init__(self, removed: tuple[str, ...], reasons: tuple[str, ...]) -> None:
-        """Keep both lists beside the sentence."""
+        """Make the message from both lists."""
         self.removed, self.reasons = removed, reasons
         super().__init__(f"{len(removed)} removed, {len(reasons)} not: {'; '.join(reasons)}; see `hyperrun ps`")
 
 
 class DeviceError(HyperRuntimeError):
-    """A device, such as a GPU, cannot be given to a container, or did not arrive in it."""
+    """A device, such as a GPU, cannot be given to a container, or is missing in it."""
 
 
 class DeviceNotFoundError(DeviceError, LookupError):
-    """No CDI spec describes a device of this name."""
+    """No CDI spec describes a device with this name."""
 
     exit_code = 2
 
     def __init__(self, name: str, why: str) -> None:
-        """Name the device, and which there are or what to do."""
+        """Make the message; ``why`` names the known devices or the next step."""
         self.name = name
-        super().__init__(f"device {name!r} is not known: {why}")
+        super().__init__(f"device {name!r} is unknown: {why}")
 
 
 class DeviceBusyError(DeviceError):
-    """Fewer devices are free than were asked for."""
+    """Fewer devices are free than were requested."""
 
 
 class DeviceNotVisibleError(DeviceError):
-    """A device was asked for and is not there in the container.
+    """A requested device is missing in the container.
 
     Attributes:
-        missing: paths in the container.
+        missing: missing paths in the container.
     """
 
     def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
-        """Keep the paths beside the sentence."""
+        """Keep the message and the paths."""
         self.missing = missing
         super().__init__(message)
 
 
 class ImageError(HyperRuntimeError):
-    """Something about an image went wrong."""
+    """An operation on an image failed."""
 
 
 class ImageNotFoundError(ImageError, LookupError):
@@ -157,30 +168,30 @@ class ImageNotFoundError(ImageError, LookupError):
     exit_code = 2
 
     def __init__(self, image: str, next_step: str) -> None:
-        """Name the image and how to get it."""
+        """Make the message from the image and the next step."""
         self.image = image
         super().__init__(f"image {image!r} is not on this machine; {next_step}")
 
 
 class ImageBuildError(ImageError):
-    """An image build failed; the message holds the failing step's last lines."""
+    """An image build failed; the message contains the last lines of the failed step."""
 
 
 class ImagePullError(ImageError):
-    """An image could not be had from its registry; its subclasses say why."""
+    """An image could not be pulled from its registry; subclasses give the reason."""
 
     def __init__(self, image: str, why: str, next_step: str) -> None:
-        """Name the image, why it did not come and what to do."""
+        """Make the message from the image, the reason and the next step."""
         self.image = image
         super().__init__(f"image {image!r} was not pulled: {why}; {next_step}")
 
 
 class ImageUnknownError(ImagePullError, LookupError):
-    """The registry has no such image or tag."""
+    """The image or its tag does not exist in the registry."""
 
 
 class ImageLoginError(ImagePullError, PermissionError):
-    """The registry wants a login, or refused the one it got."""
+    """The registry requires a login, or refused the given one."""
 
     def __str__(self) -> str:
         """Return the sentence (OSError would print its tuple)."""
@@ -196,35 +207,35 @@ class RegistryUnreachableError(ImagePullError, ConnectionError):
 
 
 class ContainerStateError(HyperRuntimeError):
-    """The container was closed, or not started, when something was asked of it."""
+    """The container is closed, not started, or belongs to another process."""
 
 
 class ContainerLostError(HyperRuntimeError):
     """The container ended, or stopped answering, while it was in use.
 
     Attributes:
-        post_mortem: what is known of its end (:class:`~hyperruntime.driver.PostMortem`), or None.
+        post_mortem: the known facts about its end (:class:`~hyperruntime.driver.PostMortem`), or None.
     """
 
     def __init__(self, message: str, post_mortem: object = None) -> None:
-        """Keep the post-mortem beside the sentence."""
+        """Keep the message and the post-mortem."""
         self.post_mortem = post_mortem
         super().__init__(message)
 
 
 class ExecLostError(HyperRuntimeError):
-    """The shell a command ran through was ended, and nobody knows how the command did; the container lives on."""
+    """The shell of a command was ended, so the command's result is unknown; the container still runs."""
 
 
 class ExecStartError(HyperRuntimeError):
-    """A command could not be started in a container that is alive (no process left, no such directory)."""
+    """A command could not be started in a live container (pids limit reached, no such directory or user)."""
 
 
 class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
-    """The working directory of an exec does not exist in the container, or cannot be entered."""
+    """The working directory of an exec does not exist in the container or cannot be entered."""
 
     def __init__(self, workdir: str) -> None:
-        """Name the directory."""
+        """Make the message from the directory."""
         self.workdir = workdir
         super().__init__(
             f"cannot run a command in {workdir!r}: no such directory in the container, or no permission; "
@@ -237,7 +248,7 @@ class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
 
 
 class CommandFailedError(HyperRuntimeError):
-    """A command ended with a non-zero code and the caller asked for success (``result.check()``)."""
+    """A command ended with a non-zero exit code, and the caller called ``result.check()``."""
 
 
 class TransferError(HyperRuntimeError):
@@ -245,20 +256,20 @@ class TransferError(HyperRuntimeError):
 
 
 class UnsafeArchiveError(TransferError):
-    """A tree that came out of a container held members that may not be written here.
+    """Data from a container exceeds the limits, or contains members that must not be written on the host.
 
     Attributes:
-        refused: ``(member name, reason)`` for each.
+        refused: ``(member name, reason)`` for each refused member.
     """
 
     def __init__(self, message: str, refused: tuple[tuple[str, str], ...] = ()) -> None:
-        """Keep the refused members beside the sentence."""
+        """Keep the message and the refused members."""
         self.refused = refused
         super().__init__(message)
 
 
 class TransferTimeoutError(TransferError, TimeoutError):
-    """A copy into or out of a container did not end before its deadline, so it was given up and ended."""
+    """A copy into or out of a container ran past its deadline and was stopped."""
 
     def __str__(self) -> str:
         """Return the sentence (OSError would print its tuple)."""
@@ -266,7 +277,7 @@ class TransferTimeoutError(TransferError, TimeoutError):
 
 
 class StorageError(HyperRuntimeError, OSError):
-    """A file or directory of ours could not be written: no space, no permission, not a directory."""
+    """A file or directory on the host could not be written: no space, no permission, not a directory."""
 
     exit_code = 2
 
@@ -282,20 +293,20 @@ class RepositoryError(HyperRuntimeError):
 
 
 class PatchError(HyperRuntimeError):
-    """A diff does not apply, or tries to leave the repository.
+    """A diff does not apply, or changes files outside the repository.
 
     Attributes:
-        refused: ``(path, reason)`` for each part that was refused.
+        refused: ``(path, reason)`` for each refused part.
     """
 
     def __init__(self, message: str, refused: tuple[tuple[str, str], ...] = ()) -> None:
-        """Keep the refused paths beside the sentence."""
+        """Keep the message and the refused paths."""
         self.refused = refused
         super().__init__(message)
 
 
 class RunError(HyperRuntimeError):
-    """A run of the generate loop cannot start or go on."""
+    """A run of the generate loop cannot start or continue."""
 
 
 class RunLockedError(RunError):
@@ -305,27 +316,27 @@ class RunLockedError(RunError):
 
 
 class LeaseLostError(RunError):
-    """The run directory was taken over by another process, which took this one for dead."""
+    """Another process took over the run directory, because it considered this process dead."""
 
 
 class ArchiveError(RunError):
-    """A run's files cannot be read as what they should be."""
+    """A file of a run is invalid or cannot be read."""
 
     exit_code = 2
 
 
 class ExtraMissingError(HyperRuntimeError):
-    """What was asked for needs a package that is not part of the plain installation."""
+    """A feature needs a package that is not part of the basic installation."""
 
     exit_code = 2
 
     def __init__(self, what: str, package: str, extra: str) -> None:
-        """Name what needs it, the package, and the extra that brings it."""
+        """Make the message from the features (``what``, plural), the package, and the extra that installs it."""
         super().__init__(f"{what} need {package}, which is not installed; try `pip install 'hyperruntime[{extra}]'`")
 
 
 class AgentError(HyperRuntimeError):
-    """An agent repository breaks its contract (a missing command, a bad hyperrun.toml)."""
+    """An agent repository violates its contract (a missing command, an invalid hyperrun.toml)."""
 
     exit_code = 2
 
@@ -335,25 +346,25 @@ class GatewayError(HyperRuntimeError):
 
 
 class GatewayConfigError(GatewayError):
-    """The configuration of the LLM gateway is wrong, or a key that it names is missing."""
+    """The configuration of the LLM gateway is invalid, or a key that it names is missing."""
 
     exit_code = 2
 
 
 class BudgetExceededError(GatewayError):
-    """A budget of requests, tokens or money is used up, and requests were refused for it."""
+    """A budget of requests, tokens or money is exhausted, and requests were refused."""
 
 
 class PoolError(HyperRuntimeError):
-    """A pool of slots cannot do what it was asked."""
+    """An operation of a pool of slots failed."""
 
 
 class PoolClosedError(PoolError):
-    """The pool was stopped, or not started, when something was asked of it."""
+    """The pool is stopped or not started."""
 
 
 class PoolStartError(PoolError):
-    """No container of a pool can be started; its cause says why."""
+    """A pool cannot start containers; the exception's cause gives the reason."""
 
 
 class SlotTimeoutError(PoolError, TimeoutError):
@@ -361,7 +372,7 @@ class SlotTimeoutError(PoolError, TimeoutError):
 
 
 class StaleLeaseError(PoolError):
-    """The slot was released, expired, or is another holder's by now."""
+    """The lease of a slot was released or has expired, or the slot has another holder."""
 
 
 class SandboxLostError(PoolError):
@@ -369,16 +380,16 @@ class SandboxLostError(PoolError):
 
 
 class ReclaimError(HyperRuntimeError):
-    """What a container wrote on the host cannot be made its user's own."""
+    """Files that a container wrote on the host cannot be given to this user."""
 
 
 class ModelError(HyperRuntimeError):
-    """A model's server is gone, refuses, or answers with what no turn can be made of."""
+    """A model's server is unreachable, refuses a request, or returns an invalid answer."""
 
 
 class TrainerError(HyperRuntimeError):
-    """A trainer cannot be reached, refuses, or cannot go on."""
+    """A trainer is unreachable, refuses a request, or cannot continue."""
 
 
 class ContextLengthError(ModelError):
-    """A conversation has become longer than what the model was served with."""
+    """A conversation is longer than the context length of the model."""

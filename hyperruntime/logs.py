@@ -1,8 +1,7 @@
-"""The library's logger: silent in a program that configured no logging, structured in one that did.
+"""The library's logger: silent unless the program configures logging; structured if it configures structlog.
 
-An unconfigured structlog prints everything to standard output, which belongs to the program that embeds us. So an
-event goes to structlog only in a program that configured it, else to the standard ``logging``. structlog itself is
-imported by whoever configures it.
+An unconfigured structlog prints to standard output, which belongs to the embedding program. So an event goes to
+structlog only if the program configured it, else to the standard ``logging``. This module does not import structlog.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ import sys
 
 
 class Logger:
-    """Takes a fixed phrase and facts as keyword arguments."""
+    """Logs events: a fixed phrase, with facts as keyword arguments."""
 
     def __init__(self, name: str) -> None:
-        """Log under a name; nothing is configured or imported."""
+        """Set the logger's name; nothing is configured or imported."""
         self._name = name
 
     def debug(self, event: str, **facts: object) -> None:
-        """Tell what helps to find a fault."""
+        """Log an event that helps to find a fault."""
         self._emit(logging.DEBUG, event, facts)
 
     def info(self, event: str, **facts: object) -> None:
-        """Tell what happened."""
+        """Log a normal event."""
         self._emit(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: object) -> None:
-        """Tell what went wrong and was dealt with."""
+        """Log a problem that was handled."""
         self._emit(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: object) -> None:
-        """Tell what went wrong."""
+        """Log a problem that was not handled."""
         self._emit(logging.ERROR, event, facts)
 
     def _emit(self, level: int, event: str, facts: dict[str, object]) -> None:
@@ -45,8 +44,8 @@ class Logger:
 
 
 def get_logger(name: str) -> Logger:
-    """Return the logger of a module; its package is silent until a program gives it, or the root logger, a handler."""
+    """Return the logger of a module; its package is silent until it or the root logger has a handler."""
     package = logging.getLogger(name.partition(".")[0])
     if not any(isinstance(handler, logging.NullHandler) for handler in package.handlers):
-        package.addHandler(logging.NullHandler())  # without it the standard library prints warnings on standard error
+        package.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on standard error
     return Logger(name)

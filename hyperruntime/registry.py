@@ -1,6 +1,6 @@
-"""Find drivers, domains, executors and environments by entry point; the one home of stevedore.
+"""Find drivers, domains, executors, environments and trainers by entry point; the only module that uses stevedore.
 
-A class is loaded only when it is asked for by name, so a broken plugin breaks nothing but itself.
+A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Plugin:
 
     Attributes:
         name: the entry point's name.
-        source: the distribution that publishes it.
-        load: returns the object; raises whatever its import raises.
+        source: name of the distribution that publishes it.
+        load: imports and returns the object; may raise any exception.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Plugin:
 
 def plugins(group: str) -> dict[str, Plugin]:
     """Return the entry points of a group by name, without importing any."""
-    # An ordinary manager imports every plugin of the group when it is made; this one only lists them.
+    # A normal ExtensionManager imports every plugin of its group; this one only lists them.
     manager: ExtensionManager[Any] = ExtensionManager.make_test_instance([], namespace=group)
     sources = {point.name: point.dist.name for point in entry_points(group=group) if point.dist is not None}
     points = manager.list_entry_points()  # from stevedore's cache, which does not know the distributions
@@ -62,7 +62,7 @@ def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name 
 
     Raises:
         DriverNotFoundError: no installed driver has this name.
-        DriverLoadError: it is installed and cannot be loaded or made.
+        DriverLoadError: the driver is installed but cannot be loaded or created.
     """
     made = _load(RUNTIMES, name, DriverNotFoundError)
     with blaming(RUNTIMES, name):
@@ -74,8 +74,8 @@ def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
 
     Raises:
         DomainNotFoundError: no installed domain has this name.
-        DriverLoadError: it is installed and cannot be loaded.
-        SpecError: it takes no argument, or cannot use this one.
+        DriverLoadError: the domain is installed but cannot be loaded.
+        SpecError: the argument is missing, not allowed or invalid.
     """
     name, colon, argument = reference.partition(":")
     made = _load(DOMAINS, name, DomainNotFoundError)
@@ -90,37 +90,37 @@ def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
 
 
 def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor
-    """Return an executor factory, called with the number of workers.
+    """Return an executor factory; it is called with the number of workers.
 
     Raises:
         HyperRuntimeError: no installed executor has this name.
-        DriverLoadError: it is installed and cannot be loaded.
+        DriverLoadError: the executor is installed but cannot be loaded.
     """
     return _load(EXECUTORS, name, lambda n, known: HyperRuntimeError(unknown_name("executor", n, known)))
 
 
 def load_environment_class(name: str) -> Any:  # noqa: ANN401 - makes a rollout.environment.Environment
-    """Return what makes an environment of rollouts, called with the user's options.
+    """Return the factory of a rollout environment; it is called with the user's options.
 
     Raises:
         SpecError: no installed environment has this name.
-        DriverLoadError: it is installed and cannot be loaded.
+        DriverLoadError: the environment is installed but cannot be loaded.
     """
     return _load(ENVIRONMENTS, name, lambda n, known: SpecError("environment", n, name_hint(n, known)))
 
 
 def load_trainer_class(name: str) -> Any:  # noqa: ANN401 - makes a trainers.Trainer
-    """Return what makes a trainer, called with the user's options.
+    """Return the factory of a trainer; it is called with the user's options.
 
     Raises:
         SpecError: no installed trainer has this name.
-        DriverLoadError: it is installed and cannot be loaded.
+        DriverLoadError: the trainer is installed but cannot be loaded.
     """
     return _load(TRAINERS, name, lambda n, known: SpecError("trainer", n, name_hint(n, known)))
 
 
 def auto_order() -> list[str]:
-    """Return the drivers' names in the order in which ``auto`` tries them: other packages' before our last resort."""
+    """Return the drivers' names in the order of ``auto``: ``AUTO_ORDER``, other packages, our other drivers."""
     known = plugins(RUNTIMES)
     rest = sorted((known[name].source == OURS, name) for name in known if name not in AUTO_ORDER)
     return [*(name for name in AUTO_ORDER if name in known), *(name for _, name in rest)]
@@ -136,10 +136,14 @@ def _load(group: str, name: str, missing: Callable[[str, list[str]], Exception])
 
 @contextmanager
 def blaming(group: str, name: str) -> Iterator[None]:
-    """Turn what a plugin's own code lets slip into an error that names the plugin's package.
+    """Convert a foreign exception of a plugin's code into an error that names the plugin's package.
+
+    Args:
+        group: entry-point group of the plugin.
+        name: name of its entry point.
 
     Raises:
-        DriverLoadError: the block raised anything but our errors; a plugin that exits is broken too.
+        DriverLoadError: the block raised an exception that is not a HyperRuntimeError, or SystemExit.
     """
     try:
         yield

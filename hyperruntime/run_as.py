@@ -1,4 +1,4 @@
-"""Another user of a container, by number, through the container's own supervisor.
+"""The user of a command, by number; the container's supervisor switches to it.
 
 Design: docs/decisions/0022-users-and-shells.md.
 """
@@ -11,13 +11,13 @@ import attrs
 
 from hyperruntime.errors import SpecError
 
-_MAX_ID = 2**31 - 1  # what engines take
-_LEAST_PIDS = 4  # a lane, an exec, and what the two need for a moment
+_MAX_ID = 2**31 - 1  # the largest id that engines accept
+_LEAST_PIDS = 4  # a lane, an exec, and their short-lived helpers
 
 
 def _id(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_ID:
-        raise SpecError(f"RunAs.{attribute.name}", value, f"a number from 1 to {_MAX_ID}: never root")
+        raise SpecError(f"RunAs.{attribute.name}", value, f"a number from 1 to {_MAX_ID}; root is not allowed")
 
 
 def _pids(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -32,17 +32,17 @@ def _mask(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
 
 @attrs.frozen(kw_only=True)
 class RunAs:
-    """An ordinary user that needs no name in the image; its commands hold no capability and cannot reach another's.
+    """An ordinary user that needs no entry in the image; its commands have no capabilities.
 
-    Their ``HOME`` is ``/`` unless the command's own environment says otherwise.
+    Its processes cannot reach those of other users. ``HOME`` is ``/`` unless the command's environment sets it.
 
     Attributes:
-        uid: user id inside the container; where the engine maps ids, one of those that it maps (below 65,536).
-        gid: group id; default is ``uid``. There are no other groups.
-        pids: processes and threads that this uid may have, two for each command that runs at once included; None is no
-            limit of its own. Linux counts them in all containers of a user namespace together, so with a rootful
-            engine a uid should be used in one container only.
-        umask: of its commands.
+        uid: user id in the container; if the engine maps ids, it must be a mapped one (below 65,536).
+        gid: group id; default is ``uid``. The user has no other groups.
+        pids: limit on processes and threads of this uid, which includes two for each running command; None is no limit.
+            Linux counts them over all containers of a user namespace, so with a rootful engine use a uid in one
+            container only.
+        umask: file mode mask of its commands.
     """
 
     uid: int = attrs.field(validator=_id)
@@ -51,12 +51,12 @@ class RunAs:
     umask: int = attrs.field(default=0o077, validator=_mask)
 
     def prologue(self) -> bytes:
-        """Return what a shell that runs as this user sources before its first command."""
+        """Return the shell code that a shell of this user runs before its first command."""
         lines = [f"umask {self.umask:04o}", "HOME=/", "export HOME"]
         if self.pids is not None:
-            lines.append(f"ulimit -u {self.pids} 2>/dev/null || ulimit -p {self.pids} 2>/dev/null")  # dash's is -p
+            lines.append(f"ulimit -u {self.pids} 2>/dev/null || ulimit -p {self.pids} 2>/dev/null")  # dash has -p
         return "\n".join((*lines, "")).encode()
 
     def __str__(self) -> str:
-        """Return it as engines take a user."""
+        """Return ``uid:gid``, the format of engines."""
         return f"{self.uid}:{self.gid}"

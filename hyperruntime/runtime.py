@@ -1,4 +1,4 @@
-"""What a user opens: a driver plus everything generic."""
+"""The runtime: an opened engine that starts, lists and removes containers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
 
 @attrs.frozen(kw_only=True)
 class OwnedContainer:
-    """A container of this library and whose it is.
+    """A container of this library, with its owner.
 
     Attributes:
-        record: as the engine lists it.
-        owner: whom its labels name.
-        owner_state: ``alive``, ``dead`` or ``elsewhere`` (on another machine, or in another pid namespace).
+        record: the engine's record of the container.
+        owner: the owner that its labels name.
+        owner_state: ``alive``, ``dead`` or ``elsewhere`` (see :meth:`OwnerIdentity.state`).
     """
 
     record: ContainerRecord
@@ -39,7 +39,7 @@ class OwnedContainer:
 
 
 class Runtime:
-    """An engine, opened; a context manager. Safe to use from many threads.
+    """An opened engine; a context manager. Safe to use from many threads.
 
     Attributes:
         name: the driver's name.
@@ -47,11 +47,11 @@ class Runtime:
     """
 
     def __init__(self, driver: Driver, *, run_id: str = "") -> None:
-        """Own what will be started; nothing is started yet but the guard of this owner.
+        """Make this process the owner of all later containers; starts only the owner's guard.
 
         Args:
             driver: the engine's adapter.
-            run_id: put in the labels of every container.
+            run_id: id of the run, for the labels of every container; "" is none.
         """
         self.name = driver.name
         self._driver, self._run_id = driver, run_id
@@ -69,18 +69,23 @@ class Runtime:
         """What the engine can do on this machine.
 
         Raises:
-            EngineUnavailableError: it cannot run a container.
+            EngineUnavailableError: the engine cannot run a container.
         """
         return self._driver.probe()
 
     def container(self, spec: object, *, labels: Mapping[str, str] | None = None) -> Container:
-        """Start a container; close it, or use it in a ``with`` statement.
+        """Start a container; the caller closes it or uses it in a ``with`` statement.
+
+        Args:
+            spec: a :class:`~hyperruntime.spec.ContainerSpec`.
+            labels: labels in addition to the spec's.
 
         Raises:
-            ImageNotFoundError: the image is not here.
+            ImageNotFoundError: the image is not on this machine.
             UnsupportedOptionError: a field cannot be honoured on this machine.
             EngineUnavailableError: the engine cannot run a container.
-            EngineError: this is a forked child of the process that opened the runtime.
+            EngineError: this process is a forked child of the process that opened the runtime.
+            TypeError: ``spec`` is not a ContainerSpec.
         """
         from hyperruntime.spec import ContainerSpec
 
@@ -101,7 +106,7 @@ class Runtime:
         return Container(self._driver, self._owner, spec, given)
 
     def containers(self) -> tuple[OwnedContainer, ...]:
-        """Return this user's containers of this library, of every owner."""
+        """Return this user's containers of this library, of all owners."""
         found = []
         for record in self._driver.containers():
             owner = OwnerIdentity.from_labels(record.labels)
@@ -110,10 +115,10 @@ class Runtime:
         return tuple(found)
 
     def prune(self) -> tuple[str, ...]:
-        """Remove what dead owners of this machine left, and only that; return its names.
+        """Remove the containers and directories of dead owners on this machine; return their names.
 
         Raises:
-            PruneError: something could not be removed; the rest was.
+            PruneError: some could not be removed; the others were.
         """
         removed, reasons = [], []
         for owned in self.containers():
@@ -137,9 +142,9 @@ class Runtime:
         return tuple(removed)
 
     def close(self) -> None:
-        """End the driver's services and dismiss the guard; containers are closed by whoever opened them.
+        """Stop the driver's services and the guard; close the containers before.
 
-        Does nothing in a forked child: what the runtime started is the parent's.
+        Does nothing in a forked child, because the parent owns the runtime.
         """
         if self._owner.is_here:
             self._driver.close()
@@ -160,13 +165,13 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
     """Open an engine by name.
 
     Args:
-        name: a driver's name, or ``"auto"``: the first that works of podman, apptainer, docker and plugins.
-            None takes ``HYPERRUNTIME_RUNTIME`` from the environment, else ``auto``.
-        run_id: put in the labels of every container, for people who look at them.
+        name: a driver's name, or ``"auto"``: the first working one of podman, apptainer, docker and the other drivers.
+            None is the value of the environment variable ``HYPERRUNTIME_RUNTIME``, else ``auto``.
+        run_id: id of the run, for the labels of every container; "" is none.
 
     Raises:
         DriverNotFoundError: no installed driver has this name.
-        DriverLoadError: it is installed and cannot be loaded.
+        DriverLoadError: the driver is installed but cannot be loaded.
         EngineUnavailableError: the engine, or every engine, cannot run a container here.
     """
     wanted = name or os.environ.get(ENVIRONMENT_VARIABLE) or AUTO

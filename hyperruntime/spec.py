@@ -1,4 +1,4 @@
-"""The values a user hands in and gets back, validated once on construction."""
+"""The values that a user passes in and gets back; validated once, on construction."""
 
 from __future__ import annotations
 
@@ -28,58 +28,69 @@ DEVICE_KIND = re.compile(f"{_LETTERS.format('.')}/{_LETTERS.format('')}")
 DEVICE_NAME = re.compile(f"{DEVICE_KIND.pattern}=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _GPU_INDEX = re.compile(r"[0-9]{1,4}(:[0-9]{1,4})?|(GPU|MIG)-[A-Za-z0-9/-]{8,80}")
 _GPU_WORDS = re.compile(r"all|auto(:[1-9][0-9]{0,3})?")
-_MAX_ID = 2**31 - 1  # what engines take
-_MIN_CPUS = 0.01  # 1 ms in each 100 ms, the least that the kernel enforces; source: sched-bwc.rst
-_MAX_CPUS = 1_000_000  # far from what overflows the kernel's quota
+_MAX_ID = 2**31 - 1  # the largest id that engines accept
+_MIN_CPUS = 0.01  # 1 ms in each 100 ms, the least quota of the kernel; source: sched-bwc.rst
+_MAX_CPUS = 1_000_000  # does not overflow the kernel's quota
 _MAX_PIDS = 2**22  # source: proc(5), pid_max
 _MAX_BYTES = 2**63 - 1
-# What exec, the engine and the kernel put there themselves. Below the second ones nothing can be put either.
+# Mount points used by exec, the engine and the kernel. In the trees, no path below them is allowed either.
 _RESERVED = ("/", "/run", "/dev")
 _RESERVED_TREES = ("/run/hyperruntime", "/proc", "/sys")
 _TAIL_BYTES = 2000
 
 
 def frozen_mapping(value: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return an unchangeable copy of a mapping."""
+    """Return a read-only copy of a mapping; None is an empty one."""
     return MappingProxyType(dict(value or {}))
 
 
 def check_env(field: str, env: Mapping[Any, Any]) -> None:
-    """Refuse names and values that no process can have.
+    """Check that variables can be passed to a process.
+
+    Args:
+        field: name of the field, for the error.
+        env: the variables.
 
     Raises:
-        SpecError: a name is empty or holds ``=`` or NUL, a value holds NUL, or one of them is no text that bytes can
-            be made of.
+        SpecError: a name is empty or contains ``=`` or NUL, a value contains NUL, or one of them cannot be encoded.
     """
     for name, value in env.items():
         if not is_text(name) or not name or "=" in name:
-            raise SpecError(field, name, "a name without '=' and NUL, not empty")
+            raise SpecError(field, name, "a non-empty name without '=' and NUL")
         if not is_text(value):
             raise SpecError(f"{field}[{name}]", value, "text without NUL and lone surrogates")
 
 
 def check_inside_path(field: str, path: Any) -> None:  # noqa: ANN401 - checked here
-    """Refuse what is no absolute path inside a container.
+    """Check that a value is an absolute path in a container.
+
+    Args:
+        field: name of the field, for the error.
+        path: the value.
 
     Raises:
-        SpecError: the path is relative, or holds NUL or what no bytes can be made of.
+        SpecError: it is not text, is relative, contains NUL or cannot be encoded.
     """
     if not is_text(path) or not path.startswith("/"):
         raise SpecError(field, path, "an absolute path inside the container")
 
 
 def check_seconds(field: str, value: Any) -> None:  # noqa: ANN401 - checked here
-    """Refuse what is no time limit.
+    """Check that a value is a time limit.
+
+    Args:
+        field: name of the field, for the error.
+        value: the value.
 
     Raises:
-        SpecError: it is no number, not finite, or not above zero.
+        SpecError: it is not a finite number above 0.
     """
     if not _is_number(value) or value <= 0:
         raise SpecError(field, value, "a positive number of seconds")
 
 
 def is_text(value: object) -> bool:
-    """Tell whether bytes can be made of a text, as of a file name; no process can have NUL in a string."""
+    """Return whether a value is text that can be passed to a process: without NUL, and encodable like a file name."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -94,12 +105,12 @@ def _is_number(value: object) -> bool:
 
 
 def _check_utf8(field: str, *texts: str) -> None:
-    """Refuse what an engine, which keeps it as JSON, would change."""
+    """Check that texts are UTF-8, because engines store them as JSON."""
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise SpecError(field, text, "text that is UTF-8, because engines keep it as JSON") from None
+            raise SpecError(field, text, "UTF-8 text, because engines store it as JSON") from None
 
 
 def _whole(least: int, most: int, why: str = "") -> Any:  # noqa: ANN401 - an attrs validator
@@ -124,10 +135,10 @@ def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
 
 
 def as_gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - checked here
-    """Return ``all``, ``auto:N`` or the names of GPUs; one name alone is a tuple of it.
+    """Return a validated GPU request: ``all``, ``auto:N`` or a tuple of names; a single name becomes a tuple.
 
     Raises:
-        SpecError: it is none of these.
+        SpecError: the value is not a valid request.
     """
     if value is None or (isinstance(value, str) and _GPU_WORDS.fullmatch(value)):
         return "auto:1" if value == "auto" else value
@@ -139,7 +150,7 @@ def as_gpus(value: Any) -> str | tuple[str, ...] | None:  # noqa: ANN401 - check
 
 
 def _host_path(value: Any) -> str:  # noqa: ANN401 - checked here
-    """Return the absolute form of a path: engines run elsewhere than the caller."""
+    """Return an absolute path, because engines run in another directory than the caller."""
     try:
         text = os.fsdecode(value)
     except TypeError:
@@ -151,12 +162,12 @@ def _host_path(value: Any) -> str:  # noqa: ANN401 - checked here
 
 @attrs.frozen(kw_only=True)
 class Mount:
-    """A path of the host made visible in the container.
+    """A path of the host that is mounted in the container.
 
     Attributes:
-        source: path on the host, made absolute at once; must exist when the container starts.
-        target: absolute path inside.
-        read_only: whether the container may only read it.
+        source: path on the host, made absolute on construction; must exist when the container starts.
+        target: absolute path in the container.
+        read_only: whether the mount is read-only.
     """
 
     source: str = attrs.field(converter=_host_path)
@@ -176,16 +187,16 @@ def _mounts(value: Iterable[Mount]) -> tuple[Mount, ...]:
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What a container may use; None is no limit.
+    """The resource limits of a container; None is no limit.
 
     Attributes:
         memory_bytes: memory and swap together.
-        cpus: cores, may be a fraction; at least 0.01.
-        pids: processes and threads. See ``EngineInfo.limits`` for how this machine enforces it.
-        tmpfs_bytes: makes ``/tmp`` a memory file system of this size.
-        wall_s: seconds the container may live, counted by this library on every engine.
-        disk_bytes: all that its writable mounts hold, what was there before included, what it writes to its image's
-            files, and its memory file systems; watched by this library on every engine.
+        cpus: number of cores, may be a fraction; at least 0.01.
+        pids: number of processes and threads; ``EngineInfo.limits`` says how this machine enforces it.
+        tmpfs_bytes: size of a memory file system at ``/tmp``; None is no such file system.
+        wall_s: lifetime of the container in seconds; enforced by this library on every engine.
+        disk_bytes: size of its writable mounts (with their earlier content), its changes to the image's files and its
+            memory file systems; enforced by this library on every engine.
     """
 
     memory_bytes: int | None = attrs.field(default=None, validator=_whole(6 * 1024**2, _MAX_BYTES, " (6 MiB)"))
@@ -204,19 +215,19 @@ class ContainerSpec:
 
     Attributes:
         image: OCI reference of an image that is on this machine.
-        mounts: the only host paths visible inside; not at ``/``, ``/run``, ``/dev`` or in ``/proc``, ``/sys`` and
-            ``/run/hyperruntime``, and each target once.
+        mounts: the only host paths visible in the container. Targets must be different, and must not be ``/``,
+            ``/run`` or ``/dev``, or lie in ``/proc``, ``/sys`` or ``/run/hyperruntime``.
         env: environment of every exec.
-        workdir: where execs start; None is the image's own.
-        user: ``name``, ``uid`` or ``uid:gid`` as execs run; None is the image's own.
+        workdir: working directory of execs; None is the image's.
+        user: user of execs, as ``name``, ``uid`` or ``uid:gid``; None is the image's.
         network: ``none``, ``host`` or ``bridge``.
-        gpus: None; ``"all"``; ``"auto:N"``, the N GPUs that are used least and that no other run of this user has
-            (``"auto"`` is one); or indices (``"0"``), UUIDs and CDI device names (``"nvidia.com/gpu=0"``).
-        limits: what it may use.
-        limits_mode: ``enforce``: a limit that the engine cannot enforce here is refused; ``watchdog``: this library
-            watches the memory from outside where the engine cannot, and ends the container past the limit.
-        read_only_rootfs: whether the image's own files are read-only inside.
-        labels: added to the container's labels.
+        gpus: None; ``"all"``; ``"auto:N"``, the N least used GPUs that no other run of this user has (``"auto"`` is
+            one); or indices (``"0"``), UUIDs and CDI device names (``"nvidia.com/gpu=0"``).
+        limits: its resource limits.
+        limits_mode: ``enforce`` refuses a limit that the engine cannot enforce here; with ``watchdog`` this library
+            watches the memory if the engine cannot limit it, and ends the container when it exceeds the limit.
+        read_only_rootfs: whether the image's files are read-only in the container.
+        labels: additional labels of the container.
     """
 
     image: str
@@ -256,18 +267,18 @@ class ContainerSpec:
             target = "/" + posixpath.normpath(mount.target).lstrip("/")
             top = next((tree for tree in _RESERVED_TREES if f"{target}/".startswith(f"{tree}/")), None)
             if target in _RESERVED or top is not None:
-                allowed = f"a path that is not {', '.join(_RESERVED)} or in {', '.join(_RESERVED_TREES)}"
+                allowed = f"a path other than {', '.join(_RESERVED)}, and not in {', '.join(_RESERVED_TREES)}"
                 raise SpecError("Mount.target", mount.target, allowed)
             if target in taken:
-                raise SpecError("Mount.target", mount.target, f"one thing at a place, and {taken[target]} is there")
+                raise SpecError("Mount.target", mount.target, f"one mount per target, and {taken[target]} is there")
             taken[target] = f"the mount of {mount.source!r}"
 
 
 def check_user(user: Any) -> None:  # noqa: ANN401 - checked here
-    """Refuse what is no user.
+    """Check that a value names a user of a container.
 
     Raises:
-        SpecError: not ``name``, ``uid``, ``name:group`` or ``uid:gid``.
+        SpecError: it is not a name or uid with an optional ``:group`` (name or gid).
     """
     match = _USER.fullmatch(user) if isinstance(user, str) else None
     if match is None or any(part and part.isdigit() and not _is_id(part) for part in match.groupdict().values()):
@@ -283,13 +294,14 @@ class ExecResult:
     """How a command ended.
 
     Attributes:
-        args: its argv.
-        exit_code: 0-255; 128+n for a death by signal n; 124 when it timed out.
-        stdout: what it wrote there; past the output limit its head, one line saying how much is missing, its tail.
-        stderr: the same for the other stream.
-        timed_out: whether its deadline passed and everything it had started was ended.
+        args: argv of the command.
+        exit_code: 0-255; 128+n if killed by signal n; 124 if it timed out.
+        stdout: its standard output; past the output limit the head, one line with the number of dropped bytes, and
+            the tail.
+        stderr: its standard error, likewise.
+        timed_out: whether its deadline passed and all its processes were killed.
         truncated: whether output was dropped.
-        duration_s: seconds from the call to its end.
+        duration_s: seconds from the call to the end.
     """
 
     args: tuple[str, ...]
@@ -304,7 +316,7 @@ class ExecResult:
         """Return this result if the command succeeded.
 
         Raises:
-            CommandFailedError: it did not; the message holds both streams' tails.
+            CommandFailedError: the command failed; the message contains the tails of both streams.
         """
         if self.exit_code == 0:
             return self

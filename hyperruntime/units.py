@@ -15,10 +15,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", re.IGNORECASE)
 
 
 def parse_size(text: str, field: str = "size") -> int:
-    """Return the bytes that ``512``, ``64k``, ``1.5GiB`` or ``2g`` name (powers of 1024).
+    """Return the number of bytes of a size such as ``512``, ``64k``, ``1.5GiB`` or ``2g`` (powers of 1024).
+
+    Args:
+        text: the size.
+        field: name of the option or field, for the error.
 
     Raises:
-        SpecError: the text is no size.
+        SpecError: the text is not a valid size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None or len(match[1]) > _MAX_DIGITS:
@@ -27,10 +31,14 @@ def parse_size(text: str, field: str = "size") -> int:
 
 
 def parse_duration(text: str, field: str = "duration") -> float:
-    """Return the seconds that ``10``, ``1.5s``, ``200ms``, ``5m`` or ``2h`` name.
+    """Return the seconds of a duration such as ``10``, ``1.5s``, ``200ms``, ``5m`` or ``2h``.
+
+    Args:
+        text: the duration.
+        field: name of the option or field, for the error.
 
     Raises:
-        SpecError: the text is no duration.
+        SpecError: the text is not a valid duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None or len(match[1]) > _MAX_DIGITS:
@@ -39,7 +47,7 @@ def parse_duration(text: str, field: str = "duration") -> float:
 
 
 def format_size(size_bytes: float) -> str:
-    """Return a size for people: ``1.5 GiB``."""
+    """Return a readable size such as ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size_bytes) < KIB:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -48,7 +56,7 @@ def format_size(size_bytes: float) -> str:
 
 
 def format_duration(duration_s: float) -> str:
-    """Return a duration for people: ``0.35s``, ``12.3s``, ``4m05s``, ``2h03m``."""
+    """Return a readable duration such as ``0.35s``, ``12.3s``, ``4m05s`` or ``2h03m``."""
     if duration_s < 1:
         return f"{duration_s:.2f}s"
     if duration_s < 60:

@@ -1,7 +1,8 @@
-"""The domain ``babyai``: episodes in a small world of rooms, told in words; the agent says one action at a time.
+"""The domain ``babyai``: episodes in a small world of rooms, described in words; the agent names one action per turn.
 
-The world (the package ``minigrid``) runs on the host. The agent gets a mission and what it sees, never the state or the
-seed. Needs the extra ``babyai``; ``babyai:LEVEL+LEVEL`` plays other levels of minigrid than the five here.
+The world (the package ``minigrid``) runs on the host. The agent gets the mission and its view, but not the world's
+state or seed. The domain needs the extra ``babyai``. ``babyai:LEVEL+LEVEL`` plays other levels of minigrid than the
+five default ones.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ _PREFIX = "BabyAI-"
 
 
 class BabyAI:
-    """Follow a mission in a world that is told in words.
+    """Follow a mission in a world that is described in words.
 
     Attributes:
-        name: the entry point's name.
+        name: the name of the entry point.
         description: one line for ``hyperrun domains``.
-        splits: the same levels with other worlds.
-        image: the recipe its containers run.
-        needs_gpu: never.
-        agent: the template that answers with an action.
-        protected_paths: the contract file, and where a repository would keep harness files.
-        task_timeout_s: seconds one episode may take.
-        parallel_tasks: agents mostly wait for a model.
+        splits: the splits; each has the same levels with other worlds.
+        image: the image recipe of the containers.
+        needs_gpu: always False.
+        agent: the agent template.
+        protected_paths: the contract file, and the usual directory of harness files.
+        task_timeout_s: the deadline of one episode, in seconds.
+        parallel_tasks: True, because agents mostly wait for a model.
     """
 
     name: str = "babyai"
-    description: str = "missions in a world of rooms, told in words (BabyAI on minigrid)"
+    description: str = "missions in a world of rooms, described in words (BabyAI on minigrid)"
     splits: tuple[Split, ...] = (Split(name="train", staged_samples=1), Split(name="val"), Split(name="test"))
     image: str = "base"
     needs_gpu: bool = False
@@ -49,16 +50,24 @@ class BabyAI:
     parallel_tasks: bool = True
 
     def __init__(self, levels: str | None = None) -> None:
-        """Take the levels to be played, joined by ``+``, or ours."""
+        """Choose the levels.
+
+        Args:
+            levels: names of minigrid's BabyAI levels, joined by ``+``; None means the five default ones.
+        """
         self._levels = LEVELS if levels is None else tuple(name.removeprefix(_PREFIX) for name in levels.split("+"))
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return the episodes of a split, each level once before any comes again; at most ``limit`` of them.
+        """Return the episodes of a split, in rounds of one episode per level.
+
+        Args:
+            split: the name of the split.
+            limit: the largest number of episodes; None means all.
 
         Raises:
-            KeyError: no split has this name.
+            KeyError: the split is unknown.
             HyperRuntimeError: minigrid is not installed.
-            SpecError: minigrid has no such level.
+            SpecError: a level is unknown or duplicated.
         """
         if find_spec("minigrid") is None:
             raise HyperRuntimeError("the domain babyai needs minigrid; run `pip install 'hyperruntime[babyai]'`")
@@ -67,19 +76,24 @@ class BabyAI:
         if split not in _FIRST_SEEDS:
             raise KeyError(split)
         return tuple(
-            Task(id=f"{level}.{split}-{number}", inputs={"level": level})  # agents see ids: no seed is in them
+            Task(id=f"{level}.{split}-{number}", inputs={"level": level})  # agents see ids, so ids do not hold the seed
             for number in range(EPISODES)
             for level in self._levels
         )[:limit]
 
     def dialogue(self, task: Task) -> Dialogue:
-        """Return an episode that is about to begin."""
+        """Return a new episode."""
         level, _, which = task.id.rpartition(".")
         split, _, number = which.partition("-")
         return Episode(_PREFIX + level, _FIRST_SEEDS[split] + int(number))
 
-    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - what our own episode said of itself
-        """Return the progress that an episode came to."""
+    def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - the outcome of our own episode
+        """Return the progress of an episode.
+
+        Args:
+            task: the episode's task.
+            prediction: the outcome of the episode; None if it was not played.
+        """
         if prediction is None:
             facts = {"level": task.inputs["level"], "failed_actions": 0}
             return Score(task_id=task.id, value=0.0, valid=False, detail="not played", facts=facts)
@@ -92,17 +106,17 @@ class BabyAI:
         )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the average progress, in all and for each level."""
+        """Return the average progress, in total and per level."""
         return babyai_report(self.name, split, scores)
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return None: there is nothing to draw."""
+        """Return None: this domain has no pictures."""
         return None
 
 
 def _check_levels(levels: Sequence[str]) -> None:
     import gymnasium
-    import minigrid  # noqa: F401 - its import tells gymnasium of the levels
+    import minigrid  # noqa: F401 - this import registers the levels in gymnasium
 
     known = sorted(name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
     for level in levels:

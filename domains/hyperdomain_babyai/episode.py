@@ -1,4 +1,4 @@
-"""One episode: the world on the host, and what the agent is told of it."""
+"""One episode: the world on the host, and its messages to the agent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Episode:
         """Make the world.
 
         Args:
-            level: minigrid's name for the kind of world. seed: which one of that kind.
+            level: minigrid's name of the level.
+            seed: the seed of the world.
         """
         import gymnasium
         import minigrid.envs.babyai.core.roomgrid_level as levels
 
-        levels.__dict__["print"] = _say_nothing  # it prints each world that it rejects, on what is our standard output
+        levels.__dict__["print"] = _say_nothing  # it prints each world that it rejects to our standard output
         self._world = gymnasium.make(level)
         self._seen, _ = self._world.reset(seed=seed)
         self._turns, self._failed, self._progress = 0, 0, 0.0
@@ -31,11 +32,14 @@ class Episode:
         self._over = False
 
     def begin(self) -> Mapping[str, Any]:
-        """Return the mission and what is seen first."""
+        """Return the mission and the first view."""
         return self._told("")
 
     def reply(self, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON value
-        """Do what the agent says, if it is one of the actions; return what is seen then, or None at the end."""
+        """Do the agent's action if it is valid; return the next view, or None at the end of the episode.
+
+        Each reply counts as a turn; an invalid action changes nothing in the world.
+        """
         self._turns += 1
         said = " ".join(prediction.split()).casefold() if type(prediction) is str else ""
         self._actions.append(said[:_MAX_KEPT_CHARACTERS])
@@ -48,7 +52,11 @@ class Episode:
         return self._told("" if said in ACTIONS else "That is none of the actions; nothing happened.")
 
     def outcome(self, problem: str | None) -> Mapping[str, Any]:
-        """Return how far it came."""
+        """Return the progress, the number of turns, the actions and the problem.
+
+        Args:
+            problem: why the episode ended early, or None.
+        """
         return {
             "progress": self._progress,
             "turns": self._turns,
@@ -58,7 +66,7 @@ class Episode:
         }
 
     def close(self) -> None:
-        """Let go of the world."""
+        """Close the world."""
         self._world.close()
 
     def _act(self, action: int) -> None:
@@ -86,7 +94,7 @@ def _say_nothing(*_: object) -> None:
 
 
 def _done(instruction: Any) -> float:  # noqa: ANN401 - minigrid has no types
-    """Return which part of a mission of two halves is done; a mission in one piece is done or it is not."""
+    """Return the completed part of an unfinished mission: halves count if the mission has two, otherwise 0."""
     if not hasattr(instruction, "a_done"):
         return 0.0
     halves = ((instruction.a_done, instruction.instr_a), (instruction.b_done, instruction.instr_b))

@@ -1,4 +1,4 @@
-"""The summary of a split, under the keys that readers of such reports know."""
+"""Summarise a split under the keys that are usual for this benchmark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from hyperruntime.domain import Score
 
 
 def babyai_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
-    """Return the report: progress in percent with its standard error, in all and for each level."""
+    """Return the report: progress in percent with its standard error, in total and per level.
+
+    Args:
+        domain: the name of the domain.
+        split: the name of the split.
+        scores: the scores of its tasks.
+    """
     levels = sorted({score.facts["level"] for score in scores})
     average, error = _percent(scores)
     return {
@@ -37,7 +43,7 @@ def _of_level(scores: Sequence[Score]) -> dict[str, float | int]:
 
 
 def _percent(scores: Sequence[Score]) -> tuple[float, float]:
-    """Return mean and standard error of the values, in percent."""
+    """Return the mean and the standard error of the values, in percent."""
     if not scores:
         return 0.0, 0.0
     mean = math.fsum(score.value for score in scores) / len(scores)

@@ -1,4 +1,4 @@
-"""What is seen, in words."""
+"""Describe the agent's view in words."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 ACTIONS: Mapping[str, int] = MappingProxyType(
     {"turn left": 0, "turn right": 1, "go forward": 2, "pick up": 3, "drop": 4, "toggle": 5}
 )
-"""What an agent may say, and minigrid's number for it."""
+"""The agent's actions, each with minigrid's number."""
 
 _DOORS = ("open", "closed", "locked")
 _THINGS = ("door", "key", "ball", "box")
 
 
 def describe(view: Any) -> str:  # noqa: ANN401 - an array (width, height, 3) of uint8: kind, colour, state
-    """Return sentences for a view, in which the agent stands in the middle of the last row and looks up."""
+    """Return sentences about a view; the agent is in the middle of the last row and looks up."""
     lines = [f"You see {text}." for text in (*_things(view), *_walls(view))]
     return "\n".join((*lines, _carried(view)) if lines else ("You see nothing near.", _carried(view)))
 
 
 def _things(view: Any) -> Iterator[str]:  # noqa: ANN401
-    """Return everything in view that can be used, the nearest first."""
+    """Yield all usable things in the view, nearest first."""
     middle, last = view.shape[0] // 2, view.shape[1] - 1
     cells = [(last - y + abs(x - middle), last - y, x - middle) for x in range(view.shape[0]) for y in range(last + 1)]
     for _, forward, right in sorted(cells):
@@ -31,7 +31,7 @@ def _things(view: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def _walls(view: Any) -> Iterator[str]:  # noqa: ANN401
-    """Return the first wall ahead, on the left and on the right."""
+    """Yield the nearest wall ahead, on the left and on the right."""
     for step_forward, step_right in ((1, 0), (0, -1), (0, 1)):
         for steps in range(1, view.shape[0]):
             forward, right = steps * step_forward, steps * step_right

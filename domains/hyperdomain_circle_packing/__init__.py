@@ -1,7 +1,7 @@
-"""The domain ``circle_packing``: n circles in the unit square, the sum of their radii as large as possible.
+"""The domain ``circle_packing``: pack n circles into the unit square and maximise the sum of their radii.
 
-The benchmark of AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12). Agents are trained on
-small n and validated on n=26 and n=32. All of this runs on the host; only a task's inputs enter a container.
+This is a benchmark of AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12). Agents train on small n and
+are validated on n=26 and n=32. The domain runs on the host; only a task's inputs enter a container.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class CirclePacking:
     """Place n circles in the unit square and maximise the sum of radii.
 
     Attributes:
-        name: the entry point's name.
+        name: the name of the entry point.
         description: one line for ``hyperrun domains``.
-        splits: small n to learn from, n=26 and n=32 to select by.
-        image: the recipe its containers run.
-        needs_gpu: never.
-        agent: the template made for it.
-        protected_paths: the contract file, and where a repository would keep harness files.
-        task_timeout_s: seconds one task may take, well above its own CPU limit.
+        splits: small n for training, n=26 and n=32 for validation.
+        image: the image recipe of the containers.
+        needs_gpu: always False.
+        agent: the agent template.
+        protected_paths: the contract file, and the usual directory of harness files.
+        task_timeout_s: the deadline of one task in seconds, well above the task's own CPU limit.
     """
 
     name: str = "circle_packing"
@@ -45,10 +45,14 @@ class CirclePacking:
     task_timeout_s: float = 60.0
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return the tasks of a split, smallest n first; at most ``limit`` of them.
+        """Return the tasks of a split, smallest n first.
+
+        Args:
+            split: the name of the split.
+            limit: the largest number of tasks; None means all.
 
         Raises:
-            KeyError: no split has this name.
+            KeyError: the split is unknown.
             ValueError: the limit is negative.
         """
         if limit is not None and limit < 0:
@@ -56,20 +60,20 @@ class CirclePacking:
         return tasks_of(split)[:limit]
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return the sum of radii over the best known one; 0 unless the packing is exactly valid."""
+        """Return the sum of radii divided by the best known one; 0 for an invalid packing."""
         return score_packing(task, prediction)
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the summary of a split; a new record counts as 1 in ``score`` and in full in ``tasks``."""
+        """Return the summary of a split; a new record counts as 1 in ``score`` and with its full value in ``tasks``."""
         return mean_report(self.name, split, scores)
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return the packing as SVG, a faulty one too; None where there are no circles to draw."""
+        """Return the packing as SVG, even if it is invalid; None if the answer has no circles."""
         circles, _ = parse_circles(prediction, task.inputs["n"])
         return svg(circles, f"n = {len(circles)}: {self.score(task, prediction).detail}") if circles else None
 
     def picture_png(self, task: Task, prediction: Any) -> bytes | None:  # noqa: ANN401
-        """Return the packing as PNG, a faulty one too; None where there are no circles to draw."""
+        """Return the packing as PNG, even if it is invalid; None if the answer has no circles."""
         circles, _ = parse_circles(prediction, task.inputs["n"])
         return png(circles) if circles else None
 

@@ -1,4 +1,4 @@
-"""A packing as an SVG document."""
+"""Draw a packing as an SVG document."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ INK = "#25323d"
 
 
 def colour(r: float, largest: float) -> tuple[int, int, int]:
-    """Return the RGB colour of a radius: small ones warm and light, large ones cool and deep."""
+    """Return the RGB colour of a radius: warm and light for small radii, cool and dark for large ones.
+
+    Args:
+        r: the radius.
+        largest: the largest radius of the packing.
+    """
     part = min(1.0, max(0.0, r / largest)) if largest > 0 else 0.0
     red, green, blue = colorsys.hls_to_rgb(0.09 + 0.47 * part, 0.70 - 0.22 * part, 0.62)
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
 def svg(circles: Sequence[Circle], title: str = "") -> str:
-    """Return a stand-alone SVG document: the square, the circles by size, and where they touch.
+    """Return a stand-alone SVG document: the square, the circles coloured by size, and their points of contact.
 
     Args:
-        circles: finite ``(x, y, r)``; the square's lower left corner is the origin.
+        circles: finite ``(x, y, r)``; the origin is the square's lower left corner.
         title: one line below the square.
     """
     side = SIZE - 2 * MARGIN
@@ -50,7 +55,7 @@ def svg(circles: Sequence[Circle], title: str = "") -> str:
 
 
 def _disc(x: float, y: float, radius: float, fill: str) -> str:
-    """Return one SVG circle; the centre in the unit square, the radius in pixels."""
+    """Return one SVG circle; the centre is in the unit square, the radius is in pixels."""
     side = SIZE - 2 * MARGIN
     return (
         f'<circle cx="{MARGIN + x * side:.3f}" cy="{MARGIN + (1 - y) * side:.3f}" r="{radius:.3f}" '

@@ -1,4 +1,4 @@
-"""A packing as a PNG image, with the standard library alone and smooth edges."""
+"""Draw a packing as a PNG image with smooth edges, by the standard library only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def png(circles: Sequence[Circle], size: int = 512, margin: int = 16) -> bytes:
     """Return a PNG image of the square and its circles.
 
     Args:
-        circles: finite ``(x, y, r)``; the square's lower left corner is the origin.
+        circles: finite ``(x, y, r)``; the origin is the square's lower left corner.
         size: width and height of the image in pixels.
-        margin: pixels around the square.
+        margin: width of the margin around the square in pixels.
     """
     side = size - 2 * margin
     rows = [bytearray(bytes(_PAPER) * size) for _ in range(size)]
@@ -40,10 +40,9 @@ def png(circles: Sequence[Circle], size: int = 512, margin: int = 16) -> bytes:
 
 
 def encode(rows: Sequence[bytes | bytearray]) -> bytes:
-    """Return a PNG file of 8-bit RGB rows of equal length.
+    """Return a PNG file of 8-bit RGB rows of equal length; each row has filter type 0.
 
-    Source: PNG specification, W3C, sections 5.2 (signature), 5.3 (chunks) and 11.2 (IHDR, IDAT, IEND); each
-    row starts with filter type 0.
+    Source: PNG specification, W3C, sections 5.2 (signature), 5.3 (chunks) and 11.2 (IHDR, IDAT, IEND).
     """
     header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows), 9)
@@ -56,9 +55,9 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _disc(rows: list[bytearray], centre: tuple[float, float], radius: float, fill: Colour) -> None:
-    """Paint a disc; a pixel on the rim is blended by how far its middle lies inside.
+    """Paint a disc; a pixel on its rim is blended by the distance of the pixel's centre from the rim.
 
-    The run of pixels that are wholly inside is filled at once; only the rim is computed per pixel.
+    Each row's inner pixels are filled at once; only the pixels on the rim are computed one by one.
     """
     cx, cy = centre
     for top in range(max(0, int(cy - radius - 1)), min(len(rows), int(cy + radius + 2))):
@@ -75,7 +74,7 @@ def _disc(rows: list[bytearray], centre: tuple[float, float], radius: float, fil
 
 
 def _blend(row: bytearray, column: int, fill: Colour, cover: float) -> None:
-    """Mix a colour into one pixel; ``cover`` is its part, cut to [0, 1]."""
+    """Mix a colour into one pixel; ``cover`` is its share, clipped to [0, 1]."""
     part = min(1.0, max(0.0, cover))
     for channel, value in enumerate(fill, 3 * column):
         row[channel] = round(row[channel] + (value - row[channel]) * part)

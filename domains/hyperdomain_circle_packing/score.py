@@ -1,6 +1,6 @@
-"""The verdict on a packing: exact rational arithmetic, nothing raised, whatever the answer is.
+"""Score a packing by exact rational arithmetic; no answer raises an error.
 
-Every float is a rational number, so a packing is valid or it is not: no rounding takes part in the decision.
+Every float is a rational number, so rounding does not affect the decision about validity.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from hyperruntime.domain import Score, Task
 Circle = tuple[float, float, float]
 
 TOLERANCE = Fraction(1, 10**9)
-"""How far a circle may reach over a wall or into another one."""
+"""The largest allowed reach of a circle over a wall or into another circle."""
 
 _LARGEST = 2
 
 
 def parse_circles(prediction: object, n: int) -> tuple[tuple[Circle, ...], str]:
-    """Return ``n`` finite ``(x, y, r)`` and an empty sentence, or no circles and what is wrong.
+    """Return ``n`` finite ``(x, y, r)`` and "", or no circles and one sentence about the problem.
 
-    Only plain lists, tuples, ints and floats are looked at, so that no code of the answer ever runs.
+    Only plain lists, tuples, ints and floats are accepted, so code of the answer never runs.
+
+    Args:
+        prediction: the answer, any JSON value.
+        n: the number of circles of the task.
     """
     if not (type(prediction) is list or type(prediction) is tuple):
         return (), f"the answer is {_kind(prediction)}, not a list of [x, y, r]"
     if len(prediction) != n:
-        return (), f"{len(prediction)} circles where {n} were asked for"
+        return (), f"the answer has {len(prediction)} circles, not {n}"
     circles: list[Circle] = []
     for index, item in enumerate(prediction):
         circle = _parse_circle(item)
@@ -40,10 +44,14 @@ def parse_circles(prediction: object, n: int) -> tuple[tuple[Circle, ...], str]:
 
 
 def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) -> str:
-    """Return one sentence on the first broken constraint, or an empty one for a valid packing.
+    """Return one sentence about the first violated constraint, or "" for a valid packing.
 
-    The constraints are ``r >= 0``, ``r - t <= x, y <= 1 - r + t`` and ``|c_i - c_j| >= r_i + r_j - t``, the
-    last one compared in squares so that no root is taken.
+    The constraints are ``r >= 0``, ``r - t <= x, y <= 1 - r + t`` and ``|c_i - c_j| >= r_i + r_j - t`` with the
+    tolerance ``t``. Both sides of the last one are squared, which needs no root.
+
+    Args:
+        circles: finite ``(x, y, r)``.
+        tolerance: ``t``, in units of the square's side.
     """
     exact = [(Fraction(x), Fraction(y), Fraction(r)) for x, y, r in circles]
     for i, (x, y, r) in enumerate(exact):
@@ -62,7 +70,7 @@ def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) 
 
 
 def score_packing(task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-    """Return the sum of radii over the best known sum; 0 for an answer that is malformed or infeasible."""
+    """Return the sum of radii divided by the best known sum; 0 for a malformed or invalid answer."""
     n: int = task.inputs["n"]
     circles, problem = parse_circles(prediction, n)
     problem = problem or first_violation(circles)
@@ -79,7 +87,7 @@ def score_packing(task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any J
 
 
 def _parse_circle(item: object) -> Circle | str:
-    """Return three finite numbers, or what keeps the item from being that."""
+    """Return three finite numbers, or the problem of the item."""
     if not (type(item) is list or type(item) is tuple):
         return f"{_kind(item)}, not [x, y, r]"
     if len(item) != 3:

@@ -1,6 +1,6 @@
-"""The tasks: how many circles, how much work is allowed, and the best sums of radii that are known.
+"""The tasks: the numbers of circles, the allowed work, and the best known sums of radii.
 
-The references stay on the host: a task's inputs hold no label.
+The best known sums stay on the host: a task's inputs do not hold them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BEST_KNOWN: Mapping[int, float] = MappingProxyType(
 """Best known sum of radii of ``n`` disjoint circles in the unit square.
 
 Source: Erich Friedman, Packing Center, "Circles in Squares" by sum of radii
-(https://erich-friedman.github.io/packing/cirRsqu/). n=1 and n=2 are exact. For 8 <= n <= 17 the page states
-three decimals, cut off ("1.423+"), so that the best packings there reach up to 1.0005. n=26: 2.635 by
-AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12), listed as "2.63598+" since. n=32: 2.937 by
-AlphaEvolve; 2.939572 since (Georgiev, Gomez-Serrano, Tao, Wagner 2025, arXiv:2511.02864), listed as "2.939+".
+(https://erich-friedman.github.io/packing/cirRsqu/). n=1 and n=2 are exact. For 8 <= n <= 17 the page gives three
+decimals, truncated ("1.423+"), so its best packings score up to 1.0005. n=26: 2.635 by AlphaEvolve (Novikov et al.
+2025, arXiv:2506.13131, appendix B.12), now listed as "2.63598+". n=32: 2.937 by AlphaEvolve, now 2.939572 (Georgiev,
+Gomez-Serrano, Tao, Wagner 2025, arXiv:2511.02864), listed as "2.939+".
 """
 
 SPLITS = (
@@ -43,13 +43,13 @@ _TIME_LIMIT_S: Mapping[str, float] = MappingProxyType({"train": 2.0, "val": 6.0}
 
 
 def tasks_of(split: str) -> tuple[Task, ...]:
-    """Return the tasks of a split, smallest first.
+    """Return the tasks of a split, smallest n first.
 
-    ``work`` is the allowance in pair evaluations, so that an answer depends on the program and the seed and
-    not on the machine's load; ``time_limit_s`` (CPU seconds) is a backstop above it.
+    Their input ``work`` limits the number of pair evaluations, so an answer depends on the program and the seed but not
+    on the machine's load. ``time_limit_s`` (CPU seconds) is a second, higher limit.
 
     Raises:
-        KeyError: no split has this name.
+        KeyError: the split is unknown.
     """
     return tuple(
         Task(

@@ -1,7 +1,7 @@
-"""The domain ``polyglot``: programming exercises; the agent writes the files, hidden tests decide.
+"""The domain ``polyglot``: programming exercises; the agent writes files, and hidden tests score them.
 
-``polyglot`` alone has a dozen Python exercises of our own. ``polyglot:DIRECTORY`` reads a directory in the layout of
-the public polyglot benchmark, ``LANGUAGE/exercises/practice/NAME``; ``polyglot:DIRECTORY/LANGUAGE`` one language of it.
+``polyglot`` has twelve Python exercises of its own. ``polyglot:DIRECTORY`` reads a directory in the layout of the
+public polyglot benchmark, ``LANGUAGE/exercises/practice/NAME``; ``polyglot:DIRECTORY/LANGUAGE`` reads one language.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Polyglot:
     """Write programs that pass tests which the agent does not see.
 
     Attributes:
-        name: the entry point's name.
+        name: the name of the entry point.
         description: one line for ``hyperrun domains``.
-        splits: our own exercises in two parts, or all of a directory.
-        image: the recipe its containers run; a language needs its toolchain there.
-        needs_gpu: never.
-        agent: the template that answers with files.
-        protected_paths: the contract file, and where a repository would keep harness files.
-        task_timeout_s: seconds one exercise may take the agent.
-        container_per_task: an agent that tries its programs leaves nothing for the next exercise.
-        parallel_tasks: agents mostly wait for a model.
+        splits: ``train`` and ``val`` of our own exercises, or ``train`` with all exercises of a directory.
+        image: the image recipe of the containers; it must have the toolchains of the languages.
+        needs_gpu: always False.
+        agent: the agent template.
+        protected_paths: the contract file, and the usual directory of harness files.
+        task_timeout_s: the agent's deadline for one exercise, in seconds.
+        container_per_task: True: programs that an agent runs must leave nothing for the next exercise.
+        parallel_tasks: True, because agents mostly wait for a model.
     """
 
     name: str = "polyglot"
@@ -50,33 +50,41 @@ class Polyglot:
     parallel_tasks: bool = True
 
     def __init__(self, directory: str | None = None) -> None:
-        """Take a directory of exercises, or our own; they are read when they are asked for."""
+        """Choose the exercises; they are read when they are first needed.
+
+        Args:
+            directory: a directory of exercises; None means our own exercises.
+        """
         self._directory = directory
         self.splits: tuple[Split, ...] = _SHIPPED if directory is None else _DIRECTORY
 
     @cached_property
     def _exercises(self) -> Mapping[str, Mapping[str, Exercise]]:
-        """The exercises of each split by id.
+        """The exercises of each split, by id.
 
         Raises:
-            SpecError: the directory holds none, or one that cannot be read.
+            SpecError: the directory holds no exercise, or an exercise cannot be read.
         """
         if self._directory is None:
             return read_shipped()
         return {"train": read_directory(self._directory)}
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return the exercises of a split without their tests; at most ``limit`` of them.
+        """Return the exercises of a split, without their tests.
+
+        Args:
+            split: the name of the split.
+            limit: the largest number of exercises; None means all.
 
         Raises:
-            KeyError: no split has this name.
-            SpecError: an exercise cannot be read.
+            KeyError: the split is unknown.
+            SpecError: the directory holds no exercise, or an exercise cannot be read.
         """
         exercises = self._exercises[split]
         return tuple(Task(id=name, inputs=exercise.inputs) for name, exercise in exercises.items())[:limit]
 
     def trial(self, task: Task, prediction: Any) -> Trial | Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return the answer with its tests, to be run; or 0 for an answer that is none."""
+        """Return the trial that runs the hidden tests on an answer; a score of 0 for an invalid answer."""
         exercise = self._exercise(task)
         files, problem = parse_answer(prediction, exercise.files)
         if problem:
@@ -85,22 +93,28 @@ class Polyglot:
         return exercise.tests.trial(files)
 
     def verdict(self, task: Task, prediction: Any, result: TrialResult) -> Score:  # noqa: ANN401
-        """Return 1 where every test passed; what passed is compared on the host wherever the exercise allows it."""
+        """Return 1 if all tests passed, otherwise 0.
+
+        Args:
+            task: the exercise's task.
+            prediction: the answer; unused.
+            result: the result of the trial.
+        """
         passed, total, detail = self._exercise(task).tests.count(result)
         resolved = total > 0 and passed == total
         facts = {"result": "resolved" if resolved else "unresolved", "passed": passed, "tests": total}
         return Score(task_id=task.id, value=float(resolved), valid=True, detail=detail, facts=facts)
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401
-        """Return 0: an exercise is decided by a trial, and ``verdict`` says how."""
+        """Return 0: only a trial can score an exercise (:meth:`trial`, :meth:`verdict`)."""
         return Score(task_id=task.id, value=0.0, valid=False, detail="not tried", facts={"result": "error"})
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the part that is resolved, and which exercises are."""
+        """Return the share of resolved exercises, and the ids by result."""
         return polyglot_report(self.name, split, scores)
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return None: there is nothing to draw."""
+        """Return None: this domain has no pictures."""
         return None
 
     def _exercise(self, task: Task) -> Exercise:

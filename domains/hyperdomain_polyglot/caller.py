@@ -1,7 +1,7 @@
-"""Make the calls that are asked for, inside a container, and print what came of each. Standard library only.
+"""Make the requested calls inside a container and print their outcomes. Standard library only.
 
-Reads ``{"module", "calls": [{"call", "args"}]}``; prints one JSON line per call: ``{"number", "value"}`` or
-``{"number", "raises": [names of the classes]}``. Nothing here knows what is right.
+The program reads ``{"module", "calls": [{"call", "args"}]}`` and prints one JSON line per call: ``{"number", "value"}``
+or ``{"number", "raises": [names of the classes]}``. It does not know the expected results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer the request on standard input; what the program prints goes to standard error."""
+    """Answer the request on standard input; output of the tested program goes to standard error."""
     request = json.load(sys.stdin)
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def outcome(module: str, call: dict[str, Any]) -> dict[str, Any]:
-    """Return what came of one call."""
+    """Return the value of a call, or the class names of the exception that it raised."""
     try:
         value = getattr(importlib.import_module(module), call["call"])(*call["args"])
         json.dumps(value)

@@ -1,6 +1,6 @@
-"""Tests that are calls with known results: the container is told the calls, the host compares what comes back.
+"""Test a program by calls with known results: the container gets the calls, and the host compares the results.
 
-So nothing that decides is anywhere near the program that is tested: it can lie only by being right.
+The expected results never enter the container, so the tested program cannot read them or change the comparison.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Cases:
 
     Attributes:
         module: the module's name.
-        cases: each has ``call`` and ``args``, and ``expect``, a JSON value, or ``raises``, the name of a class.
-        timeout_s: seconds all of them may take together.
+        cases: each has ``call`` and ``args``, and either ``expect`` (a JSON value) or ``raises`` (a class name).
+        timeout_s: the deadline of all calls together, in seconds.
     """
 
     module: str
@@ -32,7 +32,7 @@ class Cases:
     timeout_s: float = 10.0
 
     def trial(self, files: Mapping[str, str]) -> Trial:
-        """Return the program that makes the calls; what should come of them is not in it."""
+        """Return the program that makes the calls, without the expected results."""
         caller = (resources.files("hyperdomain_polyglot") / "caller.py").read_text(encoding="utf-8")
         calls = [{"call": case["call"], "args": case["args"]} for case in self.cases]
         return Trial(
@@ -43,7 +43,7 @@ class Cases:
         )
 
     def count(self, result: TrialResult) -> tuple[int, int, str]:
-        """Return how many calls came out right."""
+        """Return the number of correct calls, the number of all calls and one sentence."""
         said = _outcomes(result.stdout)
         passed = sum(number in said and _is_right(case, said[number]) for number, case in enumerate(self.cases))
         ended = ", and did not end in time" if result.timed_out else ""
@@ -51,7 +51,7 @@ class Cases:
 
 
 def _outcomes(output: bytes) -> dict[int, Mapping[str, Any]]:
-    """Return the first outcome that was printed for each call."""
+    """Return the first printed outcome of each call, by the call's number."""
     outcomes: dict[int, Mapping[str, Any]] = {}
     for line in output.splitlines():
         try:
@@ -71,7 +71,7 @@ def _is_right(case: Mapping[str, Any], outcome: Mapping[str, Any]) -> bool:
 
 
 def same(expected: Any, said: Any) -> bool:  # noqa: ANN401 - any JSON values
-    """Return whether two JSON values are equal; unlike in Python, true is not 1."""
+    """Return whether two JSON values are equal; unlike in Python, true does not equal 1."""
     if isinstance(expected, list):
         return isinstance(said, list) and len(said) == len(expected) and all(map(same, expected, said))
     if isinstance(expected, dict):

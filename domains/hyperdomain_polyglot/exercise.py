@@ -1,4 +1,4 @@
-"""An exercise: what the agent sees, and the tests that it does not; values and a seam."""
+"""An exercise and the interface of its hidden tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Tests(Protocol):
     """The hidden tests of an exercise."""
 
     def trial(self, files: Mapping[str, str]) -> Trial:
-        """Return what is to be run on an answer."""
+        """Return the trial that tests the files of an answer."""
         ...
 
     def count(self, result: TrialResult) -> tuple[int, int, str]:
-        """Return how many tests passed, of how many, and one sentence that gives no test away."""
+        """Return the number of passed tests, the number of all tests, and one sentence that reveals no test."""
         ...
 
 
@@ -27,10 +27,10 @@ class Exercise:
     """One exercise.
 
     Attributes:
-        language: of the program.
-        statement: what is asked, as Markdown.
-        files: the stubs by relative path; an answer may hold these files and no others.
-        tests: what decides.
+        language: the programming language.
+        statement: the statement of the exercise, as Markdown.
+        files: the stubs' texts by relative path; an answer may hold only these files.
+        tests: the hidden tests.
     """
 
     language: str
@@ -40,5 +40,5 @@ class Exercise:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What an agent is told."""
+        """The inputs of the agent's task."""
         return {"language": self.language, "statement": self.statement, "files": dict(self.files)}

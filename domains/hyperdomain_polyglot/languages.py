@@ -1,6 +1,6 @@
-"""What is known of each language: how its tests are run, switched on, and made to fail once.
+"""The languages: for each, the test command, and how to enable all tests and to add a canary test.
 
-Public exercises leave most tests switched off, for people who solve them one by one.
+Public exercises have most of their tests disabled.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Language:
     """A language of exercises.
 
     Attributes:
-        command: runs the tests in a directory that holds program and tests; nothing is downloaded.
-        enable: makes a test file one whose tests are all run.
-        with_canary: makes a test file one that has a test more, which must fail whatever the program is.
+        command: runs the tests in the directory of the program and the tests, without downloads.
+        enable: returns a test file in which all tests are enabled.
+        with_canary: returns a test file with one more test, the canary, which must fail for every program; None if the
+            test runner itself adds it.
     """
 
     command: tuple[str, ...]

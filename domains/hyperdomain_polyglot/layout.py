@@ -1,7 +1,7 @@
 """Read exercises from a directory in the layout of the public polyglot benchmark.
 
 ``LANGUAGE/exercises/practice/NAME`` holds ``.docs/*.md``, ``.meta/config.json`` with the lists ``files.solution`` and
-``files.test``, the stubs, the tests, and what a build needs beside them.
+``files.test``, the stubs, the tests and other files of the build.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _HIDDEN = (".docs", ".meta", ".approaches", ".articles")
 
 
 def read_directory(directory: str) -> dict[str, Exercise]:
-    """Return the exercises below a directory by ``LANGUAGE__NAME``, one of each language in turn, in order of name.
+    """Return the exercises below a directory by ``LANGUAGE__NAME``: languages take turns, exercises are in name order.
 
-    So the first few, which decide whether the others are tried, are not all of one language.
+    So the first stage, which decides whether the other exercises are tried, has several languages.
 
     Raises:
-        SpecError: there is none that can be read, or one that cannot.
+        SpecError: the directory holds no exercise of a known language, or an exercise cannot be read.
     """
     root = Path(directory).absolute()
     below = "exercises/practice/*/.meta/config.json"
@@ -60,18 +60,18 @@ def _read(folder: Path, language: str) -> Exercise:
 
 
 def _names(config: Mapping[str, Any], kind: str) -> tuple[str, ...]:
-    """Return the paths of a list of the configuration, which must stay in the exercise."""
+    """Return the paths of a list of the configuration; they must not leave the exercise's directory."""
     names = tuple(config["files"][kind])
     for name in names:
         if not isinstance(name, str) or name.startswith("/") or ".." in Path(name).parts:
-            raise ValueError(f"files.{kind} holds {name!r}")
+            raise ValueError(f"files.{kind} holds {name!r}, which is not a path in the exercise")
     if not names:
         raise ValueError(f"files.{kind} is empty")
     return names
 
 
 def _others(folder: Path, known: set[str]) -> dict[str, bytes]:
-    """Return what a build needs beside stubs and tests, by relative path."""
+    """Return the other files of an exercise, by relative path."""
     paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {
         str(name): path.read_bytes()

@@ -1,4 +1,4 @@
-"""The summary of a split, under the keys that readers of such reports know."""
+"""Summarise a split under the keys that are usual for this benchmark."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Any
 
 from hyperruntime.domain import Score
 
-PREDICTIONS = "predictions.jsonl"  # beside the report, with each exercise's answer and score
+PREDICTIONS = "predictions.jsonl"  # in the report's directory; holds each exercise's answer and score
 
 
 def polyglot_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
-    """Return the report; ``accuracy_score`` is the part of the exercises that pass all of their tests."""
+    """Return the report; ``accuracy_score`` is the share of exercises that pass all their tests.
+
+    Args:
+        domain: the name of the domain.
+        split: the name of the split.
+        scores: the scores of its exercises.
+    """
     ids = {
         kind: [score.task_id for score in scores if score.facts.get("result") == kind]
         for kind in ("resolved", "unresolved", "empty_patch", "error")

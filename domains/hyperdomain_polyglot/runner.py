@@ -1,7 +1,7 @@
-"""Run unittest files inside a container, twice: once as they are, once with a test that must fail.
+"""Run unittest files inside a container twice: unchanged, and with a canary test that must fail. Standard library only.
 
-A program that ends the process, or makes every assertion pass, shows in the second run. Standard library only. Prints
-one JSON line: ``{"ran", "passed", "canary"}``.
+The second run detects a program that ends the process or makes every assertion pass. The output is one JSON line:
+``{"ran", "passed", "canary"}``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _CANARY = "--canary"
 
 
 class Canary(unittest.TestCase):
-    """Must fail, whatever program is tested beside it."""
+    """A test that must fail for every program."""
 
     def test_that_fails(self) -> None:
-        """Assert what is wrong."""
-        self.assertEqual([1, "a"], [1, "b"])  # noqa: PT009 - the assertion that a program may have replaced
+        """Assert something false."""
+        self.assertEqual([1, "a"], [1, "b"])  # noqa: PT009 - a program may have replaced this method
 
 
 def main(arguments: list[str]) -> None:
-    """Run both, each in a process of its own, and print what came of them."""
+    """Do both runs, each in its own process, and print the result."""
     plain, canary = run(arguments), run([_CANARY, *arguments])
     ran = plain.get("ran")
     caught = type(ran) is int and canary.get("ran") == ran + 1 and canary.get("canary") == "failed"
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
 
 
 def run(arguments: list[str]) -> dict[str, object]:
-    """Return what one run says of itself."""
+    """Return the output of one run in a child process; empty if it is not valid."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> dict[str, object]:
 
 
 def one(arguments: list[str]) -> None:
-    """Run the tests of some files in this process and print how many passed."""
+    """Run the tests of some files in this process and print the numbers of run and passed tests."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path.insert(0, os.getcwd())

@@ -1,4 +1,4 @@
-"""Our own exercises: a statement, a stub, and calls with known results."""
+"""Read our own exercises: each is a statement, a stub and calls with known results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VAL = ("read_duration", "fewest_coins", "fits_pattern", "tally_votes")
 
 
 def read_shipped() -> dict[str, dict[str, Exercise]]:
-    """Return the exercises of each split by name."""
+    """Return the exercises of each split, by name."""
     root = resources.files("hyperdomain_polyglot") / FOLDER
     return {
         split: {name: _read(root / name, name) for name in names} for split, names in (("train", _TRAIN), ("val", _VAL))

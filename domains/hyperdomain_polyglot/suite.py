@@ -1,8 +1,8 @@
-"""Tests that are code, as public exercises have them: they run in the program's own process.
+"""Test a program by test files, as public exercises have them; they run in the program's own process.
 
-What such a process says of itself can be forged by the program it runs. That is made hard, not impossible: all tests
-are run twice, the second time with one more, a canary, that must fail. A program that ends the process early, or makes
-every assertion pass, shows there. For Python the host knows the number of tests beforehand, too.
+The tested program can forge the output of this process. A second run makes that hard, but not impossible: it has one
+more test, a canary, which must fail. It detects a program that ends the process early or makes every assertion pass.
+For Python the host also knows the number of tests in advance.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Suite:
     """Test files of one language.
 
     Attributes:
-        language: one of the languages that are known.
-        tests: the test files by path.
-        files: what stands beside program and tests, by path.
-        folder: name of the directory that they are in; recipes of C++ read the names of files off it.
-        timeout_s: seconds they may take.
+        language: a key of ``LANGUAGES``.
+        tests: the test files, by path.
+        files: the other files of the exercise, by path.
+        folder: the name of their directory; C++ build files derive file names from it.
+        timeout_s: the deadline of the trial, in seconds.
     """
 
     language: str
@@ -45,7 +45,7 @@ class Suite:
     timeout_s: float = 120.0
 
     def trial(self, files: Mapping[str, str]) -> Trial:
-        """Return the test command, with the answer's files among those of the exercise; the tests have precedence."""
+        """Return the test command with the files of the answer and of the exercise; the exercise's files win."""
         language = LANGUAGES[self.language]
         tests = {name: language.enable(source) for name, source in self.tests.items()}
         beside: dict[str, str | bytes] = {**files, **self.files, **tests}
@@ -60,7 +60,10 @@ class Suite:
         return Trial(args=args, files=placed, timeout_s=self.timeout_s)
 
     def count(self, result: TrialResult) -> tuple[int, int, str]:
-        """Return how many tests passed; where only the whole is known, it counts as one."""
+        """Return the number of passed tests, the number of all tests and one sentence.
+
+        If only the outcome of the whole test command is known, the tests count as one.
+        """
         if self.language == "python":
             return self._count_python(result)
         if result.exit_code == 127:
@@ -83,7 +86,7 @@ class Suite:
 
 
 def _test_methods(source: bytes) -> Iterator[ast.FunctionDef]:
-    """Return the test methods of a file of unittest; of those of one name in one class the last one counts."""
+    """Yield the test methods of a unittest file; of methods with one name in one class, only the last."""
     for kind in ast.parse(source).body:
         if isinstance(kind, ast.ClassDef):
             methods = {node.name: node for node in kind.body if isinstance(node, ast.FunctionDef)}
@@ -91,12 +94,12 @@ def _test_methods(source: bytes) -> Iterator[ast.FunctionDef]:
 
 
 def _is_skipped(method: ast.FunctionDef) -> bool:
-    """Return whether the exercise itself leaves a test out."""
+    """Return whether the exercise itself skips a test."""
     return any("skip" in ast.unparse(decorator) for decorator in method.decorator_list)
 
 
 def _only_object(output: bytes) -> Mapping[str, Any]:
-    """Return the JSON object that is all that was printed, or an empty one: a second one would not be the runner's."""
+    """Return the JSON object that is the whole output, or an empty one: the runner prints exactly one."""
     try:
         value = json.loads(output)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The domain ``table``: questions with known answers, read from CSV or JSON lines; the agent says a label.
+"""The domain ``table``: questions with known answers, read from CSV or JSON lines; the agent answers with a label.
 
-``table:FILE.toml`` is a data set described in full, ``table:FILE.csv`` or ``.jsonl`` one with the columns ``id`` and
-``label``; ``table`` alone is a small sample of our own. Labels are read here, on the host, and never leave it.
+``table:FILE.toml`` names the definition of a data set, ``table:FILE.csv`` or ``.jsonl`` a file with the columns ``id``
+and ``label``. ``table`` is a small sample. Labels stay on the host.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Table:
     """Answer each row of a table with its label.
 
     Attributes:
-        name: the definition's.
-        description: the definition's.
-        splits: one for each file that the definition names.
-        image: the recipe its containers run.
-        needs_gpu: never.
-        parallel_tasks: agents mostly wait for a model.
-        agent: the template, or what the definition says.
-        protected_paths: the contract file, and where a repository would keep harness files.
-        task_timeout_s: seconds one row may take.
+        name: the definition's name.
+        description: the definition's description.
+        splits: one split for each file of the definition.
+        image: the image recipe of the containers.
+        needs_gpu: always False.
+        parallel_tasks: True, because agents mostly wait for a model.
+        agent: the agent template of the definition.
+        protected_paths: the contract file, and the usual directory of harness files.
+        task_timeout_s: the deadline of one row, in seconds.
     """
 
     needs_gpu: bool = False
@@ -39,13 +39,13 @@ class Table:
     protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
 
     def __init__(self, source: str | None = None) -> None:
-        """Read the definition; the rows are read when they are asked for.
+        """Read the definition; the rows are read when they are first needed.
 
         Args:
-            source: path of a definition or of a table; None is the sample.
+            source: the path of a definition or of a table; None means the sample.
 
         Raises:
-            SpecError: the definition is not of the allowed form, or cannot be read.
+            SpecError: the definition is invalid or cannot be read.
         """
         self.definition: Definition = load_definition(source)
         self.name: str = self.definition.name
@@ -57,40 +57,44 @@ class Table:
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Row]]:
-        """The rows of each split by id, in the order of its file."""
+        """The rows of each split, by id, in the order of the file."""
         return {file.split.name: read_rows(self.definition, file.path) for file in self.definition.files}
 
     @cached_property
     def _labels(self) -> tuple[str, ...]:
-        """All labels that any row has, or the order that the definition gives."""
+        """The definition's ordered labels, or all labels of the rows."""
         seen = {row.label for rows in self._rows.values() for row in rows.values()}
         return self.definition.ordered or tuple(sorted(seen))
 
     def _label(self, task: Task) -> str:
-        """Return a task's label; the id alone does not tell the split."""
+        """Return a task's label; splits may share ids, so the inputs are compared too."""
         found = (rows.get(task.id) for rows in self._rows.values())
         return next(row.label for row in found if row is not None and row.inputs == task.inputs)
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return the rows of a split without their labels, in the order of the file; at most ``limit`` of them.
+        """Return the rows of a split, without their labels, in the order of the file.
+
+        Args:
+            split: the name of the split.
+            limit: the largest number of rows; None means all.
 
         Raises:
-            KeyError: no split has this name.
-            SpecError: a row cannot be used.
+            KeyError: the split is unknown.
+            SpecError: a file cannot be read, or a row is invalid.
         """
         rows = self._rows[split]
         return tuple(Task(id=task_id, inputs=row.inputs) for task_id, row in rows.items())[:limit]
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return 1 for the row's label, case and surrounding space apart; the detail does not tell which it was."""
+        """Return 1 for the row's label, ignoring case and surrounding space; the detail does not reveal the label."""
         return score_label(task.id, self._label(task), prediction, self._labels)
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return accuracy, precision and recall per label, distributions, and the ids that were right and wrong."""
+        """Return accuracy, precision and recall per label, distributions, and the ids of right and wrong answers."""
         return table_report(self.name, split, scores, self.definition.ordered)
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return None: there is nothing to draw."""
+        """Return None: this domain has no pictures."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a table is made of, as its TOML file says; values.
+"""The definition of a data set and its TOML file.
 
 ::
 
@@ -6,8 +6,8 @@
     description = "is a paper accepted?"
     inputs = ["paper_text"]         # the columns that agents see
     label = "outcome"               # the column that they do not
-    id = "question_id"              # default: "id" where there is one, else the row's number
-    ordered = ["reject", "accept"]  # for labels that have an order: how far off an answer is
+    id = "question_id"              # default: the column "id" if it exists, else the row's number
+    ordered = ["reject", "accept"]  # if the labels have an order: the report has a mean error
     [splits.train]
     file = "train.csv"              # relative to this file; .csv, or .jsonl
     staged_samples = 10
@@ -38,13 +38,13 @@ _SAMPLE = Path(__file__).parent / "sample" / "tickets.toml"
 
 @attrs.frozen(kw_only=True)
 class SplitFile:
-    """One split and the file that it is read from."""
+    """One split and the path of its file."""
 
     split: Split
     path: Path
 
 
-def _texts(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - what a file holds
+def _texts(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any TOML value
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
@@ -71,13 +71,16 @@ class Definition:
     """A data set.
 
     Attributes:
-        name: of the domain; its results are filed under it.
-        files: the splits.
-        inputs: the columns that agents see; empty is every column but id and label.
-        label: the column that they do not see.
-        id: the column of the ids; None is ``id`` where there is one, else the number of the row.
-        ordered: the labels from one end to the other, where they have an order.
-        description, image, agent, task_timeout_s: as of any domain.
+        name: the name of the domain, also in results.
+        files: the splits and their files.
+        inputs: the columns that agents see; empty means all columns except the id and the label.
+        label: the column of the labels, which agents do not see.
+        id: the column of the ids; None means ``id`` if it exists, else the row's number.
+        ordered: the labels in their order; empty if they have none.
+        description: one line for ``hyperrun domains``.
+        image: the image recipe of the containers.
+        agent: the agent template.
+        task_timeout_s: the deadline of one row, in seconds.
     """
 
     name: str = attrs.field(validator=_named)
@@ -92,7 +95,11 @@ class Definition:
     task_timeout_s: float = attrs.field(default=600.0, converter=float, validator=_positive)
 
     def __attrs_post_init__(self) -> None:
-        """Check that no agent is shown the answer."""
+        """Check that agents cannot see the label, and that an order has two labels or more.
+
+        Raises:
+            SpecError: a field is invalid.
+        """
         if self.label in self.inputs:
             raise SpecError("inputs", self.inputs, f"columns without the label {self.label!r}")
         if self.label == self.id:
@@ -102,10 +109,13 @@ class Definition:
 
 
 def load_definition(source: str | None) -> Definition:
-    """Return the definition in a file, the plain one of a table, or the sample's.
+    """Return the definition in a TOML file, or the default definition of a table.
+
+    Args:
+        source: the path of a definition or of a table; None means the sample.
 
     Raises:
-        SpecError: it is not of the allowed form, or cannot be read.
+        SpecError: the definition is invalid or cannot be read.
     """
     path = _SAMPLE if source is None else Path(source).absolute()
     if path.suffix in _SUFFIXES:
@@ -154,4 +164,4 @@ def _split_file(name: str, value: Mapping[str, Any], path: Path) -> SplitFile:
 def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path) -> None:
     for key in value:
         if key not in known:
-            raise SpecError("table", key, f"{path} may say {', '.join(known)}")
+            raise SpecError("table", key, f"the known keys in {path} are {', '.join(known)}")

@@ -1,6 +1,6 @@
-"""The summary of a split, under the keys that readers of such reports know.
+"""Summarise a split under the keys of HyperAgents' reports.
 
-Source: HyperAgents' report.json (overall_accuracy and what stands beside it).
+Source: HyperAgents' report.json (overall_accuracy and the other keys).
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ NO_ANSWER = "none"
 
 
 def table_report(domain: str, split: str, scores: Sequence[Score], ordered: Sequence[str]) -> dict[str, Any]:
-    """Return the report; what an agent could read a label off, but for what it got right itself, is not in it."""
+    """Return the report; it does not name the label of any row, because agents may read it.
+
+    Args:
+        domain: the name of the domain.
+        split: the name of the split.
+        scores: the scores of its rows.
+        ordered: the labels in their order; empty if they have none.
+    """
     pairs = [_pair(score) for score in scores]
     correct = sum(label == said for label, said in pairs)
     accuracy = correct / len(pairs) if pairs else 0.0
@@ -40,7 +47,7 @@ def table_report(domain: str, split: str, scores: Sequence[Score], ordered: Sequ
 
 
 def _pair(score: Score) -> tuple[str, str | None]:
-    """Return the right label and what was said; a task that ended without an answer has none."""
+    """Return the right label and the given one; None if the task ended without a valid answer."""
     return score.facts["label"], score.facts["said"]
 
 
@@ -57,7 +64,7 @@ def _of_label(label: str, pairs: Sequence[tuple[str, str | None]]) -> Mapping[st
 
 
 def _distributions(pairs: Sequence[tuple[str, str | None]]) -> Mapping[str, Mapping[str, float]]:
-    """Return which part of the rows has which label, and of the answers."""
+    """Return the share of each label among the rows and among the answers."""
     truth = Counter(label for label, _ in pairs)
     said = Counter(NO_ANSWER if answer is None else answer for _, answer in pairs)
     return {
@@ -67,7 +74,7 @@ def _distributions(pairs: Sequence[tuple[str, str | None]]) -> Mapping[str, Mapp
 
 
 def _mean_distance(pairs: Sequence[tuple[str, str | None]], ordered: Sequence[str]) -> float:
-    """Return how far off the answers are, 0 for none and 1 for all the way; no answer is all the way."""
+    """Return the mean distance of the answers in the order of labels, in [0, 1]; a missing answer counts as 1."""
     place = {label: number for number, label in enumerate(ordered)}
     away = [1.0 if said is None else abs(place[label] - place[said]) / (len(ordered) - 1) for label, said in pairs]
     return sum(away) / len(away) if away else 0.0

@@ -1,4 +1,4 @@
-"""Read the rows of a table and take the labels off them."""
+"""Read the rows of a table and separate their labels from the inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyperruntime.units import MIB
 
 _MAX_FIELD_BYTES = 64 * MIB
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_MAX_ID = 120  # it becomes part of a file's name
+_MAX_ID = 120  # an id becomes part of a file's name
 
 
 @attrs.frozen(kw_only=True)
@@ -25,8 +25,8 @@ class Row:
     """One question.
 
     Attributes:
-        inputs: what agents see.
-        label: what they do not.
+        inputs: the values that agents see, by column.
+        label: the right answer, which agents do not see.
     """
 
     inputs: Mapping[str, Any]
@@ -34,10 +34,14 @@ class Row:
 
 
 def read_rows(definition: Definition, path: Path) -> dict[str, Row]:
-    """Return the rows of a file by their ids, in the order of the file.
+    """Return the rows of a file, by id, in the order of the file.
+
+    Args:
+        definition: the definition of the data set.
+        path: the file.
 
     Raises:
-        SpecError: the file cannot be read, or a row lacks a column, repeats an id or has a label that is none.
+        SpecError: the file cannot be read or is empty, or a row lacks a column, repeats an id or has an invalid label.
     """
     rows: dict[str, Row] = {}
     try:
@@ -58,7 +62,7 @@ def read_rows(definition: Definition, path: Path) -> dict[str, Row]:
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
-            csv.field_size_limit(_MAX_FIELD_BYTES)  # of the whole process: the default cuts papers short
+            csv.field_size_limit(_MAX_FIELD_BYTES)  # for the whole process: the default is too small for papers
             yield from csv.DictReader(file, strict=True)
         else:
             yield from (_json_record(line, path) for line in file if line.strip())

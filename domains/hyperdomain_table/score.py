@@ -1,4 +1,4 @@
-"""The verdict on one label: nothing raised, whatever the answer is."""
+"""Score one label; no answer raises an error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ _MAX_CHARACTERS = 1000
 
 
 def score_label(task_id: str, label: str, prediction: Any, labels: Sequence[str]) -> Score:  # noqa: ANN401
-    """Return 1 for the right label, 0 for another one, and an invalid 0 for what is no label at all.
+    """Return 1 for the right label, 0 for another label, and an invalid 0 for any other answer.
 
-    The right label is among the facts, which stay on the host, and not in the detail, which later agents may read.
+    The facts hold the right label; they stay on the host. The detail does not, because later agents may read it.
+
+    Args:
+        task_id: the id of the row.
+        label: the right label.
+        prediction: the answer, any JSON value.
+        labels: all labels.
     """
     said = _as_label(prediction, labels)
     if said is None:
@@ -21,7 +27,7 @@ def score_label(task_id: str, label: str, prediction: Any, labels: Sequence[str]
             task_id=task_id,
             value=0.0,
             valid=False,
-            detail=f"the answer is none of the {len(labels)} labels",
+            detail=f"the answer is not one of the {len(labels)} labels",
             facts={"label": label, "said": None},
         )
     right = said == label
@@ -35,7 +41,7 @@ def score_label(task_id: str, label: str, prediction: Any, labels: Sequence[str]
 
 
 def _as_label(prediction: object, labels: Sequence[str]) -> str | None:
-    """Return the label that an answer is, apart from case and surrounding space."""
+    """Return the label that an answer names, ignoring case and surrounding space; None if there is no single one."""
     if type(prediction) not in (str, int, float, bool):
         return None
     text = str(prediction).strip()

@@ -1,4 +1,4 @@
-"""The environment ``swe``: repair a repository; judged by its tests, in a container that the agent never saw."""
+"""The environment ``swe``: repair a repository; hidden tests decide, in a fresh container."""
 
 from hyperenvironment_swe.environment import Swe
 

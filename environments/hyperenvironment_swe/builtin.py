@@ -1,4 +1,4 @@
-"""The tasks that come with this package, as rows and as repositories that are made at first use."""
+"""The tasks of this package, as rows; their repositories are created on first use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ROOT = "refs/hyperruntime/root"
 
 
 def builtin_rows(directory: str) -> list[dict[str, Any]]:
-    """Return the shipped rows, their repositories made in ``directory``; the same files give the same commits.
+    """Return the shipped rows, and create their repositories in ``directory``; the same files give the same commits.
 
     Raises:
         RepositoryError: git failed.
-        StorageError: the directory cannot be made.
+        StorageError: the directory cannot be created.
     """
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
-        why = f"{error.strerror or error}; say another one with --option cache_dir=DIRECTORY"
-        raise StorageError(f"the repository cache {directory!r} cannot be made: {why}") from error
+        why = f"{error.strerror or error}; use another one with --option cache_dir=DIRECTORY"
+        raise StorageError(f"the repository cache {directory!r} cannot be created: {why}") from error
     rows = []
     for task in sorted(Path(str(resources.files("hyperenvironment_swe").joinpath("tasks"))).iterdir()):
         if not (task / "task.json").is_file():

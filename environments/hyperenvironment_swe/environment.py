@@ -1,4 +1,4 @@
-"""The environment itself: options, what an agent is told, and how what it left is judged."""
+"""The environment class: its options, the agent's prompt, and the judging of the agent's work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHEELHOUSE = "/opt/hyperruntime/wheelhouse"
 _READ_OUT_TIMEOUT_S = 300.0
 _TREE_LIMITS = ExtractLimits(max_bytes=4 * GIB, max_members=400_000, max_member_bytes=256 * MIB)
 _LISTED, _TAIL = 20, 4000
-# Virtual environments do not count and may be large: they need not be copied.
+# Virtual environments do not count and may be large, so they are removed before the copy.
 _LEAVE = '[ -d "$1" ] && [ ! -L "$1" ] && cd -- "$1" && { rm -rf .venv venv .tox .nox || :; }'
 _PROMPT = """You are in a workspace with a git repository in the directory {repo_dir}.
 
@@ -43,7 +43,7 @@ Solve this problem by changing its source files:
 {problem_statement}
 
 Tests that you cannot see decide. Changes to existing tests and to the configuration of tests do not count."""
-# pip of a wheel runs where an image brings none.
+# pip runs from its own wheel, because an image may not have pip.
 _INSTALL_WHEELS = """set -e
 python3 -m venv --without-pip .venv
 for pip in "$PIP_FIND_LINKS"/pip-*.whl; do :; done
@@ -58,25 +58,25 @@ class Swe:
     Args:
         items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with ``train.jsonl``, or
             ``builtin``.
-        repo_base_url: where ``owner/name`` is: ``https://...``, ``file:///...`` or a directory.
-        image: for items that name none; else the run's.
-        wheelhouse: directory of wheels on the host, all that pip may install from: pip, setuptools and pytest too.
-        install: program for ``/bin/sh`` that makes a repository ready for its tests, where an item has none;
-            without a wheelhouse nothing is done.
-        python: the Python that runs tests; else that of ``.venv``, else ``python3``.
-        python_only: whether rows whose PASS_TO_PASS is empty or not of Python files are left out.
-        prompt: file with the user's message; ``{problem_statement}``, ``{repo_dir}`` and ``{text}`` are filled in.
+        repo_base_url: base of ``owner/name``: ``https://...``, ``file:///...`` or a directory.
+        image: image of items without one; None means the run's image.
+        wheelhouse: host directory of wheels, the only source of pip; it must have pip, setuptools and pytest too.
+        install: ``/bin/sh`` program that prepares a repository for its tests, for items without one; None installs from
+            the wheelhouse, or does nothing without a wheelhouse.
+        python: the Python that runs tests; None means that of ``.venv``, or else ``python3``.
+        python_only: whether to skip rows whose PASS_TO_PASS is empty or has tests outside Python files.
+        prompt: file with the user's message; ``{problem_statement}``, ``{repo_dir}`` and ``{text}`` are replaced.
         shuffle_seed: shuffles the items; None keeps their order.
-        max_items: the first so many.
+        max_items: maximum number of items, from the first; None means all.
         score_include_fail_to_pass: whether FAIL_TO_PASS counts.
-        shaped: whether a state that passes only some tests is worth something, at most 0.5.
-        install_timeout_s: for an installation.
-        test_timeout_s: for the tests of one process.
-        tests_per_process: how many that are.
-        cache_dir: of repositories; else in the user's cache directory.
+        shaped: whether a state that passes only some tests gets a partial reward of at most 0.5.
+        install_timeout_s: timeout of an installation.
+        test_timeout_s: timeout of the tests of one process.
+        tests_per_process: maximum number of tests in one process.
+        cache_dir: directory of the repository cache; None means the user's cache directory.
 
     Attributes:
-        name: of the entry point.
+        name: name of the entry point.
     """
 
     name = "swe"
@@ -101,10 +101,10 @@ class Swe:
         tests_per_process: int = 50,
         cache_dir: str | None = None,
     ) -> None:
-        """Take the options; items are read when they are asked for.
+        """Store and validate the options; ``items`` reads the rows.
 
         Raises:
-            SpecError: an option names a file that is not there, or a number that none can be.
+            SpecError: an option names a missing file or directory, or a number is out of range.
         """
         self._items, self._base_url, self._image = items, repo_base_url, image
         self._wheelhouse = _directory("wheelhouse", wheelhouse)
@@ -118,15 +118,15 @@ class Swe:
         self._install_timeout_s, self._test_timeout_s = install_timeout_s, test_timeout_s
         self._chunk = tests_per_process
         self._repositories = Repositories(cache_dir)
-        self._sound: set[str] = set()  # items whose base is known to install, and needs nothing from outside for it
+        self._sound: set[str] = set()  # ids of items whose base is known to install
         self._offline: set[str] = set()
         self._base_locks: dict[str, asyncio.Lock] = {}
 
     def items(self) -> Iterable[Item]:
-        """Return the items in order of their rows.
+        """Yield the items in the order of their rows.
 
         Raises:
-            SpecError: a row is malformed, has no test to judge by, or shares its id with another.
+            SpecError: a row is invalid or has no tests, or two rows have the same id.
         """
         directory = os.path.join(self._repositories.directory, "builtin")
         rows = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items)
@@ -134,15 +134,21 @@ class Swe:
         for row in choose_rows(rows, **self._choice):  # type: ignore[arg-type] # three options by name
             item = parse_row(row)
             if item.id in seen:
-                raise SpecError("items", item.id, "each id once")
+                raise SpecError("items", item.id, "a unique id")
             if not self._wanted(item):
                 lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._fail_to_pass else "PASS_TO_PASS"
-                raise SpecError("items", item.id, f"an item with a test to judge by, in {lists}")
+                raise SpecError("items", item.id, f"an item with at least one test in {lists}")
             seen.add(item.id)
             yield Item(id=item.id, data=attrs.asdict(item))
 
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
-        """Return the run's container with the item's image and environment, and the wheelhouse read-only."""
+        """Return the base spec with the item's image and environment, and a read-only mount of the wheelhouse.
+
+        Args:
+            item: the item.
+            base: the run's container spec.
+            images: the store that builds and finds images.
+        """
         one = _swe(item)
         if base.network == "none":
             self._offline.add(one.id)
@@ -155,14 +161,28 @@ class Swe:
         return attrs.evolve(spec, mounts=(*spec.mounts, mount), env={**spec.env, **pip, **one.env})
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Unpack a private clone at the base commit; nothing is fetched where it was fetched before."""
+        """Unpack a private clone at the base commit in the agent's workspace; fetch it if it is not cached.
+
+        Args:
+            item: the item.
+            lease: the agent's slot.
+
+        Raises:
+            RepositoryError: the repository cannot be fetched.
+            TransferError: the clone could not be unpacked in the slot.
+        """
         one = _swe(item)
         checkout = await self._checkout(one)
         await checkout.unpack(lease, one.repo_dir)
         return {"repo_dir": one.repo_dir, "base_commit": one.base_commit}
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Return the problem as the user's message."""
+        """Return the problem as the user's message.
+
+        Args:
+            item: the item.
+            meta: the value that ``setup`` returned.
+        """
         one = _swe(item)
         text = self._prompt.replace("{repo_dir}", one.repo_dir).replace("{text}", one.text)
         return [{"role": "user", "content": text.replace("{problem_statement}", one.problem_statement)}]
@@ -170,10 +190,17 @@ class Swe:
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
-        """Judge what the agent left, in a container that it never saw.
+        """Judge the agent's changes in a fresh container.
+
+        Args:
+            item: the item.
+            outcome: how the agent's conversation ended.
+            lease: the agent's slot.
+            fresh: provides unused containers.
+            meta: the value that ``setup`` returned.
 
         Raises:
-            JudgeError: not even the untouched repository can be installed or tested.
+            JudgeError: the base of the item cannot be installed or tested either.
         """
         one = _swe(item)
         if outcome.tool_calls == 0:
@@ -188,17 +215,17 @@ class Swe:
             finally:
                 await asyncio.to_thread(remove_tree, tree)
             if state.problem or not state.changed:
-                return _nothing(state.problem or "nothing that counts was changed", state)
+                return _nothing(state.problem or "no change that counts was made", state)
             async with fresh() as judge:
                 verdict = await self._judge(one, checkout, judge, clone, state)
         if isinstance(verdict, Verdict):
             return verdict
-        return await self._blame(one, checkout, fresh, state, verdict)  # needs a container of its own
+        return await self._blame(one, checkout, fresh, state, verdict)  # needs another container
 
     async def _judge(
         self, one: SweItem, checkout: Checkout, judge: Lease, clone: str, state: State
     ) -> Verdict | _Failure:
-        """Return the verdict, or how the state did not install or its tests did not start."""
+        """Return the verdict, or a failure if the state does not install or its tests do not start."""
         court = Court(judge, one.env)
         await court.receive(clone, one.repo_dir, state.gone)
         installed = await self._install_in(court, one)
@@ -210,16 +237,16 @@ class Swe:
         return self._verdict(one, state, tested, separate=court.separate)
 
     async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, failure: _Failure) -> Verdict:
-        """Say that the agent broke the installation, once it is sure that the base itself installs.
+        """Return a verdict against the agent, after checking that the base itself installs.
 
-        That it did before is enough where nothing but the files can have made the difference: not where downloads or
-        a machine that is too busy can.
+        An earlier successful check is reused only if containers have no network and the failure was not a timeout,
+        because downloads and a busy machine can also cause failures.
         """
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
             if one.id not in self._sound or one.id not in self._offline or failure.timed_out:
                 if problem := await self._base_problem(one, checkout, fresh):
                     why = f"its base does not install: {problem[-1000:]}"
-                    raise JudgeError(f"item {one.id} cannot be judged, for {why}")
+                    raise JudgeError(f"item {one.id} cannot be judged, because {why}")
                 self._sound.add(one.id)
         facts = {**_facts(state), "output": failure.output[-_TAIL:]}
         return Verdict(reward=0.0, parts={"install": 0.0}, phase="install", detail="it does not install", facts=facts)
@@ -279,16 +306,16 @@ class Swe:
 
 
 async def _read_out(lease: Lease, repo_dir: str, target: str) -> str:
-    """Copy the agent's directory to the host; return why that is impossible, where that is the agent's doing."""
+    """Copy the agent's directory to the host; return the problem if the agent caused it, else ""."""
     if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=_READ_OUT_TIMEOUT_S)).exit_code != 0:
-        return "the repository's directory is gone"
+        return "the repository's directory does not exist"
     try:
         await lease.get(repo_dir, target, limits=_TREE_LIMITS, timeout_s=_READ_OUT_TIMEOUT_S)
     except UnsafeArchiveError as error:
         return f"the repository's directory is too large: {error}"
     except TransferError as error:
         if isinstance(error.__cause__, OSError):
-            raise  # of the host
+            raise  # an error of the host
         return f"the repository's directory cannot be read: {error}"
     return ""
 
@@ -307,7 +334,7 @@ def _part(ids: Sequence[str], passed: frozenset[str]) -> float:
 
 @attrs.frozen(kw_only=True)
 class _Failure:
-    """That a state does not install, or its tests do not start."""
+    """A state that does not install, or whose tests do not start."""
 
     output: str
     timed_out: bool

@@ -22,24 +22,24 @@ _RUNNERS = ("pytest", "unittest")
 
 @attrs.frozen(kw_only=True)
 class SweItem:
-    """One problem. The repair that a row may hold (``patch``) is not kept.
+    """One problem; the solution of a row (``patch``) is not stored.
 
     Attributes:
-        id: of the item.
+        id: id of the item.
         repo: ``owner/name``, a URL or an absolute path.
-        base_commit: full name of the commit to begin with.
-        problem_statement: what the agent is told.
-        text: more of it.
-        pass_to_pass: ids of tests that pass before and after.
-        fail_to_pass: ids of tests that pass after.
-        test_patch: brings the tests that the agent never sees; "" for none.
-        install: program for ``/bin/sh`` that makes the repository ready for its tests; None is the environment's.
-        python: the Python that runs the tests, as a path or a name; None is the environment's.
-        image: None is the run's.
-        env: for installation and tests.
-        protected: paths the agent's changes of which do not count.
+        base_commit: full name of the base commit.
+        problem_statement: the problem for the prompt.
+        text: more text for the prompt.
+        pass_to_pass: ids of tests that pass before and after the repair.
+        fail_to_pass: ids of tests that pass only after the repair.
+        test_patch: diff that adds the hidden tests, or "".
+        install: ``/bin/sh`` program that prepares the repository for its tests; None means the environment's.
+        python: the Python that runs the tests, as a path or a name; None means the environment's.
+        image: image of the container; None means the environment's, or else the run's.
+        env: environment variables of the container, of the installation and of the tests.
+        protected: patterns of paths where the agent's changes do not count.
         runner: ``pytest`` or ``unittest``.
-        repo_dir: where the repository is in the container: below the workspace, or absolute.
+        repo_dir: directory of the repository in the container: relative to the workspace, or absolute.
     """
 
     id: str
@@ -63,7 +63,7 @@ def load_rows(path: str) -> list[dict[str, Any]]:
     """Return the rows of a ``.jsonl``, ``.json`` or ``.parquet`` file, or of ``train.jsonl`` in a directory.
 
     Raises:
-        SpecError: there is no such file, or it holds no rows.
+        SpecError: the file does not exist, cannot be read, or has no rows.
     """
     where = os.path.join(path, "train.jsonl") if os.path.isdir(path) else path
     if not os.path.isfile(where):
@@ -80,10 +80,17 @@ def load_rows(path: str) -> list[dict[str, Any]]:
 def choose_rows(
     rows: list[dict[str, Any]], *, python_only: bool, shuffle_seed: int | None, max_items: int | None
 ) -> list[dict[str, Any]]:
-    """Return the rows that a run is to use."""
+    """Return the selected rows.
+
+    Args:
+        rows: all rows.
+        python_only: whether to skip rows whose PASS_TO_PASS is empty or has tests outside Python files.
+        shuffle_seed: shuffles the rows; None keeps their order.
+        max_items: maximum number of rows, from the first; None means all.
+    """
     chosen = [row for row in rows if not python_only or _is_python(row)]
     if shuffle_seed is not None:
-        random.Random(shuffle_seed).shuffle(chosen)  # noqa: S311 - an order, no secret
+        random.Random(shuffle_seed).shuffle(chosen)  # noqa: S311 - an order, not a secret
     return chosen[:max_items]
 
 
@@ -91,11 +98,11 @@ def parse_row(row: Mapping[str, Any]) -> SweItem:
     """Return the item of a row.
 
     Raises:
-        SpecError: a field is missing or of another form; says which.
+        SpecError: a field is missing or invalid; the message names the field.
     """
     item_id = next((str(row[name]).replace("/", "__") for name in _IDS if row.get(name)), "")
     if not _ID.fullmatch(item_id):
-        has = "no other" if not row else ", ".join(map(str, list(row)[:8]))
+        has = "none" if not row else ", ".join(map(str, list(row)[:8]))
         raise SpecError(
             "instance_id", item_id, f"letters, digits, - _ . (or as id, or problem_id); the row has the fields: {has}"
         )
@@ -136,12 +143,12 @@ def _json_rows(text: str) -> Iterator[Any]:
     if text.lstrip().startswith("["):
         yield from json.loads(text)
         return
-    for number, line in enumerate(text.split("\n"), 1):  # a text may hold what else ends lines, U+2028 say
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: text may contain U+2028
         if line.strip():
             try:
                 yield json.loads(line)
             except ValueError as error:
-                raise ValueError(f"line {number} is none ({error})") from None
+                raise ValueError(f"line {number} is not JSON ({error})") from None
 
 
 def _is_python(row: Mapping[str, Any]) -> bool:
@@ -163,17 +170,17 @@ def _optional(row: Mapping[str, Any], name: str, where: str) -> str | None:
 
 
 def _test_ids(row: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
-    """Return test ids, given as a list or as the JSON of one, each once and in order."""
+    """Return sorted unique test ids from a list or from its JSON text."""
     value = row.get(name)
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            raise SpecError(f"{name} {where}", value, "a list of test ids, or the JSON of one") from None
+            raise SpecError(f"{name} {where}", value, "a list of test ids, or its JSON text") from None
     ids = _strings(value, f"{name} {where}")
     for test in ids:
         if test.startswith("/") or ".." in test.partition("::")[0].split("/") or not test.isprintable():
-            raise SpecError(f"{name} {where}", test, "path/of/file.py::test, below the repository")
+            raise SpecError(f"{name} {where}", test, "path/of/file.py::test, relative to the repository")
     return tuple(sorted(set(ids)))
 
 
@@ -181,14 +188,14 @@ def _strings(value: Any, field: str) -> tuple[str, ...]:  # noqa: ANN401 - of a 
     if value is None:
         return ()
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
-        raise SpecError(field, value, "a list of texts")
+        raise SpecError(field, value, "a list of non-empty texts")
     return tuple(value)
 
 
 def _environment(value: Any, where: str) -> Mapping[str, str]:  # noqa: ANN401 - of a row
     given = value or {}
     if not isinstance(given, dict) or not all(isinstance(x, str) for pair in given.items() for x in pair):
-        raise SpecError(f"env {where}", value, "an object of texts")
+        raise SpecError(f"env {where}", value, "an object whose values are text")
     return dict(given)
 
 
@@ -199,5 +206,5 @@ def _last_part(repo: str) -> str:
 def _repo_dir(name: str, where: str) -> str:
     parts = name.removeprefix("/").split("/")
     if not all(_NAME.fullmatch(part) for part in parts) or (len(parts) > 1 and not name.startswith("/")):
-        raise SpecError(f"repo_dir {where}", name, "one plain name, or an absolute path of plain names")
+        raise SpecError(f"repo_dir {where}", name, "one name, or an absolute path; letters, digits, - _ .")
     return name

@@ -1,7 +1,7 @@
-"""Run a state's installation and tests in a fresh container, and read what each test came to.
+"""Run a state's installation and tests in a fresh container, and read the result of each test.
 
-What is believed is what a process of another user than the candidate hands on. What code under test could still forge:
-docs/decisions/0026-environments.md.
+Code of the state (the candidate) runs as one user; a process of another user returns its reports. For what the
+candidate could still forge, see docs/decisions/0026-environments.md.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _PYTHON = 'if [ -x .venv/bin/python ]; then exec .venv/bin/python "$@"; fi; exec
 
 
 class JudgeError(HyperRuntimeError):
-    """A state could not be judged, for a reason that is not the agent's."""
+    """A state could not be judged, and the agent did not cause this."""
 
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """How a command of the candidate ended.
+    """The result of a command of the candidate.
 
     Attributes:
-        exit_code: its code; negative for a death by signal.
-        timed_out: whether it was ended at its deadline.
-        output: the end of what it wrote.
-        report: what reached the report's pipe.
-        separate: whether it ran as another user than its judge.
+        exit_code: exit code; negative if a signal killed the command.
+        timed_out: whether it was killed at its deadline.
+        output: tail of its output.
+        report: content of the report pipe.
+        separate: whether it ran as a different user than the judge.
     """
 
     exit_code: int
@@ -50,16 +50,16 @@ class Ended:
 
 @attrs.frozen(kw_only=True)
 class TestPlan:
-    """How tests are run.
+    """How to run tests.
 
     Attributes:
-        ids: wanted tests.
+        ids: ids of the tests.
         runner: ``pytest`` or ``unittest``.
-        python: the Python to run them with; None: that of ``.venv``, else ``python3``.
+        python: the Python that runs them; None means that of ``.venv``, or else ``python3``.
         settings: suffix and content of pytest's settings file.
-        own_plugins: whether the repository itself may bring plugins of pytest.
-        chunk: how many tests one process runs.
-        timeout_s: for one chunk.
+        own_plugins: whether the repository may register its own pytest plugins.
+        chunk: maximum number of tests in one process.
+        timeout_s: timeout of one process.
     """
 
     ids: Sequence[str]
@@ -73,15 +73,15 @@ class TestPlan:
 
 @attrs.frozen(kw_only=True)
 class Findings:
-    """What tests came to.
+    """The results of tests.
 
     Attributes:
         ran: whether the test runner started.
-        passed: ids that passed.
-        problems: why others did not, by id, as far as anything was said.
-        forged: whether tests that must fail did not, so that nothing counts.
-        missing: why there is no test runner, or "".
-        output: the end of what the last chunk wrote.
+        passed: ids of the tests that passed.
+        problems: why the other tests did not pass, by id.
+        forged: whether control tests, which must fail, did not fail; then no test counts.
+        missing: why the test runner is missing, or "".
+        output: tail of the output of the last process.
     """
 
     ran: bool
@@ -96,39 +96,58 @@ class Court:
     """A fresh container with a state in it."""
 
     def __init__(self, lease: Lease, env: Mapping[str, str]) -> None:
-        """Name the container and the environment of whatever the candidate runs."""
+        """Set the container and the candidate's environment.
+
+        Args:
+            lease: the container.
+            env: environment variables of the candidate's commands.
+        """
         self.separate = False
         self._lease, self._env = lease, env
         self._tree = self._home = ""
 
     async def receive(self, clone: str, repo_dir: str, gone: Sequence[str]) -> None:
-        """Bring a state in, over what the image has there, and give it to the candidate's user.
+        """Copy a state into the container, over the files of the image, and give it to the candidate's user.
+
+        Args:
+            clone: directory of the state on the host.
+            repo_dir: target: absolute, or relative to the judge's directory.
+            gone: paths to remove, relative to ``repo_dir``.
 
         Raises:
-            JudgeError: the image has no Python, or takes no files.
+            JudgeError: the image has no Python, or the files cannot be written.
         """
         made = await self._lease.exec(["/bin/sh", "-c", _MAKE_PLACE], timeout_s=_MARGIN_S)
         place = made.stdout.decode(errors="replace").strip()
         if made.exit_code != 0 or not place.startswith("/"):
-            raise JudgeError(f"the image has no place for a repository: {made.stderr[-300:]!r}")
+            raise JudgeError(f"no directory for the repository can be created in the image: {made.stderr[-300:]!r}")
         self._tree = repo_dir if repo_dir.startswith("/") else f"{place}/{repo_dir}"
         self._home = f"{place}/home"
         await self._lease.exec(["rm", "-rf", "--", f"{self._tree}/.git"], timeout_s=_MARGIN_S)
         try:
             await self._lease.put(clone, self._tree)
         except TransferError as error:
-            raise JudgeError(f"the state could not be brought into a fresh container: {error}") from error
+            raise JudgeError(f"the state could not be copied into a fresh container: {error}") from error
         answer = await self._ask({"do": "prepare", "home": self._home, "gone": list(gone)}, 600.0)
         self.separate = bool(answer["separate"])
 
     async def run(self, args: Sequence[str], *, timeout_s: float, stdin: str = "") -> Ended:
-        """Run a command of the candidate; the word ``{fd}`` becomes the number of the report's pipe."""
+        """Run a command of the candidate.
+
+        Args:
+            args: the command; the argument ``{fd}`` is replaced by the file descriptor of the report pipe.
+            timeout_s: deadline of the command.
+            stdin: text for its standard input.
+
+        Raises:
+            JudgeError: the judge failed.
+        """
         env = {"HOME": self._home, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **self._env}
         asked = {"do": "run", "args": list(args), "env": env, "input": stdin, "timeout_s": timeout_s}
         return Ended(**await self._ask(asked, timeout_s + _MARGIN_S))
 
     async def test(self, plan: TestPlan) -> Findings:
-        """Run the tests of a plan, a chunk to each process; none: see whether the test runner is there."""
+        """Run the tests of a plan in chunks, one process each; without tests, check that the test runner starts."""
         passed: set[str] = set()
         problems: dict[str, str] = {}
         tested = Findings(ran=True)
@@ -164,13 +183,20 @@ class Court:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            why = "it ran past its deadline" if result.timed_out else result.stderr.decode(errors="replace")[-500:]
+            why = "it exceeded its deadline" if result.timed_out else result.stderr.decode(errors="replace")[-500:]
             raise JudgeError(f"judging failed in a fresh container (the image needs python3, 3.6 or newer): {why}")
         return answer
 
 
 def read_report(ended: Ended, secret: str, ids: Sequence[str], controls: Sequence[str]) -> Findings:
-    """Return what a chunk's report says; lines that do not begin with the secret are nobody's."""
+    """Return the findings of a chunk's report; lines that do not start with the secret are ignored.
+
+    Args:
+        ended: the result of the process that ran the chunk.
+        secret: the secret of the chunk.
+        ids: ids of the wanted tests.
+        controls: ids of the control tests, which must fail.
+    """
     records = list(_records(ended.report, secret))
     missing = next((str(record.get("text")) for record in records if record.get("kind") == "missing"), "")
     if not any(record.get("kind") == "runner" for record in records):
@@ -208,7 +234,7 @@ def _passed(phases: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _failed(phases: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether a test failed; its setup may, where the repository's own fixtures are for all tests."""
+    """Return whether a test failed, in any phase; autouse fixtures of the repository may fail in the setup."""
     return "passed" not in _outcomes(phases) and any(phase.get("outcome") == "failed" for phase in phases)
 
 
@@ -217,7 +243,7 @@ def _problem(phases: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str,
         if phase.get("outcome") != "passed" or phase.get("xfail"):
             return f"{phase.get('when')} {phase.get('outcome')}: {str(phase.get('text'))[-500:]}"
     if ended.timed_out:
-        return "the tests ran past their deadline"
+        return "the tests exceeded their deadline"
     uncollected = [str(record.get("text"))[-500:] for record in records if record.get("kind") == "collect"]
     return f"not reported: {uncollected[0]}" if uncollected else f"not reported; exit code {ended.exit_code}"
 

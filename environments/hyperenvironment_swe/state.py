@@ -1,6 +1,6 @@
-"""What an agent left, as a state that a judge may run: its changes without what decides about them.
+"""Build the state to judge: the agent's changes without changes to tests and to their configuration.
 
-Nothing of the agent's tree is run or believed here.
+The agent's tree is untrusted; none of its code is run here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hyperruntime.errors import PatchError, RepositoryError
 from hyperruntime.git.patch import parse_patch
 from hyperruntime.rollout.repositories import Checkout
 
-# Whatever has one of these names configures how tests are found and run, or runs code in every Python.
+# Files with these names configure how tests are collected and run, or run code in every Python process.
 ALWAYS_PROTECTED = (
     "**/conftest.py", "**/pytest.ini", "**/.pytest.ini", "**/tox.ini", "**/noxfile.py", "**/sitecustomize.py",
     "**/usercustomize.py", "**/*.pth", "**/*.egg-info", "**/*.egg-link", "**/*.dist-info", "**/pyvenv.cfg", "**/.venv",
@@ -30,11 +30,11 @@ class State:
     """A state to judge.
 
     Attributes:
-        changed: whether the agent changed anything that counts.
-        problem: why it cannot be judged, or "".
-        gone: paths that the base has and the state has not.
+        changed: whether the agent made any change that counts.
+        problem: why the state cannot be judged, or "".
+        gone: paths of the base that the state does not have.
         dropped: ``(path, reason)`` of each change that does not count.
-        patch_bytes: size of the agent's diff.
+        patch_bytes: size of the agent's diff in bytes.
     """
 
     changed: bool
@@ -45,23 +45,23 @@ class State:
 
 
 def protected_paths(item: SweItem) -> tuple[str, ...]:
-    """Return what an agent's changes may not touch: the tests that judge it, their directories, their settings."""
+    """Return patterns of paths that the agent may not change: tests, test directories and test configuration."""
     files = {test.partition("::")[0] for test in (*item.pass_to_pass, *item.fail_to_pass)}
     files |= {os.fsdecode(name) for part in parse_patch(item.test_patch.encode()) for name in part.names}
     return (*ALWAYS_PROTECTED, *sorted({_test_directory(file) for file in files}), *item.protected)
 
 
 def write_state(item: SweItem, checkout: Checkout, agent_tree: str | None, target: str) -> State:
-    """Write the state to judge to ``target``, as a clone: base, the agent's changes, the item's tests.
+    """Write the state to judge to ``target`` as a clone: base, the agent's changes, the item's tests.
 
     Args:
         item: the problem.
-        checkout: its base.
-        agent_tree: copy of the agent's directory; None is an agent that did nothing.
-        target: the directory to make.
+        checkout: the base commit of the item.
+        agent_tree: copy of the agent's directory; None means no changes.
+        target: the directory to create.
 
     Raises:
-        RepositoryError: the item's own test patch does not apply to its base.
+        RepositoryError: the test patch of the item does not apply to its base.
     """
     with checkout.store() as store:
         try:
@@ -87,7 +87,7 @@ def write_state(item: SweItem, checkout: Checkout, agent_tree: str | None, targe
 
 
 def pytest_settings(checkout: Checkout) -> tuple[str, str]:
-    """Return name and content of the file that pytest's settings come from: the one of the untouched repository.
+    """Return suffix and content of the file with pytest's settings in the base commit, or an empty ``.ini``.
 
     Source: pytest's reference guide, "Configuration: rootdir and configfile".
     """
@@ -100,7 +100,7 @@ def pytest_settings(checkout: Checkout) -> tuple[str, str]:
 
 
 def brings_plugins(checkout: Checkout) -> bool:
-    """Tell whether the untouched repository is itself a plugin of pytest."""
+    """Return whether the repository registers pytest plugins in the base commit."""
     with checkout.store() as store:
         contents = (store.read_file(checkout.commit, name) for name in ("pyproject.toml", "setup.cfg", "setup.py"))
         return any(b"pytest11" in content for content in contents if content is not None)
@@ -116,7 +116,7 @@ _SETTINGS: Sequence[tuple[str, bytes]] = (
 
 
 def _test_directory(file: str) -> str:
-    """Return the outermost directory of tests above a file, or the file itself."""
+    """Return the outermost test directory above a file, or the file itself if there is none."""
     parts = file.split("/")
     for end, part in enumerate(parts[:-1], start=1):
         if part in _TEST_DIRECTORIES:

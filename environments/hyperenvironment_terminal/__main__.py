@@ -1,4 +1,4 @@
-"""``python -m hyperenvironment_terminal TASKS``: check tasks before agents are given them."""
+"""``python -m hyperenvironment_terminal TASKS``: check tasks before agents work on them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from hyperruntime.spec import ContainerSpec
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check tasks and print a line for each; return 1 where one is not good."""
+    """Check tasks and print one line per task; return 1 if a task is not good."""
     parser = argparse.ArgumentParser(prog="python -m hyperenvironment_terminal", description=__doc__)
     parser.add_argument("tasks", help="a task directory, a directory of them, a .jsonl file, or 'builtin'")
-    parser.add_argument("--runtime", help="the engine; default is the first that works")
-    parser.add_argument("--network", default="none", choices=("none", "host", "bridge"), help="of the containers")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the environment")
+    parser.add_argument("--runtime", help="the engine; default: the first that works")
+    parser.add_argument(
+        "--network", default="none", choices=("none", "host", "bridge"), help="network of the containers"
+    )
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="option of the environment")
     given = parser.parse_args(argv)
     try:
         options = dict(text.split("=", 1) for text in given.option)
     except ValueError:
-        parser.error("--option takes NAME=VALUE")
+        parser.error("--option needs NAME=VALUE")
     try:
         environment = load_environment("terminal", {"tasks": given.tasks, **options})
         with open_runtime(given.runtime) as runtime:
@@ -51,8 +53,8 @@ def _check_all(runtime: Runtime, environment: Terminal, network: str) -> int:
 
 
 def _line(check: Check) -> str:
-    begins = {None: "", True: ", begins as it should", False: ", does not begin as it should"}[check.begins]
-    solution = "has no known solution" if check.solution is None else f"solution {check.solution.reward:g}"
+    begins = {None: "", True: ", starts as expected", False: ", does not start as expected"}[check.begins]
+    solution = "no known solution" if check.solution is None else f"solution {check.solution.reward:g}"
     return f"{check.task}: {'good' if check.good else 'NOT GOOD'}: nothing {check.nothing.reward:g}, {solution}{begins}"
 
 

@@ -1,8 +1,7 @@
-"""Bring an agent's work into a fresh container of the same image, and nothing that would judge it.
+"""Copy an agent's changes to a fresh container of the same image, except files that could influence the tests.
 
-What the agent's container says of itself is believed of its own files only: names and owners come from its list, which
-is checked; content comes through a tar reader for strangers; the archive that is unpacked is written here, and holds no
-path that leads through a link.
+The agent's container is untrusted. Its listing is validated, and its archives are read by a tar reader for untrusted
+input. The archive that is unpacked in the fresh container is written here; none of its paths goes through a link.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ _MAX_NAME = 4096
 
 
 class StateError(TransferError):
-    """The agent's container does not give its files out: the agent has broken or outgrown it."""
+    """The agent's files cannot be copied, because the agent broke its container or wrote too much."""
 
 
 @attrs.frozen(kw_only=True)
 class Carried:
-    """What was brought over.
+    """Counts of the copied changes.
 
     Attributes:
-        changed: paths that were made, changed or removed.
-        withheld: paths at or below which a change was not taken over, the first hundred.
-        withheld_count: how many there are.
+        changed: number of paths that were created, changed or removed.
+        withheld: paths at or below which changes were not applied; at most 100.
+        withheld_count: number of all such paths.
     """
 
     changed: int
@@ -57,19 +56,19 @@ class Carried:
 async def carry(
     agent: Lease, judge: Lease, *, mounted: Sequence[str], workdir: str, scripted: bool, limit_bytes: int
 ) -> Carried:
-    """Make a fresh container hold what an agent did to another of the same image.
+    """Apply an agent's changes to a fresh container of the same image.
 
     Args:
         agent: the agent's container; all its processes have ended.
-        judge: the fresh one.
-        mounted: targets of host paths in both.
-        workdir: where the tests begin.
+        judge: the fresh container.
+        mounted: mount targets in both containers; they are skipped.
+        workdir: working directory of the tests.
         scripted: whether the tests are a script.
-        limit_bytes: how much may be brought over.
+        limit_bytes: maximum total size of the copied files.
 
     Raises:
-        StateError: the agent's container cannot be read, or holds too much.
-        TransferError: the fresh one cannot be read or written.
+        StateError: the agent's container cannot be read, or its files exceed ``limit_bytes``.
+        TransferError: the fresh container cannot be read or written.
     """
     leave_out = (*NOT_LISTED, *mounted)
     pristine = await list_files(judge, leave_out)
@@ -82,7 +81,7 @@ async def carry(
     plan = await asyncio.to_thread(_plan, pristine, listing, search, workdir, scripted)
     total = sum(listing[path].size for path in plan.files)
     if total > limit_bytes:
-        raise StateError(f"the agent's files are {total} bytes, and {limit_bytes} are taken over at most")
+        raise StateError(f"the agent's files have {total} bytes, but at most {limit_bytes} are allowed")
     await _remove(judge, plan.remove)
     await _write(judge, _members(plan.directories, listing))
     for path in plan.files:
@@ -105,7 +104,7 @@ def _plan(pristine: Listing, listing: Listing, search: list[str], workdir: str, 
 
 async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
     if names := b"".join(path + b"\0" for path in paths):
-        _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "cleared")
+        _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "removed")
 
 
 async def _write(judge: Lease, archive: bytes) -> None:
@@ -116,11 +115,11 @@ async def _write(judge: Lease, archive: bytes) -> None:
 def _check(result: ExecResult, what: str) -> None:
     if result.exit_code != 0:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
-        raise TransferError(f"files of the container that judges could not be {what}: {why[0]}")
+        raise TransferError(f"files of the judging container could not be {what}: {why[0]}")
 
 
 async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) -> None:
-    """Bring one file over by way of the disk."""
+    """Copy one large file through a temporary file on the host."""
     name = os.fsdecode(path)
     with owned_directory() as directory:
         copy = os.path.join(directory, "file")
@@ -130,7 +129,7 @@ async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) ->
         except TransferError as error:
             raise StateError(str(error)) from error
         if os.path.islink(copy) or not os.path.isfile(copy):
-            raise StateError(f"the agent's container gave something else than the file {name!r}")
+            raise StateError(f"the agent's container did not return the regular file {name!r}")
         await judge.put(copy, name, timeout_s=_COPY_TIMEOUT_S)
     owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
     for args in (["chown", owner], ["chmod", mode], ["touch", "--date", f"@{entry.mtime.decode()}"]):
@@ -151,7 +150,7 @@ def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
 
 
 async def _contents(agent: Lease, batch: Sequence[bytes], listing: Listing) -> bytes:
-    """Return an archive of files that are in the agent's container."""
+    """Return an archive of files of the agent's container."""
     wanted = {path[1:]: listing[path] for path in batch}
     room = sum(entry.size for entry in wanted.values()) + (_MAX_NAME + 4096) * len(wanted) + 65536
     names = b"".join(name + b"\0" for name in wanted)
@@ -162,10 +161,10 @@ async def _contents(agent: Lease, batch: Sequence[bytes], listing: Listing) -> b
 
 
 def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
-    """Write an archive anew: content from it, everything else from the list.
+    """Rewrite an archive: take the content from it, and all metadata from the listing.
 
     Raises:
-        StateError: it does not hold exactly what is wanted.
+        StateError: the archive does not contain exactly the wanted files.
     """
     buffer = io.BytesIO()
     reader = TarReader(cast(BinaryIO, io.BytesIO(archive)))
@@ -174,13 +173,13 @@ def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
             for member in reader:
                 entry = wanted.pop(member.name, None)
                 if entry is None or member.kind != "file" or member.extents is not None:
-                    raise StateError(f"the agent's container gave {member.name!r}, which was not asked for")
+                    raise StateError(f"the agent's container returned {member.name!r}, which was not requested")
                 content = b"".join(bytes(chunk) for chunk in reader.data())
                 made.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
         except TransferError as error:
             raise StateError(str(error)) from error
     if wanted:
-        raise StateError(f"the agent's container did not give {len(wanted)} of its files")
+        raise StateError(f"the agent's container did not return {len(wanted)} of its files")
     return buffer.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What an agent changed, as a plan for another container of the same image. Pure: lists in, a plan out."""
+"""Compute the plan that applies an agent's changes to a fresh container of the same image; pure functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hyperenvironment_terminal.protected import Protection
 
 @attrs.frozen(kw_only=True)
 class ChangePlan:
-    """How a pristine container is made to hold an agent's work.
+    """The steps that apply an agent's changes to a pristine container.
 
     Attributes:
-        remove: paths that are not there any more, or are something else now; nothing below another of them.
-        directories: made or given their mode and owner, parents first.
-        files: whose content is fetched.
-        links: made last, so that nothing is written through one.
-        withheld: paths at and below which a change is not taken over, in order.
+        remove: paths that were removed or changed their kind; no path is below another one.
+        directories: directories to create, or to give a new mode or owner; parents first.
+        files: files to copy.
+        links: links to create; they come last, so that nothing is written through a link.
+        withheld: sorted paths; changes at and below them are not applied.
     """
 
     remove: tuple[bytes, ...] = ()
@@ -30,7 +30,13 @@ class ChangePlan:
 
 
 def plan_changes(pristine: Listing, listing: Listing, protection: Protection) -> ChangePlan:
-    """Return what to take over from a list that may be a lie."""
+    """Return the plan for the changes between two listings.
+
+    Args:
+        pristine: listing of the pristine container.
+        listing: listing of the agent's container; it is untrusted.
+        protection: paths where changes are not applied.
+    """
     plan = _Planner(pristine, listing, protection)
     plan.take_over()
     plan.take_away()
@@ -40,7 +46,7 @@ def plan_changes(pristine: Listing, listing: Listing, protection: Protection) ->
 class _Planner:
     def __init__(self, pristine: Listing, listing: Listing, protection: Protection) -> None:
         self._pristine, self._listing, self._protection = pristine, listing, protection
-        self._there = {b"/"}  # what will be a directory, and no link to one
+        self._there = {b"/"}  # paths that will be real directories, not links
         self._chosen: dict[bytes, list[bytes]] = {DIRECTORY: [], FILE: [], LINK: []}
         self._removed: set[bytes] = set()
         self._withheld: list[bytes] = []

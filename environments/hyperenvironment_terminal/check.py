@@ -1,4 +1,4 @@
-"""Check tasks as their authors must: the known solution is worth 1, doing nothing is not."""
+"""Check tasks for their authors: the known solution must get reward 1, doing nothing must get less."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hyperruntime.spec import ContainerSpec
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """What a task's tests say of it.
+    """The result of the check of a task.
 
     Attributes:
-        task: its id.
-        begins: whether ``test_initial_state.py`` holds in a container that nobody has used; None where there is none.
-        nothing: the verdict on doing nothing.
-        solution: the verdict on the known solution, or None where there is none.
+        task: id of the task.
+        begins: whether ``test_initial_state.py`` passes in an unused container; None if the task has no such test.
+        nothing: the verdict for doing nothing.
+        solution: the verdict for the known solution, or None if the task has none.
     """
 
     task: str
@@ -35,7 +35,7 @@ class Check:
 
     @property
     def good(self) -> bool:
-        """Whether the task can be solved, and not by doing nothing."""
+        """Whether the initial state is right, the solution gets reward 1, and doing nothing gets less."""
         solved = self.solution is None or self.solution.reward >= 1.0
         return self.begins is not False and solved and self.nothing.reward < 1.0
 
@@ -43,8 +43,14 @@ class Check:
 async def check_task(runtime: Runtime, environment: Terminal, item: Item, base: ContainerSpec) -> Check:
     """Judge a task's known solution, and doing nothing.
 
+    Args:
+        runtime: where containers run.
+        environment: the environment with the task.
+        item: the task.
+        base: container spec for the environment.
+
     Raises:
-        HyperRuntimeError: its image cannot be had, or its tests come to no verdict.
+        HyperRuntimeError: the image is not available, or the tests reach no verdict.
     """
     loop = asyncio.get_running_loop()
     spec = await loop.run_in_executor(None, environment.spec, item, base, runtime.images)

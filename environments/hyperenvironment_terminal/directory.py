@@ -1,4 +1,4 @@
-"""Read task directories: Harbor's (Terminal-Bench 2) and those of endless-terminals.
+"""Read task directories in the formats of Harbor (Terminal-Bench 2) and endless-terminals.
 
 Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``environment/``, ``tests/test.sh`` and
 ``solution/solve.sh``. A directory of endless-terminals has ``environment/container.def`` and
@@ -22,8 +22,8 @@ from hyperruntime.units import parse_size
 
 INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
 _DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
-_APP = "/app"  # where the images of Terminal-Bench begin
-_USER = "/home/user"  # where the tasks of endless-terminals live
+_APP = "/app"  # the working directory of Terminal-Bench images
+_USER = "/home/user"  # the working directory of endless-terminals tasks
 _MIB = 1024**2
 _CANARY = re.compile(r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE)
 _WORKDIR = re.compile(r"^[ \t]*(FROM|WORKDIR)[ \t]+(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
@@ -31,19 +31,19 @@ _ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def is_task(folder: Path) -> bool:
-    """Tell whether a directory is a task."""
+    """Return whether a directory is a task directory."""
     return (folder / INSTRUCTION).is_file()
 
 
 def read_task(folder: Path, *, name: str = "") -> Task:
-    """Return the task that a directory holds.
+    """Return the task of a directory.
 
     Args:
         folder: the task's directory.
-        name: instead of the directory's.
+        name: id of the task; "" means the name of the directory.
 
     Raises:
-        SpecError: something in it is missing, malformed, or cannot be done here.
+        SpecError: a file or setting is missing, invalid or not supported.
     """
     settings = _settings(folder / SETTINGS)
     place = _Place(folder / SETTINGS)
@@ -78,7 +78,7 @@ def read_task(folder: Path, *, name: str = "") -> Task:
 
 @attrs.frozen
 class _Place:
-    """Takes values out of tables, and names the file where one is of the wrong kind."""
+    """Reads values from tables; errors name the file and the key."""
 
     path: Path
 
@@ -109,7 +109,7 @@ class _Place:
     def texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
         values = self.table(table, key)
         if not all(isinstance(value, str | int | float) for value in values.values()):
-            self.refuse(key, values, "a table of texts")
+            self.refuse(key, values, "a table whose values are text or numbers")
         return {name: str(value) for name, value in values.items()}
 
 
@@ -119,25 +119,25 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError("task", str(path), f"TOML, which it is not: {error}") from None
+        raise SpecError("task", str(path), f"a valid TOML file: {error}") from None
 
 
 def _refuse_what_is_not_done(
     place: _Place, environment: Mapping[str, Any], verifier: Mapping[str, Any], agent: Mapping[str, Any], folder: Path
 ) -> None:
     if any((folder / "environment" / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
-        raise SpecError("task", str(folder), "a task of one container; those of several (docker-compose) are not run")
+        raise SpecError("task", str(folder), "a task with one container; docker-compose is not supported")
     if (folder / "steps").is_dir():
-        raise SpecError("task", str(folder), "a task of one step; those with steps/ are not run")
+        raise SpecError("task", str(folder), "a task with one step; steps/ is not supported")
     for table, user in (("agent", agent.get("user")), ("verifier", verifier.get("user"))):
         if user not in (None, "root", 0):
-            place.refuse(f"{table}.user", user, "root: agent and tests are the image's root here")
+            place.refuse(f"{table}.user", user, "root; agent and tests always run as root")
     if environment.get("mcp_servers"):
-        place.refuse("environment.mcp_servers", environment["mcp_servers"], "no servers: they are not started here")
+        place.refuse("environment.mcp_servers", environment["mcp_servers"], "no servers; MCP servers are not supported")
     if environment.get("healthcheck"):
-        place.refuse("environment.healthcheck", environment["healthcheck"], "none: nothing runs before the agent here")
+        place.refuse("environment.healthcheck", environment["healthcheck"], "no healthcheck; it is not supported")
     if verifier.get("environment_mode") == "separate":
-        place.refuse("verifier.environment_mode", "separate", "tests that run in an image of the task's own")
+        place.refuse("verifier.environment_mode", "separate", "no value; a separate image for tests is not supported")
 
 
 def _resources(place: _Place, table: Mapping[str, Any]) -> Resources:
@@ -152,7 +152,7 @@ def _resources(place: _Place, table: Mapping[str, Any]) -> Resources:
 
 
 def _bytes(place: _Place, table: Mapping[str, Any], key: str) -> int | None:
-    """Return a size in bytes: ``key_mb`` is a number, ``key`` a text such as ``2G``."""
+    """Return a size in bytes, from the number ``KEY_mb`` (MiB) or from the text ``KEY`` such as ``2G``."""
     if (megabytes := place.number(table, f"{key}_mb")) is not None:
         return int(megabytes * _MIB)
     text = place.text(table, key)
@@ -162,7 +162,7 @@ def _bytes(place: _Place, table: Mapping[str, Any], key: str) -> int | None:
 def _internet(place: _Place, table: Mapping[str, Any]) -> bool | None:
     mode = place.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
     if mode == "allowlist" or table.get("allowed_hosts"):
-        place.refuse("environment.network_mode", "allowlist", "public or no-network: hosts are not told apart here")
+        place.refuse("environment.network_mode", "allowlist", "public or no-network; allowlists are not supported")
     if mode:
         return mode == "public"
     allowed = table.get("allow_internet")
@@ -172,7 +172,7 @@ def _internet(place: _Place, table: Mapping[str, Any]) -> bool | None:
 
 
 def _recipe(folder: Path) -> Path:
-    """Return what makes the image; a definition file goes before a Containerfile, for every engine builds it."""
+    """Return the recipe of the image; a definition file is preferred, because every engine can build it."""
     for name in (_DEFINITION, *_CONTAINERFILES):
         if (folder / "environment" / name).is_file():
             return folder / "environment" / name
@@ -180,7 +180,7 @@ def _recipe(folder: Path) -> Path:
 
 
 def _instruction(path: Path) -> str:
-    """Return the text without the comments at its head that mark a benchmark's files."""
+    """Return the text without canary comments at its start, which mark files of a benchmark."""
     text = path.read_text()
     while head := _CANARY.match(text):
         text = text[head.end() :]
@@ -188,7 +188,7 @@ def _instruction(path: Path) -> str:
 
 
 def _workdir(recipe: Path | None) -> str:
-    """Return where a recipe's image begins, as far as the recipe itself says."""
+    """Return the working directory of a recipe's image, from the recipe text alone."""
     if recipe is None:
         return _APP
     text = recipe.read_text()

@@ -1,4 +1,4 @@
-"""The environment ``terminal``: tasks done at a shell as root of a container, judged by the state they leave."""
+"""The environment ``terminal``: an agent works in a shell as root of a container; the final files are judged."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _FILES_ONLY = ", and changes to installed programs and libraries do not count"
 
 
 class Terminal:
-    """Tasks in the forms of Harbor (Terminal-Bench 2) and of endless-terminals.
+    """Terminal tasks in the formats of Harbor (Terminal-Bench 2) and endless-terminals.
 
     Attributes:
-        name: ``terminal``.
-        slots_per_container: one, for an agent is root in it.
+        name: name of the entry point.
+        slots_per_container: 1, because the agent is root in its container.
     """
 
     name = "terminal"
@@ -57,17 +57,20 @@ class Terminal:
 
         Args:
             tasks: a task directory, a directory of them, a ``.jsonl`` file, or ``builtin``.
-            verify: ``fresh``: in a new container of the task's image, into which the agent's files are brought but for
-                those that would judge; ``same``: in the agent's own. None: what the task says, else ``fresh``.
-            resources: ``task``: limits as the task says, refused where the engine cannot; ``base``: the run's own.
-            internet: ``task``: a task that needs it is refused where the run gives none; ``base``: it goes without.
-            substitute: ``NAME=IMAGE``: take IMAGE where a task names the image NAME.
-            pass_env: names of the host's variables that tasks may ask for.
-            pull: whether images that tasks name are fetched from registries.
-            limit_bytes: how much of an agent's files is brought over.
+            verify: ``fresh``: test in a new container of the task's image, with the agent's files except those that
+                could influence the tests; ``same``: test in the agent's container; None: the task's choice, or
+                ``fresh``.
+            resources: ``task``: use the task's limits, and fail if the engine cannot enforce them; ``base``: use the
+                run's limits.
+            internet: ``task``: reject a task that needs the internet if the run has no network; ``base``: run it
+                without network.
+            substitute: ``NAME=IMAGE``: use IMAGE if a task names the image NAME.
+            pass_env: names of host variables that tasks may read.
+            pull: whether to pull images that tasks name.
+            limit_bytes: maximum bytes of an agent's files that are copied to a fresh container.
 
         Raises:
-            SpecError: a task or an option is malformed; says which.
+            SpecError: a task or an option is invalid.
         """
         for option, value, allowed in (
             ("verify", verify, (None, SAME, FRESH)),
@@ -89,15 +92,20 @@ class Terminal:
         return [Item(id=name, data={"instruction": task.instruction}) for name, task in self._tasks.items()]
 
     def time_limit_s(self, item: Item) -> float | None:
-        """Return how long the task lets an agent work."""
+        """Return the task's time limit for the agent, or None."""
         return self._tasks[item.id].agent_timeout_s
 
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
-        """Return the task's container, its image built if it is not there.
+        """Return the task's container spec, and build or pull its image if it is missing.
+
+        Args:
+            item: the task.
+            base: the run's container spec.
+            images: the store that builds and finds images.
 
         Raises:
-            SpecError: the task needs what this run does not give; says what to do.
-            ImageError: its image cannot be had.
+            SpecError: the task needs a network or a host variable that the run does not provide.
+            ImageError: the image does not exist, or its build or pull failed.
         """
         task = self._tasks[item.id]
         network = self._network(task, base)
@@ -114,10 +122,14 @@ class Terminal:
         )
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Look that the container can be worked and judged in; the image is the workspace.
+        """Check that the agent is root, and that the image has the programs that ``verify`` needs.
+
+        Args:
+            item: the task.
+            lease: the agent's slot.
 
         Raises:
-            VerifierError: it cannot.
+            VerifierError: a check failed.
         """
         task = self._tasks[item.id]
         script = "id -u; command -v find tar xargs >/dev/null && find / -maxdepth 0 -printf yes"
@@ -125,17 +137,22 @@ class Terminal:
         user, _, found = result.stdout.decode(errors="replace").partition("\n")
         if user != "0":
             raise VerifierError(
-                f"task {item.id!r} is done as root, and its slot is user {user}; one slot per container"
+                f"task {item.id!r} needs root, but its slot runs as user {user}; use one slot per container"
             )
         if self._mode(task) == FRESH and found != "yes":
             raise VerifierError(
-                f"the image of task {item.id!r} has no GNU find, tar and xargs, which verify='fresh' needs; "
-                "add them, or say --option verify=same"
+                f"the image of task {item.id!r} lacks GNU find, tar or xargs, which verify='fresh' needs; "
+                "add them, or use --option verify=same"
             )
         return {"verify": self._mode(task)}
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Return how work is done here, and the task's instruction."""
+        """Return the system message and the task's instruction.
+
+        Args:
+            item: the task.
+            meta: the value that ``setup`` returned.
+        """
         task = self._tasks[item.id]
         system = _SYSTEM.format(workdir=task.workdir, system=_FILES_ONLY if self._mode(task) == FRESH else "")
         return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
@@ -143,10 +160,17 @@ class Terminal:
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
-        """Return the tests' reward.
+        """Run the task's tests and return their reward.
+
+        Args:
+            item: the task.
+            outcome: how the agent's conversation ended.
+            lease: the agent's slot.
+            fresh: provides unused containers.
+            meta: the value that ``setup`` returned.
 
         Raises:
-            VerifierError: the tests come to no verdict, with an agent's work and without.
+            VerifierError: the tests reach no verdict, neither with the agent's work nor without it.
         """
         task, mode = self._tasks[item.id], self._mode(self._tasks[item.id])
         if outcome.tool_calls == 0:
@@ -164,10 +188,15 @@ class Terminal:
         return await self._conclude(task, fresh, env, finding, {"verify": FRESH, **attrs.asdict(carried)})
 
     async def solve(self, item: Item, lease: Lease, *, timeout_s: float | None = None) -> ExecResult:
-        """Run the task's known solution where an agent would work.
+        """Run the task's known solution in a slot.
+
+        Args:
+            item: the task.
+            lease: the slot.
+            timeout_s: timeout of the solution; None means the agent's time limit.
 
         Raises:
-            SpecError: the task has none.
+            SpecError: the task has no known solution.
         """
         task = self._tasks[item.id]
         if task.solution is None:
@@ -181,11 +210,16 @@ class Terminal:
         )
 
     def has_solution(self, item: Item) -> bool:
-        """Tell whether a task has a known solution."""
+        """Return whether a task has a known solution."""
         return self._tasks[item.id].solution is not None
 
     async def begins_right(self, item: Item, lease: Lease) -> bool | None:
-        """Tell whether a fresh container passes the task's own test of how it begins; None where there is none."""
+        """Run the task's test of the initial state, and return whether it passes; None if the task has no such test.
+
+        Args:
+            item: the task.
+            lease: an unused container.
+        """
         task = self._tasks[item.id]
         if not (task.tests / TEST_BEGINNING).is_file():
             return None
@@ -206,7 +240,7 @@ class Terminal:
         )
 
     async def _judge_same(self, task: Task, lease: Lease, env: Mapping[str, str]) -> Finding:
-        """Run the tests in the agent's container; one that lets nothing run any more is its agent's doing."""
+        """Run the tests in the agent's container; if they cannot run there, return a finding without rewards."""
         try:
             return await run_tests(task, lease, env)
         except (VerifierError, TransferError) as error:
@@ -215,7 +249,7 @@ class Terminal:
     async def _conclude(
         self, task: Task, fresh: Fresh, env: Mapping[str, str], finding: Finding, facts: Mapping[str, Any]
     ) -> Verdict:
-        """Return the verdict; where there is none, see whether the tests come to one without the agent's work."""
+        """Return the verdict; if the tests gave no reward, run them without the agent's work to find the cause."""
         facts = {**facts, **finding.facts}
         if finding.rewards:
             reward = finding.rewards["reward"]
@@ -224,13 +258,13 @@ class Terminal:
             )
         async with fresh() as judge:
             control = await run_tests(task, judge, env)
-        why = f"did not end in {task.verifier_timeout_s:g} s" if finding.timed_out else "left no reward"
+        why = f"did not end in {task.verifier_timeout_s:g} s" if finding.timed_out else "gave no reward"
         if not control.rewards:
             raise VerifierError(
-                f"the tests of task {task.id!r} {why}, and come to none without the agent's work either (exit code "
+                f"the tests of task {task.id!r} {why}, and give no reward without the agent's work (exit code "
                 f"{control.exit_code}): {control.output[-500:].strip() or 'no output'}"
             )
-        return _verdict(0.0, "tests", f"the tests {why}, which they do without the agent's work", facts)
+        return _verdict(0.0, "tests", f"the tests {why}; without the agent's work they give a reward", facts)
 
     def _network(self, task: Task, base: ContainerSpec) -> Any:  # noqa: ANN401 - a Literal of the spec's
         internet = task.resources.internet
@@ -239,18 +273,18 @@ class Terminal:
         if internet and base.network == "none" and self._internet == "task":
             raise SpecError(
                 f"task {task.id!r}", "allow_internet = true",
-                "what a run with --network none can give; say --network bridge or host, or --option internet=base",
+                "a run with --network none has no internet; use --network bridge or host, or --option internet=base",
             )  # fmt: skip
         return base.network
 
     def _env(self, task: Task, given: Mapping[str, str]) -> dict[str, str]:
-        """Return variables with those of the host in place that the user lets tasks see."""
+        """Return variables with the values of the host variables that ``pass_env`` allows."""
 
         def value(match: re.Match[str]) -> str:
             if match[1] in self._pass_env and match[1] in os.environ:
                 return os.environ[match[1]]
             if match[2] is None:
-                allowed = f"variables of the host that are set and in --option pass_env={match[1]}"
+                allowed = f"a host variable that is set and allowed with --option pass_env={match[1]}"
                 raise SpecError(f"task {task.id!r}", match[0], allowed)
             return match[2]
 
@@ -280,5 +314,5 @@ def _verdict(reward: float, phase: str, detail: str, facts: Mapping[str, Any]) -
 def _detail(reward: float, facts: Mapping[str, Any]) -> str:
     withheld = facts.get("withheld_count", 0)
     if withheld and reward < 1:
-        return f"reward {reward:g}; {withheld} changes to the system's own files were not taken over"
+        return f"reward {reward:g}; {withheld} changes to protected files were not copied"
     return f"reward {reward:g}"

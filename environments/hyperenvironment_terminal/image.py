@@ -1,4 +1,4 @@
-"""Make a task's image: built once, named after what it is made from, or the ready image that the task names."""
+"""Provide a task's image: build it once, with a tag derived from its content, or use the image that the task names."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _UPPER = re.compile(r"[^a-z0-9.-]+")
 
 
 def task_image(task: Task, images: ImageStore, substitutes: Mapping[str, str], *, pull: bool) -> str:
-    """Return the reference of a task's image, made if it is not here.
+    """Return the reference of a task's image, and build or pull the image if it is missing.
 
     Args:
         task: the task.
-        images: where it is made.
-        substitutes: images to take in place of those that tasks name.
-        pull: whether a ready image that is not here is fetched from its registry.
+        images: the store that builds and finds images.
+        substitutes: images that replace those that tasks name.
+        pull: whether to pull a missing image from its registry.
 
     Raises:
-        ImageError: it cannot be had, or a step of its build failed.
-        SpecError: its recipe would take something of the host's.
+        ImageError: the image does not exist, or its build or pull failed.
+        SpecError: the recipe would access the host.
     """
     if task.recipe is None:
         return _ready(substitutes.get(task.image, task.image), images, pull=pull)
@@ -46,10 +46,15 @@ def task_image(task: Task, images: ImageStore, substitutes: Mapping[str, str], *
 
 
 def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mapping[str, str]) -> str:
-    """Return a recipe with its bases put in place.
+    """Return the text of a recipe with its base images substituted.
+
+    Args:
+        recipe: the Containerfile or definition file.
+        exists: returns whether a local image exists.
+        substitutes: images that replace the base images.
 
     Raises:
-        SpecError: it is a definition file that would run something on the host, or copy from elsewhere.
+        SpecError: a definition file would run commands on the host, or copy files from outside its directory.
     """
     text = recipe.read_text()
     if recipe.suffix != SUFFIX:
@@ -72,7 +77,7 @@ def _ready(reference: str, images: ImageStore, *, pull: bool) -> str:
 
 
 def _digest(task: Task, text: str) -> str:
-    """Return a name for all that goes into an image: the recipe, and every file beside it with its mode."""
+    """Return a digest of all inputs of an image: the recipe, and every file of its context with its mode."""
     found = hashlib.sha256(text.encode())
     for path in sorted(task.context.rglob("*")) if task.context is not None else ():
         name = path.relative_to(task.context or path).as_posix()

@@ -1,7 +1,7 @@
-"""Run a task's tests in a container, and read what they say.
+"""Run a task's tests in a container, and read their reward.
 
-Nothing that was in the container decides where the tests are or what they find in ``/logs``: both are made anew just
-before. The commands' environment is the image's own, never what an agent's shell has set.
+``/tests`` and ``/logs`` are created again just before the tests, so that files of the agent in them have no effect. The
+tests get the environment of the image and of the task, not of the agent's shell.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/rewa
 _MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier {LOGS}/agent"
 _SHOWN = 4000
 _REWARD_LIMIT = 65536
-_PASSED, _FAILED = (0,), (1, 2)  # of pytest: 2 is also a test file that cannot be imported as the state is
-# A Python that cannot import pytest must not end as tests do that fail.
+_PASSED, _FAILED = (0,), (1, 2)  # pytest exit codes; 2 includes a test file that cannot be imported
+# Exit code 70 differs from those of pytest: without pytest there is no verdict.
 _RUN_PYTEST = f"""\
 import sys
 sys.path.append({TOOLS!r})
@@ -40,7 +40,7 @@ except BaseException as error:
     sys.exit(70)
 sys.exit(pytest.main(sys.argv[1:]))
 """
-# Its own names for the places where pytest would otherwise look for settings.
+# Explicit paths, so that pytest does not search the container for settings.
 _PYTEST_ARGS = (
     "-c",
     "/dev/null",
@@ -57,19 +57,19 @@ _PYTEST_ARGS = (
 
 
 class VerifierError(HyperRuntimeError):
-    """Tests came to no verdict though nothing of an agent's was there."""
+    """The tests cannot reach a verdict, and the agent did not cause this."""
 
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """What tests came to.
+    """The result of the tests.
 
     Attributes:
-        rewards: by name; ``reward`` is the one that counts. Empty: they came to no verdict.
-        exit_code: of the tests' command.
-        timed_out: whether they were ended at their deadline.
-        output: its last lines.
-        duration_s: how long they took.
+        rewards: rewards by name; ``reward`` is the one that counts; empty if there is no verdict.
+        exit_code: exit code of the test command.
+        timed_out: whether the test command was killed at its deadline.
+        output: tail of its output.
+        duration_s: duration of the test command in seconds.
     """
 
     rewards: Mapping[str, float]
@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a report shows."""
+        """Values for reports."""
         return {
             "exit_code": self.exit_code,
             "timed_out": self.timed_out,
@@ -90,18 +90,19 @@ class Finding:
 
 
 async def run_tests(task: Task, place: Lease, env: Mapping[str, str], *, beginning: bool = False) -> Finding:
-    """Run a task's tests to their end.
+    """Run a task's tests.
 
     Args:
         task: the task.
         place: the container whose state is tested.
-        env: of the tests beside the container's.
-        beginning: whether to run the tests of how a task begins instead.
+        env: more environment variables of the tests.
+        beginning: whether to run the test of the initial state instead.
 
     Raises:
-        VerifierError: the tests cannot be put there or begun.
+        VerifierError: ``/tests`` and ``/logs`` cannot be created.
+        TransferError: the tests cannot be copied.
     """
-    await _must(place, ["/bin/sh", "-c", _MAKE_ANEW], "/tests and /logs cannot be made")
+    await _must(place, ["/bin/sh", "-c", _MAKE_ANEW], "/tests and /logs cannot be created")
     await place.put(str(task.tests), TESTS)
     if beginning or task.uses_pytest:
         return await _by_pytest(task, place, env, TEST_BEGINNING if beginning else TEST_STATE)
@@ -139,7 +140,7 @@ async def _run(task: Task, place: Lease, args: list[str], env: Mapping[str, str]
 
 
 async def _rewards(place: Lease) -> dict[str, float]:
-    """Return what the tests wrote, or nothing where that is no reward."""
+    """Return the rewards that the tests wrote, or an empty dict if there is no valid reward."""
     for path, parse in ((REWARD_TEXT, _parse_text), (REWARD_JSON, _parse_json)):
         script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
         result = await place.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
@@ -170,7 +171,9 @@ def _parse_json(data: bytes) -> dict[str, float]:
     if len(numbers) == 1 and "reward" not in numbers:
         return {**numbers, "reward": next(iter(numbers.values()))}
     if numbers and "reward" not in numbers:
-        raise SpecError(REWARD_JSON, sorted(numbers), "a member 'reward' where there is more than one number")
+        raise SpecError(
+            REWARD_JSON, sorted(numbers), "an object with a member 'reward', if it has more than one number"
+        )
     return numbers
 
 
@@ -191,4 +194,4 @@ async def _must(place: Lease, args: list[str], what: str) -> None:
     result = await place.exec(args, workdir="/")
     if result.exit_code != 0:
         why = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
-        raise VerifierError(f"{what} in the container: {why}; the tests need its root, sh, rm and mkdir")
+        raise VerifierError(f"{what} in the container: {why}; the tests need root, sh, rm and mkdir")

@@ -1,4 +1,4 @@
-"""List a container's files, and tell what differs between two lists."""
+"""List the files of a container."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _TIMEOUT_S = 120.0
 
 @attrs.frozen
 class Entry:
-    """A file, directory, link or whatever else.
+    """A file, directory, link or other file system entry.
 
     Attributes:
-        kind: ``f``, ``d``, ``l``, or another letter of find's.
+        kind: ``f``, ``d``, ``l``, or another type letter of ``find -printf %y``.
         mode: permission bits.
-        uid: owner.
-        gid: group.
-        size: bytes.
+        uid: user id of the owner.
+        gid: group id.
+        size: size in bytes.
         mtime: seconds since the epoch, as text.
-        link: what a link names.
+        link: target of a link, else empty.
     """
 
     kind: bytes
@@ -47,7 +47,7 @@ class Entry:
     link: bytes = b""
 
     def same(self, other: Entry) -> bool:
-        """Tell whether another entry is this one unchanged, as far as a list shows; directories live on."""
+        """Return whether another entry has the same attributes; for directories, size and mtime are ignored."""
         if self.kind == other.kind == DIRECTORY:
             return (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
         return self == other
@@ -57,7 +57,7 @@ Listing = Mapping[bytes, Entry]
 
 
 def listing_args(leave_out: Iterable[str]) -> list[str]:
-    """Return the command that lists all files but those in some places; it needs GNU find."""
+    """Return the command that lists all files except some paths and everything below them; it needs GNU find."""
     pruned: list[str] = []
     for path in leave_out:
         pruned += ["-o", "-path", path.translate(_PATTERN)]
@@ -68,36 +68,40 @@ _PATTERN = str.maketrans({letter: f"\\{letter}" for letter in "*?[]\\"})
 
 
 def parse_listing(output: bytes) -> dict[bytes, Entry]:
-    """Return what a container says it holds; it may lie about itself, and about nothing else.
+    """Parse the file list of a container; the list is untrusted, so each line is validated.
 
     Raises:
-        TransferError: it makes no sense.
+        TransferError: the list is invalid or has too many files.
     """
     if output.count(b"\0") > 2 * _MAX_FILES:
-        raise TransferError(f"a container holds more than {_MAX_FILES} files")
+        raise TransferError(f"the container has more than {_MAX_FILES} files")
     parts = output.split(b"\0")
     if len(parts) % 2 == 0 or parts[-1]:
-        raise TransferError("the list of a container's files ends early")
+        raise TransferError("the container's file list is truncated")
     found = {}
     for line, link in zip(parts[:-1:2], parts[1::2], strict=True):
         match = _LINE.fullmatch(line)
         names = match["path"].split(b"/")[1:] if match is not None else [b""]
         if match is None or not all(names) or {b".", b".."} & set(names):
-            raise TransferError("the list of a container's files holds what is no file")
+            raise TransferError("the container's file list has an invalid line")
         uid, gid, size = (int(match[name]) for name in ("uid", "gid", "size"))
         found[match["path"]] = Entry(match["kind"], int(match["mode"], 8), uid, gid, size, match["mtime"], link)
     return found
 
 
 async def list_files(place: Lease, leave_out: Iterable[str]) -> dict[bytes, Entry]:
-    """Return all files of a container but those in some places.
+    """Return all files of a container, by absolute path.
+
+    Args:
+        place: the container.
+        leave_out: absolute paths to skip, with everything below them.
 
     Raises:
-        TransferError: it cannot list them.
+        TransferError: the files cannot be listed, or the list is invalid.
     """
     args = listing_args(leave_out)
     result = await place.exec(args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES)
     if result.exit_code != 0 or result.truncated:
         why = result.stderr.decode(errors="replace").strip().splitlines()[:1] or [f"exit code {result.exit_code}"]
-        raise TransferError(f"the files of a container could not be listed: {why[0]}")
+        raise TransferError(f"the container's files could not be listed: {why[0]}")
     return await asyncio.to_thread(parse_listing, result.stdout)

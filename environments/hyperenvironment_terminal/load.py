@@ -1,4 +1,4 @@
-"""Find tasks: a task directory, a directory of them, a file of rows, or those that ship with this package."""
+"""Find tasks in a task directory, a directory of task directories, a file of rows, or this package."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LEVELS = 3
 
 
 def load_tasks(source: str) -> tuple[Task, ...]:
-    """Return the tasks of a source in order of their names (rows: as they stand).
+    """Return the tasks of a source, sorted by name; rows keep their order.
 
     Raises:
-        SpecError: nothing is there, one is malformed, or two have one name.
+        SpecError: the source does not exist or has no tasks, a task is invalid, or two tasks have the same name.
     """
     path = Path(str(resources.files("hyperenvironment_terminal") / "tasks")) if source == BUILTIN else Path(source)
     if path.is_file():
@@ -33,7 +33,7 @@ def load_tasks(source: str) -> tuple[Task, ...]:
         raise SpecError("tasks", source, f"directories with instruction.md{old}")
     names = [task.id for task in tasks]
     if double := next((name for name in names if names.count(name) > 1), None):
-        raise SpecError("tasks", source, f"tasks with names of their own; {double!r} is there twice")
+        raise SpecError("tasks", source, f"tasks with unique names; {double!r} occurs twice")
     return tasks
 
 

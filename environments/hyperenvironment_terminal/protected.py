@@ -1,6 +1,6 @@
-"""What an agent may not bring into the container in which its work is judged: whatever judges it.
+"""Decide which paths of an agent may not be copied to the judging container, because they could influence the tests.
 
-Pure: lists in, a verdict per path out.
+Pure functions over listings.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import attrs
 from hyperenvironment_terminal.listing import DIRECTORY, LINK, Listing
 
 TESTS, LOGS, SOLUTION, TOOLS = "/tests", "/logs", "/solution", "/.hyperruntime-judge"
-# Nobody's files: of the kernel, of this run, or the engine's own.
+# Files of the kernel, of this run, or of the engine.
 NOT_LISTED = ("/proc", "/sys", "/dev", "/run", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab",
               "/.dockerenv", "/.singularity.d", "/singularity", SOLUTION, TOOLS)  # fmt: skip
-# Programs and libraries, and what package managers know of them.
+# Programs, libraries, and the databases of package managers.
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/boot", "/nix", "/snap",
            "/var/lib/dpkg", "/var/lib/apt", "/var/lib/rpm", "/var/lib/pacman", "/lib/apk", "/var/cache")  # fmt: skip
-# What is read by programs before they do what they are asked.
+# Configuration that programs read at start-up.
 _READ_FIRST = ("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/alternatives",
                "/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc", "/etc/environment", "/etc/zsh",
                "/etc/python3", "/etc/nsswitch.conf", "/etc/pam.d", "/etc/security", "/etc/gitconfig", "/etc/sudoers",
@@ -37,13 +37,13 @@ _MODULES = frozenset(
 
 @attrs.frozen
 class Protection:
-    """Which paths an agent's changes are not taken over at.
+    """The paths at which an agent's changes are not applied.
 
     Attributes:
-        trees: directories, and files, with all below them.
-        workdir: where the tests begin.
-        module_dir: where a test script's Python looks for modules first, or b"" where it does not look there.
-        pristine: the image's own files.
+        trees: protected files, and directories with everything below them.
+        workdir: working directory of the tests.
+        module_dir: directory in which the Python of a test script looks for modules first, or b"".
+        pristine: listing of the image.
     """
 
     trees: frozenset[bytes]
@@ -52,7 +52,7 @@ class Protection:
     pristine: Listing
 
     def holds(self, path: bytes, listing: Listing) -> bool:
-        """Tell whether a path of an agent's list is protected."""
+        """Return whether a path of the agent's listing is protected."""
         parent, name = posixpath.split(path)
         if any(prefix in self.trees for prefix in _prefixes(path)):
             return True
@@ -61,12 +61,12 @@ class Protection:
         return self._shadows(path, listing)
 
     def is_above(self, path: bytes) -> bool:
-        """Tell whether something below a path is protected."""
+        """Return whether a protected path, or the working directory, is below a path."""
         start = path + b"/"
         return any(tree.startswith(start) for tree in self.trees) or self.workdir.startswith(start)
 
     def _shadows(self, path: bytes, listing: Listing) -> bool:
-        """Tell whether a new file would be taken for a module of Python's or of pytest's by a test script."""
+        """Return whether a new file would shadow a module of Python or pytest in a test script."""
         below = path.removeprefix(self.module_dir + b"/")
         if not self.module_dir or below == path or path in self.pristine:
             return False
@@ -83,12 +83,12 @@ class Protection:
 def make_protection(
     pristine: Listing, search_path: Iterable[str], workdir: str, *, scripted: bool = True
 ) -> Protection:
-    """Return what is protected in an image.
+    """Return the protected paths of an image.
 
     Args:
-        pristine: the image's files.
-        search_path: directories in which its commands are looked for.
-        workdir: where the tests begin.
+        pristine: listing of the image.
+        search_path: the directories of ``PATH``.
+        workdir: working directory of the tests.
         scripted: whether the tests are a script, whose Python looks for modules in ``workdir``.
     """
     begin = posixpath.normpath(workdir)
@@ -102,9 +102,9 @@ def make_protection(
 
 
 def _of_search_path(directory: bytes, pristine: Listing, begin: bytes) -> set[bytes]:
-    """Return what is protected for a directory of commands: it, by every name, and where links in it lead.
+    """Return the protected paths of a directory of commands: it, its real path, and the targets of its links.
 
-    What lies where the work is done stays the agent's to change, though a command leads there.
+    Paths inside or above the working directory are not protected, even if a command links to them.
     """
     real = _resolve(directory, pristine)
     found = {directory} | _prefix_of(real, pristine)
@@ -124,7 +124,7 @@ def _is_within(path: bytes, tree: bytes) -> bool:
 
 
 def _resolve(path: bytes, pristine: Listing) -> bytes:
-    """Return where a path leads through an image's links; where it leads round, what it is."""
+    """Resolve the links of a path in an image; return the path itself after too many links (a loop)."""
     done, todo, steps = b"/", path.split(b"/"), 0
     while todo:
         name = todo.pop(0)
@@ -145,7 +145,7 @@ def _resolve(path: bytes, pristine: Listing) -> bytes:
 
 
 def _prefix_of(directory: bytes, pristine: Listing) -> set[bytes]:
-    """Return a directory of commands, and the libraries beside it where it is some installation's ``bin``."""
+    """Return a directory of commands, and the sibling library directories if it is a ``bin`` directory."""
     parent, name = posixpath.split(directory)
     beside = (b"lib", b"lib64", b"libexec", b"pyvenv.cfg") if name in _BINS else ()
     return {
@@ -155,7 +155,7 @@ def _prefix_of(directory: bytes, pristine: Listing) -> set[bytes]:
 
 
 def _prefixes(path: bytes) -> Iterable[bytes]:
-    """Yield a path and every directory above it but the root."""
+    """Yield a path and every directory above it except the root."""
     while path not in (b"/", b""):
         yield path
         path = posixpath.dirname(path)

@@ -1,4 +1,4 @@
-"""The host's own pytest, for images that have none: a few files of Python alone."""
+"""Copy the host's pytest for images without one; only pure Python files are copied."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from hyperruntime.errors import ExtraMissingError
 
 _NEEDED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
-# All of pygments that a pytest without colours imports; the rest is ten times as much.
+# The parts of pygments that pytest imports without colours; the rest is ten times larger.
 _FEW = {"lexers": ("__init__.py", "_mapping.py", "diff.py", "python.py"), "styles": ("__init__.py", "_mapping.py")}
 
 
 def copy_pytest(folder: Path) -> None:
-    """Make a directory that a Python of any machine can import pytest from.
+    """Create a directory from which Python on any machine can import pytest.
 
     Raises:
-        ExtraMissingError: this Python has no pytest.
+        ExtraMissingError: pytest or one of its dependencies is not installed.
     """
     folder.mkdir()
     for name in _NEEDED:

@@ -1,6 +1,6 @@
-"""Read tasks from JSON lines: the form in which Terminal-Bench 2 is published as a data set.
+"""Read tasks from JSON lines, the form in which Terminal-Bench 2 is published as a data set.
 
-A row becomes a task directory in the cache, named by what it holds, and is then read like any other.
+A row is written to a task directory in the cache, named by the digest of the row, and then read like any other task.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _SETTING_KINDS = (str, int, float, bool)
 def read_rows(path: Path) -> tuple[Task, ...]:
     """Return the tasks of a file of JSON lines.
 
-    A row has ``instruction``; ``docker_image``, or ``environment_tar`` with a Dockerfile in it; ``tests_tar``, or
-    ``test_sh``, or both; perhaps ``solution_sh`` and settings such as ``agent_timeout_sec``; or a whole
-    ``task_toml``. Archives are tar, perhaps gzipped, in base64.
+    A row has ``instruction``; ``docker_image``, or ``environment_tar`` with a Dockerfile; ``tests_tar`` or ``test_sh``
+    or both. Optional are ``solution_sh`` or ``solution_tar``, and settings such as ``agent_timeout_sec``, or a whole
+    ``task_toml``. Archives are tar files in base64, optionally gzipped.
 
     Raises:
-        SpecError: a row is malformed; says which.
+        SpecError: a row is invalid; the message names the line.
     """
     tasks = []
     with path.open(encoding="utf-8") as lines:
@@ -88,7 +88,7 @@ class _Row:
         return read_task(folder, name=name)
 
     def _make(self, folder: Path) -> None:
-        """Make the directory whole or not at all; of two processes that make it one wins."""
+        """Create the directory atomically; if two processes do so at the same time, the first wins."""
         partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
         partial.mkdir(parents=True)
         try:
@@ -119,12 +119,12 @@ class _Row:
             if value is None:
                 continue
             if not isinstance(value, _SETTING_KINDS):
-                self._refuse(key, "a text or a number")
+                self._refuse(key, "text, a number or a boolean")
             tables.setdefault(table, []).append(f"{name} = {json.dumps(value)}")
         return "".join(f"[{table}]\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
 
     def _unpack(self, key: str, target: Path) -> None:
-        """Unpack an archive; one directory that holds everything is that everything."""
+        """Unpack an archive; if it only has a directory with the target's name, use the content of that directory."""
         try:
             packed = base64.b64decode(self._text(key), validate=True)
             data = gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed

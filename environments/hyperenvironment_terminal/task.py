@@ -1,4 +1,4 @@
-"""One task of a terminal as a value."""
+"""The value of one terminal task."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TEST_SCRIPT, TEST_STATE, TEST_BEGINNING = "test.sh", "test_final_state.py", "tes
 
 @attrs.frozen(kw_only=True)
 class Resources:
-    """What a task says it needs; None where it says nothing.
+    """The resources that a task requests; None means that the task does not say.
 
     Attributes:
-        cpus: cores.
-        memory_bytes: memory.
-        disk_bytes: what may be written.
-        gpus: how many.
-        internet: whether it may, or may not, reach the internet.
+        cpus: number of cores.
+        memory_bytes: memory in bytes.
+        disk_bytes: maximum bytes that may be written.
+        gpus: number of GPUs.
+        internet: whether the task has access to the internet.
     """
 
     cpus: float | None = None
@@ -33,25 +33,25 @@ class Resources:
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """A task.
+    """A terminal task.
 
     Attributes:
-        id: its directory's name, or what its row says.
-        instruction: what the agent is told.
-        image: a ready image's reference, or "".
-        recipe: the Containerfile or definition file that makes its image, where ``image`` is "".
-        context: the directory that the recipe copies from.
-        tests: the directory of its tests: ``test.sh``, or ``test_final_state.py`` for pytest.
-        solution: the directory of a known solution, ``solve.sh`` in it, if there is one.
-        workdir: where the agent and the tests begin.
-        agent_timeout_s: how long the agent may take, or None.
-        verifier_timeout_s: how long the tests may take.
-        resources: what it needs.
-        env: of every command; ``${NAME}`` and ``${NAME:-default}`` stand for the host's.
-        verifier_env: of the tests, beyond that.
-        solution_env: of the known solution, beyond that.
-        verify: ``same``, ``fresh`` or "" where the task leaves it open.
-        metadata: whatever else it says, for reports.
+        id: name of its directory, or the name in its row.
+        instruction: the user message for the agent.
+        image: reference of a ready image, or "".
+        recipe: the Containerfile or definition file of its image; None if ``image`` is set.
+        context: the directory from which the recipe copies files; None if ``image`` is set.
+        tests: directory of its tests: ``test.sh``, or ``test_final_state.py`` for pytest.
+        solution: directory of the known solution with ``solve.sh``, or None.
+        workdir: working directory of the agent and the tests.
+        agent_timeout_s: time limit of the agent, or None.
+        verifier_timeout_s: timeout of the tests.
+        resources: the requested resources.
+        env: environment variables of every command; ``${NAME}`` and ``${NAME:-default}`` take values from the host.
+        verifier_env: more environment variables of the tests.
+        solution_env: more environment variables of the known solution.
+        verify: ``same``, ``fresh``, or "" if the task does not say.
+        metadata: the table ``metadata`` of the task.
     """
 
     id: str
@@ -73,5 +73,5 @@ class Task:
 
     @property
     def uses_pytest(self) -> bool:
-        """Whether its tests are a file for pytest rather than a script that writes a reward."""
+        """Whether the tests are a pytest file, and not a script that writes a reward."""
         return not (self.tests / TEST_SCRIPT).is_file()

@@ -1,4 +1,4 @@
-"""The interfaces that other programs know, over the one pool of slots. Design: docs/decisions/0029-adapters.md.
+"""Sandbox interfaces of other programs, on top of our slot pools. Design: docs/decisions/0029-adapters.md.
 
 May import ``trainers`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,4 +1,4 @@
-"""What a tool backend needs of pools: which there are, opening them, and what is told of them."""
+"""The pools of a tool backend: choose their profiles, open them, report their state."""
 
 from __future__ import annotations
 
@@ -20,28 +20,44 @@ from hyperruntime.runtime import open_runtime
 
 
 class Pools(Protocol):
-    """Named pools, as :class:`~hyperruntime.pool.manager.PoolManager` has them."""
+    """Named pools; :class:`~hyperruntime.pool.manager.PoolManager` implements it."""
 
     async def start(self, *profiles: str) -> None:
-        """Start pools of these profiles."""
+        """Start the pools of these profiles."""
         ...
 
     async def acquire(self, task_id: str | None = None, profile: str | None = None) -> Slot:
-        """Return a lease."""
+        """Return a leased slot.
+
+        Args:
+            task_id: the task that the slot is for; None for a random one.
+            profile: name of the pool; None for the default profile.
+        """
         ...
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """End a lease."""
+        """End a lease.
+
+        Args:
+            slot: the leased slot.
+            reset_workspace: whether to delete the slot's files now; if not, the next lease of the same task may find
+                them.
+        """
         ...
 
     async def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
-        """Return results in the order of the requests."""
+        """Call tools, and return the results in the order of the requests.
+
+        Args:
+            requests: slot, name of the tool and its arguments.
+            timeout_s: time limit of each request in seconds; None for the request's own, else the pool's default.
+        """
         ...
 
     def status(self) -> Mapping[str, PoolStatus]:
-        """Return the state of each pool that was started."""
+        """Return the status of each started pool, by profile."""
         ...
 
 
@@ -50,7 +66,13 @@ OpensPools = Callable[[], AbstractAsyncContextManager[Pools]]
 
 @asynccontextmanager
 async def open_pools(profiles: Profiles, runtime: str | None, app_name: str) -> AsyncIterator[PoolManager]:
-    """Open an engine and pools on it for a block; nothing is left after it."""
+    """Open a runtime and its pools for a block; all containers end with the block.
+
+    Args:
+        profiles: the configurations of the pools.
+        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+        app_name: run id in the labels of the containers.
+    """
     opened = await asyncio.to_thread(open_runtime, runtime, run_id=app_name)
     try:
         async with PoolManager(opened, profiles) as pools:
@@ -64,10 +86,15 @@ def choose_profiles(
     profiles_file: str | os.PathLike[str] | None,
     default: str | None,
 ) -> Profiles:
-    """Return the profiles that are given, else a file's, else the environment's.
+    """Return the given profiles, else those of a file, else those of the environment.
+
+    Args:
+        profiles: profiles by name; tables have the keys of a profiles file.
+        profiles_file: a TOML or YAML file.
+        default: name of the default profile; None for the source's own default.
 
     Raises:
-        SpecError: one is malformed, or the default is none of them.
+        SpecError: a profile is malformed, or the default is not one of the profiles.
     """
     if profiles is not None:
         configs = {name: _config(name, value) for name, value in profiles.items()}
@@ -81,7 +108,7 @@ def _config(name: str, value: PoolConfig | Mapping[str, Any]) -> PoolConfig:
 
 
 def pool_facts(status: PoolStatus | None) -> dict[str, Any]:
-    """Return a pool's numbers by the names that programs read; of one that was not started, zeros."""
+    """Return a pool's status as JSON values, under the names that other programs use; None for a pool not started."""
     status = status or PoolStatus(name="", state="new")
     return {
         "sandboxes": status.containers,
@@ -98,7 +125,7 @@ def pool_facts(status: PoolStatus | None) -> dict[str, Any]:
 
 
 def profile_facts(config: PoolConfig) -> dict[str, Any]:
-    """Return a profile as JSON values, without what its environment holds."""
+    """Return a profile as JSON values; of the environment only the names."""
     spec = config.spec
     names = ("slots_per_container", "min_containers", "max_containers")
     times = ("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s", "lease_timeout_s")

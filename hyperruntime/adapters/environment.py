@@ -1,6 +1,6 @@
-"""One task's shell, as agent programs without asyncio know it: ``execute(command) -> {"output", "returncode"}``.
+"""An environment for agent programs without asyncio: ``execute(command) -> {"output", "returncode"}``.
 
-Every environment has a slot of its own, so no two tasks share a directory; environments of one image share a pool.
+Each environment has its own slot, so tasks never share a directory. Environments with the same container share a pool.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecRes
 
 TIMEOUT_CODE, INTERRUPTED_CODE, NOT_RUN_CODE = 124, 130, 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
-_ARGUMENT_BYTES = 96 * 1024  # the kernel takes 128 KiB in one argument; source: execve(2)
+_ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, see execve(2)
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
 
 
 class HyperEnvironment:
-    """A task's commands, in a slot that is its own until ``cleanup``; usable from many threads.
+    """Runs a task's commands in a slot that belongs to it until ``cleanup``. Thread-safe.
 
     Attributes:
-        task_id: for whom.
-        timeout: seconds that a command may take where none are given.
+        task_id: the task's name in logs; may be "".
+        timeout: default time limit of a command, in seconds.
     """
 
     def __init__(
@@ -47,22 +47,22 @@ class HyperEnvironment:
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         pool: SyncPool | None = None,
     ) -> None:
-        """Take a slot.
+        """Acquire a slot.
 
         Args:
-            image: of the container; an image that is on this machine.
-            cwd: where commands start: absolute, or relative to the workspace; "" is the workspace.
-            timeout: see above.
-            env: for every command.
-            runtime: the engine's name; None is ``HYPERRUNTIME_RUNTIME``, else the first that works.
-            task_id: see above; for logs.
-            network: what the container's network is.
-            limits: what the container may use.
-            output_limit_bytes: of a command's output; past it head and tail are kept.
-            pool: a pool of one's own instead of the shared one; image, runtime, network and limits are then its own.
+            image: image of the container; it must exist on this machine.
+            cwd: working directory of commands: absolute, or relative to the workspace; "" is the workspace.
+            timeout: default time limit of a command, in seconds.
+            env: environment variables for every command.
+            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+            task_id: the task's name in logs; "" for a random one.
+            network: the container's network.
+            limits: the container's resource limits.
+            output_limit_bytes: the most bytes of a command's output; of longer output, head and tail are kept.
+            pool: a pool to use instead of the shared one; image, runtime, network and limits are then the pool's.
 
         Raises:
-            HyperRuntimeError: there is no slot to be had; which error says why.
+            HyperRuntimeError: no slot can be acquired; the subclass gives the reason.
         """
         self.task_id, self.timeout = task_id, timeout
         self._cwd, self._env, self._limit_bytes = cwd, dict(env or {}), output_limit_bytes
@@ -76,7 +76,7 @@ class HyperEnvironment:
 
     @property
     def workspace(self) -> str:
-        """Absolute path, inside the container, of the directory that is this task's own."""
+        """Absolute path of the task's own directory in the container."""
         return self._slot.workspace
 
     def execute(
@@ -87,23 +87,23 @@ class HyperEnvironment:
         timeout: float | None = None,
         stdin_data: str | bytes | None = None,
     ) -> dict[str, Any]:
-        """Run a command line of bash to its end.
+        """Run a bash command line, and wait for its end.
 
         Args:
-            command: any length, any characters but NUL.
-            cwd: where it starts: absolute, or relative to the environment's own; "" is that one.
-            timeout: seconds; after them everything that the command started is ended.
-            stdin_data: its standard input; None is an empty one.
+            command: text of any length without NUL.
+            cwd: working directory: absolute, or relative to the environment's ``cwd``; "" is that one.
+            timeout: time limit in seconds, after which the whole process tree is ended; None for the default.
+            stdin_data: standard input; None is empty.
 
         Returns:
             ``output``: standard output and standard error in the order in which they were written. ``returncode``: the
-            command's own; 124 at the timeout, 130 when it was interrupted (by ``interrupt`` of another thread, or by
-            Ctrl-C while this one waits), 126 where the directory does not exist.
+            exit code of the command; 124 after a timeout, 130 after an interrupt (by ``interrupt`` in another thread,
+            or by Ctrl-C), 126 if the working directory does not exist.
 
         Raises:
-            SandboxLostError: the container has ended; nobody knows what the command did.
-            PoolError: the environment was cleaned up.
-            SpecError: an argument is none that a command can have.
+            SandboxLostError: the container ended; the effects of the command are unknown.
+            PoolError: the environment was cleaned up, or its pool is closed.
+            SpecError: an argument is invalid.
         """
         args, data = _merged(command, stdin_data)
         seconds = self.timeout if timeout is None else timeout
@@ -121,12 +121,12 @@ class HyperEnvironment:
             return {"output": f"{error}\n", "returncode": NOT_RUN_CODE}
 
     def _finish(self, work: Coroutine[Any, Any, ExecResult]) -> ExecResult | None:
-        """Return how a command ended; None where it was interrupted, once it has ended."""
+        """Wait for a command to end, and return its result; None if it was interrupted."""
         call = Interruptible[ExecResult]()
         with self._lock:
             if not self._open:
                 work.close()
-                raise PoolError("this environment was cleaned up; make another one")
+                raise PoolError("this environment was cleaned up; create a new one")
             self._calls.add(call)
         try:
             future = self._pool.submit(call.run(work))
@@ -136,12 +136,12 @@ class HyperEnvironment:
                 call.interrupt()
                 return future.result()
         finally:
-            work.close()  # it never began, where the pool is gone
+            work.close()  # if the pool is closed, the work never started
             with self._lock:
                 self._calls.discard(call)
 
     def interrupt(self) -> int:
-        """End what runs; return how many commands that were. Theirs is 130."""
+        """End all running commands, which return code 130; return their number."""
         with self._lock:
             calls = tuple(self._calls)
         for call in calls:
@@ -149,39 +149,39 @@ class HyperEnvironment:
         return len(calls)
 
     def cleanup(self) -> None:
-        """Give the slot back: its files and processes go. May be called again, and after the pool has ended."""
+        """Release the slot, which deletes its files and ends its processes. Idempotent; the pool may be closed."""
         with self._lock:
             if not self._open:
                 return
             self._open = False
-        with suppress(PoolClosedError):  # then there is no slot
+        with suppress(PoolClosedError):  # the slot ended with its pool
             self.interrupt()
             self._pool.submit(self._pool.pool.release_if_held(self._slot)).result()
 
     def stop(self) -> None:
-        """Do what ``cleanup`` does, by its older name."""
+        """Call ``cleanup``; the older name of it."""
         self.cleanup()
 
     def __enter__(self) -> HyperEnvironment:
-        """Return itself."""
+        """Return this environment."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clean up, whatever happened."""
+        """Clean up."""
         self.cleanup()
 
 
 def _merged(command: str, stdin_data: str | bytes | None) -> tuple[list[str | bytes], bytes | None]:
-    """Return argv and input that run a command with both of its outputs in one stream.
+    """Return the arguments and the input that run a command with stdout and stderr in one stream.
 
-    A long command goes ahead of its input: ``head`` takes exactly as much of it as there is command.
+    A long command is sent before its input: ``head`` reads exactly the bytes of the command.
     """
     if not is_text(command):
-        raise SpecError("command", command, "a text without NUL and without halves of surrogate pairs")
+        raise SpecError("command", command, "text without NUL and without lone surrogates")
     if not isinstance(stdin_data, (str, bytes, type(None))):
-        raise SpecError("stdin_data", stdin_data, "a text, bytes or None")
+        raise SpecError("stdin_data", stdin_data, "text, bytes or None")
     text = os.fsencode(command)
     data = stdin_data.encode(errors="surrogateescape") if isinstance(stdin_data, str) else stdin_data
     if len(text) <= _ARGUMENT_BYTES:

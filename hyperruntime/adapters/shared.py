@@ -1,4 +1,4 @@
-"""Pools that environments of one process share: one for each engine and container, empty while nobody needs it."""
+"""Pools that the environments of one process share: one for each engine and container spec."""
 
 from __future__ import annotations
 
@@ -30,9 +30,16 @@ _pools: list[_Shared] = []
 
 
 def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
-    """Return the pool of this process for an engine and a container; one slot in each container.
+    """Return the shared pool for an engine and a container spec; created on first use, with one slot per container.
 
-    Containers that nobody leases are ended after a minute; the pool itself ends with the process.
+    Idle containers are ended after a minute; the pool itself ends with the process.
+
+    Args:
+        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+        spec: the containers of the pool.
+
+    Raises:
+        HyperRuntimeError: the engine or the pool cannot be opened.
     """
     wanted = os.getpid(), runtime, spec
     with _lock:
@@ -58,7 +65,7 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
 
 
 def close_shared_pools() -> None:
-    """End every shared pool of this process, with whatever still runs in it; without it they end with the process."""
+    """End all shared pools of this process and everything that runs in them; otherwise they end with the process."""
     with _lock:
         ours = [shared for shared in _pools if shared.pid == os.getpid()]
         _pools.clear()

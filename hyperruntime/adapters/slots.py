@@ -1,4 +1,4 @@
-"""A leased slot in the words of programs that keep its state on it; a view, which decides nothing."""
+"""A view of a leased slot for programs that read a slot's state from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hyperruntime.pool.values.slot import Slot
 
 
 class SlotState(enum.Enum):
-    """What a slot is doing."""
+    """The state of a slot, as a tool backend reports it."""
 
     AVAILABLE = "available"
     ACQUIRED = "acquired"
@@ -22,16 +22,15 @@ class SlotState(enum.Enum):
 
 @attrs.define(eq=False, kw_only=True)
 class BackendSlot:
-    """One lease of a backend, with what its backend says of it.
+    """A leased slot of a tool backend, with its state.
 
-    The lease itself is the value ``lease``: it is what the pool checks, so nothing that is done to this object makes
-    a stale one good again.
+    The pool checks ``lease`` only, so changing this object cannot make a stale slot valid again.
 
     Attributes:
-        lease: the pool's value.
-        running: how many of its requests are running.
-        ended: what became of it: ``ACQUIRED`` while it is held, then ``RELEASING``, ``AVAILABLE`` or ``ERROR``.
-        metadata: JSON values of the holder.
+        lease: the pool's slot handle.
+        running: number of the slot's requests that are running.
+        ended: ``ACQUIRED`` while the slot is leased, then ``RELEASING``, ``AVAILABLE`` or ``ERROR``.
+        metadata: the holder's own JSON values.
     """
 
     lease: Slot
@@ -41,48 +40,48 @@ class BackendSlot:
 
     @property
     def slot_id(self) -> str:
-        """The place's name, of no other place on this machine."""
+        """The slot's name, unique on this machine."""
         return self.lease.slot_id
 
     @property
     def alloc_id(self) -> str:
-        """The name of the container that holds it."""
+        """Name of the slot's container."""
         return self.lease.container
 
     @property
     def container_addr(self) -> str:
-        """Where the container is; it listens nowhere, so this is its name."""
+        """Name of the slot's container, in place of an address: the container has none."""
         return self.lease.container
 
     @property
     def workspace_dir(self) -> str:
-        """Absolute path of its directory inside the container."""
+        """Absolute path of the slot's directory in the container."""
         return self.lease.workspace
 
     @property
     def trajectory_id(self) -> str | None:
-        """For whom it is held; None once it is not."""
+        """The trajectory that acquired the slot; None after its release."""
         return None if self.ended is SlotState.AVAILABLE else self.lease.task_id
 
     @property
     def state(self) -> SlotState:
-        """What it is doing now."""
+        """The slot's state now."""
         if self.ended is SlotState.ACQUIRED and self.running:
             return SlotState.EXECUTING
         return self.ended
 
     @property
     def is_available(self) -> bool:
-        """Whether it was given back."""
+        """Whether the slot was released."""
         return self.state is SlotState.AVAILABLE
 
     @property
     def is_acquired(self) -> bool:
-        """Whether it is held, and usable."""
+        """Whether the slot is leased and not being released."""
         return self.ended is SlotState.ACQUIRED
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the slot as JSON values."""
         return {
             "slot_id": self.slot_id,
             "alloc_id": self.alloc_id,

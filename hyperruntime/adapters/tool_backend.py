@@ -1,7 +1,6 @@
-"""The backend interface of programs that drive many trajectories, over the pool: acquire, execute in batches, release.
+"""A tool backend for programs that run many trajectories: acquire slots, execute tool calls in batches, release.
 
-Such a program hands out slots to its trajectories, sends their tool calls in batches, and gives the slots back. What it
-may not do (a stale handle, a second release, another's slot) the pool refuses.
+The pool refuses misuse: a stale handle, a second release, a slot of another backend.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ MODES = ("default", "slots")
 
 
 class SlotToolBackend:
-    """Slots of named pools, in the words of a tool backend. Belongs to one event loop.
+    """A tool backend with the slots of named pools. Use it in one event loop.
 
     Attributes:
-        profiles: the pools' configurations.
+        profiles: the configurations of the pools.
     """
 
     def __init__(self, profiles: Profiles, open_pools: OpensPools) -> None:
-        """Note how the pools are made; nothing is started yet. See :meth:`with_profiles`.
+        """Create a backend that is not started. See :meth:`with_profiles`.
 
         Args:
-            profiles: see above.
-            open_pools: opens them, once for each ``start``; leaving what it returns ends everything.
+            profiles: the configurations of the pools.
+            open_pools: opens the pools, once for each ``start``; its context manager ends them on exit.
         """
         self.profiles, self._open_pools = profiles, open_pools
         self._pools: Pools | None = None
@@ -61,36 +60,41 @@ class SlotToolBackend:
         *,
         runtime: str | None = None,
     ) -> SlotToolBackend:
-        """Return a backend of the profiles that are given, of a file's, or of the environment's, in this order.
+        """Return a backend with the given profiles, else those of a file, else those of the environment.
 
         Args:
-            app_name: put in the labels of every container; it is no name by which another process could find them.
-            profiles: by name; tables have the keys of a profiles file.
-            default_profile: which slots are acquired where none is named; None is what the profiles say.
-            profiles_file: TOML or YAML.
-            runtime: the engine's name; None is ``HYPERRUNTIME_RUNTIME``, else the first that works.
+            app_name: run id in the labels of every container; other processes cannot find the containers by it.
+            profiles: profiles by name; tables have the keys of a profiles file.
+            default_profile: profile to acquire slots of if none is named; None for the source's own default.
+            profiles_file: a TOML or YAML file.
+            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
 
         Raises:
-            SpecError: a profile is malformed, or a key of it unknown.
+            SpecError: a profile is malformed or has an unknown key, or the default is not one of the profiles.
         """
         chosen = choose_profiles(profiles, profiles_file, default_profile)
         return cls(chosen, lambda: open_pools(chosen, runtime, app_name))
 
     @property
     def default_timeout_s(self) -> float | None:
-        """Seconds that a request may take, where none are given."""
+        """Default time limit of a request, in seconds, of the default profile."""
         return self.profiles.configs[self.profiles.default].tools.default_timeout_s
 
     @property
     def started(self) -> bool:
-        """Whether slots can be had."""
+        """Whether the backend is started, so that slots can be acquired."""
         return self._pools is not None
 
     async def start(self, profiles_to_start: Sequence[str] | None = None) -> None:
-        """Make the pools; the named ones, or the default one, are warm then, the others start with their first slot.
+        """Open the pools, and start the named ones; does nothing if the backend is started.
+
+        Args:
+            profiles_to_start: profiles whose pools start now; None or empty for the default profile. The other pools
+                start with their first slot.
 
         Raises:
-            HyperRuntimeError: they cannot be started; nothing is left of them then.
+            SpecError: a profile is unknown.
+            HyperRuntimeError: a pool cannot be started; all containers are removed.
         """
         if self._pools is not None:
             return
@@ -103,7 +107,7 @@ class SlotToolBackend:
             self._open, self._pools = stack.pop_all(), pools
 
     async def stop(self, *, purge: bool = False) -> None:
-        """End every container, with what runs in it; nothing is kept in either case, so ``purge`` adds nothing."""
+        """End all containers and everything that runs in them; `purge` has no effect, because nothing is kept."""
         self._pools = None
         await self._open.aclose()
         for slot in self._held.values():
@@ -111,11 +115,16 @@ class SlotToolBackend:
         self._held.clear()
 
     async def acquire(self, trajectory_id: str | None = None, profile: str | None = None) -> BackendSlot:
-        """Return a slot that nobody else has.
+        """Lease a slot, and return it.
+
+        Args:
+            trajectory_id: the trajectory that the slot is for; None for a random one.
+            profile: profile of the slot; None for the default profile.
 
         Raises:
-            SlotTimeoutError: none became free before the profile's deadline.
-            SpecError: there is no such profile.
+            SlotTimeoutError: no slot became free within the profile's time limit.
+            SpecError: the profile is unknown.
+            PoolError: the backend is not started.
         """
         pools = self._need()
         self._check_profile(profile or self.profiles.default)
@@ -124,15 +133,16 @@ class SlotToolBackend:
         return slot
 
     async def release(self, slot: BackendSlot | Slot, *, reset_workspace: bool = False) -> None:
-        """Give a slot back, once.
+        """Release a slot.
 
         Args:
-            slot: as ``acquire`` returned it.
-            reset_workspace: whether its files go at once. Else the next ``acquire`` for the same trajectory may find
-                them; nobody else does.
+            slot: a slot that ``acquire`` returned.
+            reset_workspace: whether to delete the slot's files now. If not, the next ``acquire`` for the same
+                trajectory may find them; other trajectories never do.
 
         Raises:
-            StaleLeaseError: it was given back before, or is not of this backend.
+            StaleLeaseError: the slot was released before, or belongs to another backend.
+            PoolError: the backend is not started.
         """
         lease = _lease(slot)
         held = self._held.pop(lease, None)
@@ -150,10 +160,17 @@ class SlotToolBackend:
     async def execute_batch(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
-        """Return one result for each request, in their order.
+        """Call tools, and return one result for each request, in the same order.
 
-        Requests of different slots run at the same time, those of one slot one after another. One that fails, times
-        out or has a stale slot is its own result and nobody else's.
+        Requests of different slots run at the same time, those of one slot one after another. A request that fails,
+        times out or has a stale slot gets its own failed result and does not affect the others.
+
+        Args:
+            requests: slot, name of the tool and its arguments.
+            timeout_s: time limit of each request in seconds; None for the request's own, else the profile's default.
+
+        Raises:
+            PoolError: the backend is not started.
         """
         pools = self._need()
         held = [found for slot, _, _ in requests if (found := self._held.get(_lease(slot))) is not None]
@@ -178,7 +195,13 @@ class SlotToolBackend:
     ) -> dict[str, Any]:
         """Return a file of the workspace, in the schema of :func:`~hyperruntime.pool.tools.artifact`.
 
-        ``sha256`` is of the whole file and always there, so ``include_sha256`` adds nothing.
+        Args:
+            slot: a slot that ``acquire`` returned.
+            path: path of the file in the workspace.
+            encoding: ``text``, ``base64`` or ``auto``.
+            max_bytes: the most bytes to return; None for the profile's limit.
+            include_sha256: has no effect: the result always has the digest of the whole file.
+            timeout_s: time limit in seconds; None for the profile's default.
         """
         args = {"path": path, "encoding": encoding, "max_bytes": max_bytes}
         return await self._artifact(slot, "read_artifact", args, timeout_s)
@@ -192,7 +215,15 @@ class SlotToolBackend:
         max_entries: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return what a directory of the workspace holds, in the same schema: ``entries``."""
+        """Return the entries of a directory of the workspace, in the schema of ``read_artifact``.
+
+        Args:
+            slot: a slot that ``acquire`` returned.
+            path: path of the directory in the workspace.
+            recursive: whether to list subdirectories too.
+            max_entries: the most entries to return; None for the profile's limit.
+            timeout_s: time limit in seconds; None for the profile's default.
+        """
         args = {"path": path, "recursive": recursive, "max_entries": max_entries}
         return await self._artifact(slot, "list_artifacts", args, timeout_s)
 
@@ -206,13 +237,26 @@ class SlotToolBackend:
         max_entries: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return a path of the workspace as one archive, in the same schema: ``content`` (base64), ``format``."""
+        """Return a path of the workspace as one archive, in the schema of ``read_artifact``; ``content`` is base64.
+
+        Args:
+            slot: a slot that ``acquire`` returned.
+            path: path in the workspace.
+            archive_format: format of the archive; ``tgz`` means ``tar.gz``.
+            max_bytes: the most bytes of the archive; None for the profile's limit.
+            max_entries: the most entries of the archive; None for the profile's limit.
+            timeout_s: time limit in seconds; None for the profile's default.
+        """
         form = "tar.gz" if archive_format == "tgz" else archive_format
         args = {"path": path, "format": form, "max_bytes": max_bytes, "max_entries": max_entries}
         return await self._artifact(slot, "archive_artifacts", args, timeout_s)
 
     def get_status(self) -> dict[str, Any]:
-        """Return how many containers and slots there are; of several profiles, of each that was started."""
+        """Return the numbers of containers and slots; with several profiles, those of each started pool.
+
+        Raises:
+            PoolError: the backend is not started.
+        """
         pools = {name: pool_facts(status) for name, status in self._need().status().items()}
         if len(self.profiles.configs) == 1:
             return pools.get(self.profiles.default) or pool_facts(None)
@@ -224,7 +268,7 @@ class SlotToolBackend:
         }
 
     def list_profiles(self) -> dict[str, dict[str, Any]]:
-        """Return every profile by name, as JSON values; what its environment holds is not told."""
+        """Return all profiles by name, as JSON values; of their environments only the names."""
         return {name: profile_facts(config) for name, config in self.profiles.configs.items()}
 
     async def _artifact(
@@ -245,23 +289,23 @@ class SlotToolBackend:
 
 
 class ToolBackend(Protocol):
-    """What a program needs of a backend that may or may not run things in slots."""
+    """A backend that may run tool calls in slots."""
 
     @property
     def started(self) -> bool:
-        """Whether slots can be had."""
+        """Whether the backend is started, so that slots can be acquired."""
         ...
 
 
 def create_tool_backend(mode: str = "default", **options: Any) -> SlotToolBackend | None:  # noqa: ANN401
-    """Return the backend that a mode means: None for ``default``, and for ``slots`` one that is not started yet.
+    """Return the backend of a mode: None for ``default``, a backend that is not started for ``slots``.
 
     Args:
-        mode: one of these two.
-        options: as of :meth:`SlotToolBackend.with_profiles`.
+        mode: ``default`` or ``slots``.
+        options: arguments of :meth:`SlotToolBackend.with_profiles`; only used with ``slots``.
 
     Raises:
-        SpecError: there is no such mode, or the profiles are malformed.
+        SpecError: the mode is unknown, or the profiles are malformed.
     """
     if mode not in MODES:
         raise SpecError("mode", mode, unknown_name("tool backend", mode, MODES))
@@ -269,7 +313,7 @@ def create_tool_backend(mode: str = "default", **options: Any) -> SlotToolBacken
 
 
 def uses_sandbox(backend: ToolBackend | None) -> bool:
-    """Tell whether tool calls go to slots: a backend was chosen, and it is started."""
+    """Return whether tool calls run in slots: `backend` is not None and is started."""
     return backend is not None and backend.started
 
 

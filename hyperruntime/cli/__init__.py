@@ -1,7 +1,6 @@
-"""The command line, ``hyperrun``. This module is the one place that turns errors into sentences and exit codes.
+"""The command line, ``hyperrun``. Only this module turns errors into sentences and exit codes.
 
-Nothing but click and the errors is imported before a command runs: each group of commands is a module of its
-own, imported when it is called.
+The module of a command is imported when the command is called; start-up imports only click, the signals and the errors.
 
 May import ``testing.conformance`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -27,18 +26,18 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 def main(args: Sequence[str] | None = None) -> int:
     """Run ``hyperrun`` and return its exit code.
 
-    0 done; 1 the work failed; 2 wrong usage; 3 no usable runtime; 130 interrupted, 143 by SIGTERM. ``hyperrun exec``
-    returns the command's own.
+    0: done. 1: the work failed. 2: wrong usage. 3: no usable runtime. 128+n: ended by signal n (130 for SIGINT, 143
+    for SIGTERM). ``hyperrun exec`` returns the exit code of its command.
 
     Args:
-        args: the words of the command line; None means the process's own. The signal watch then stays until the
-            process ends, so that a signal still ends it in bounded time.
+        args: words of the command line; None means those of this process. With None the signal watch stays open until
+            the process ends, so that a late signal still ends it in bounded time.
     """
     state = State()
     try:
         with interrupting(state):
             return _run(args, state)
-    except KeyboardInterrupt:  # outside of the command
+    except KeyboardInterrupt:  # raised outside of the command
         return EXIT_BY_SIGNAL + state.signal
     finally:
         if state.watch is not None and args is not None:
@@ -65,7 +64,7 @@ def _exit_code(value: object) -> int:
 
 
 def _report(error: Exception, state: State) -> int:
-    """Print an error as one sentence, and its traceback where ``--debug`` asks for it; return the exit code."""
+    """Print an error as one sentence, with ``--debug`` also its traceback; return the exit code."""
     if state.debug:
         import traceback
 
@@ -76,7 +75,7 @@ def _report(error: Exception, state: State) -> int:
     if isinstance(error, HyperRuntimeError):
         _say(str(error))
         return error.exit_code
-    hint = "" if state.debug else "; run again with --debug for where it happened"
+    hint = "" if state.debug else "; run again with --debug to see the traceback"
     _say(f"unexpected {type(error).__name__}: {' '.join(str(error).split()) or 'no message'}{hint}")
     return EXIT_FAILED
 

@@ -1,4 +1,4 @@
-"""The program ``hyperrun``: its global options and the table of its commands, none of which is imported here."""
+"""The program ``hyperrun``: its global options and the table of its commands, which are imported only when called."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from hyperruntime.cli.command import AGENT_FILE, LazyGroup, State, example
 PROGRAM = "hyperrun"
 LEVELS = ("debug", "info", "warning", "error")
 
-# name: (module below hyperruntime.cli, name in it, what `hyperrun --help` says)
+# name: (module below hyperruntime.cli, attribute of the module, short help in `hyperrun --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("loop.demo", "demo", "Watch agents improve, offline and with no API key."),
     "runtimes": ("machine.runtimes", "runtimes", "List the container engines and what each can do here."),
-    "doctor": ("machine.doctor", "doctor", "Say what is right and wrong on this machine, and what to do."),
-    "selfcheck": ("machine.selfcheck", "selfcheck", "Check that a runtime keeps every promise here."),
-    "image": ("containers.image", "image", "Make, list, load and remove images."),
+    "doctor": ("machine.doctor", "doctor", "Diagnose this machine and every runtime, with next steps."),
+    "selfcheck": ("machine.selfcheck", "selfcheck", "Check that a runtime keeps every promise of the library."),
+    "image": ("containers.image", "image", "Build, pull, list, load, save and remove images."),
     "exec": ("containers.exec", "exec_command", "Run one command in a fresh container."),
     "ps": ("containers.list", "ps", "List this library's containers and their owners."),
-    "prune": ("containers.list", "prune", "Remove what dead owners left behind."),
-    "domains": ("loop.domains", "domains", "List what agents can be evaluated on."),
+    "prune": ("containers.list", "prune", "Remove the containers and files of dead owners."),
+    "domains": ("loop.domains", "domains", "List the domains that agents can be evaluated on."),
     "generate": ("loop.generate", "generate", "Run the generate loop: evolve an agent."),
-    "resume": ("loop.generate", "resume", "Go on with a run that was ended or interrupted."),
+    "resume": ("loop.generate", "resume", "Resume an interrupted run, or extend a finished one."),
     "status": ("loop.status", "status", "Show a run's generations and scores."),
-    "evaluate": ("loop.evaluate", "evaluate", "Evaluate one generation on its own, such as on the test split."),
-    "export": ("loop.export", "export", "Write a generation as a git repository that can be run."),
-    "rollout": ("rollout.commands", "rollout", "Agent trajectories in slots, scored, as training data."),
-    "report": ("loop.report", "report", "Draw a run's lineage and its best answer."),
+    "evaluate": ("loop.evaluate", "evaluate", "Evaluate one generation, for example on the test split."),
+    "export": ("loop.export", "export", "Write a generation as a runnable git repository."),
+    "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
+    "report": ("loop.report", "report", "Draw a run: lineage, progress and best answers."),
 }
 
 
 class App(LazyGroup):
-    """The root."""
+    """The root command."""
 
     table = COMMANDS
 
@@ -48,7 +48,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 
 
 def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Note it while the command line is read: the import of a command may be what fails."""
+    """Store the flag while the command line is parsed: the import of a command may fail."""
     ctx.ensure_object(State).debug = value
 
 
@@ -59,8 +59,10 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("hyperrun demo", "hyperrun exec -- python3 -c 'print(6 * 7)'", "hyperrun --runtime podman doctor"),
 )
-@click.option("--runtime", metavar="NAME", help="Container engine: podman, a plugin's name, or auto (default).")
-@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="What is logged.")
+@click.option("--runtime", metavar="NAME", help="Container runtime: podman, the name of a plugin, or auto (default).")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest level to log."
+)
 @click.option("--log-json", is_flag=True, help="Log JSON lines.")
 @click.option(
     "--debug",
@@ -68,14 +70,16 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     expose_value=False,
     is_eager=True,
     callback=_set_debug,
-    help="Show where an error happened.",
+    help="Print the traceback of an error.",
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
 @click.pass_context
 def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool) -> None:
-    """Run self-improving agents, and any untrusted command, in containers on whatever engine is here.
+    """Run self-improving agents and untrusted commands in containers, on any container engine of this machine.
 
-    With --runtime and no command: `generate` where the current directory holds a hyperrun.toml.
+    With --runtime and no command: run `generate` if the current directory contains a hyperrun.toml.
     """
     state = ctx.ensure_object(State)
     state.runtime, state.log_level, state.log_json = runtime, log_level, log_json

@@ -1,4 +1,4 @@
-"""What every command is made of: the state that global options leave, the classes of commands, their examples."""
+"""Base classes of the commands, the state that they share, and the examples in their help."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ AGENT_FILE = "hyperrun.toml"
 
 
 class State:
-    """What the global options say, handed to every command.
+    """The global options and the state of interruption, passed to every command.
 
     Attributes:
-        runtime: the engine's name, or None for ``HYPERRUNTIME_RUNTIME``, else ``auto``.
-        debug: whether errors show where they happened.
-        log_level: the least serious level that is logged.
+        runtime: name of the runtime; None means ``HYPERRUNTIME_RUNTIME``, else ``auto``.
+        debug: whether to print the traceback of an error.
+        log_level: the lowest level to log.
         log_json: whether log lines are JSON.
-        signal: number of the signal that interrupts are reported as.
-        ending: whether such a signal came: what fails from then on fails because of it.
-        watch: knows which ending signals came; None outside of :func:`hyperruntime.cli.main` and of the main thread.
+        signal: number of the ending signal, for the exit code; SIGINT before one comes.
+        ending: whether an ending signal came; errors after it are reported with its exit code.
+        watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other threads than the main
+            one, or if it could not start.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class State:
         self.watch: SignalWatch | None = None
 
     def check_interrupted(self) -> None:
-        """Interrupt once more where that was lost, as an exception of a handler is in a finalizer or a callback.
+        """Raise the interrupt again: Python discards an exception of a signal handler in a finalizer or a callback.
 
         Raises:
             KeyboardInterrupt: an ending signal has come.
@@ -51,7 +52,7 @@ class State:
             raise KeyboardInterrupt
 
     def open_runtime(self, *, run_id: str = "") -> Runtime:
-        """Return the runtime that was asked for, opened."""
+        """Open and return the requested runtime."""
         from hyperruntime.runtime import open_runtime
 
         self.check_interrupted()
@@ -59,7 +60,7 @@ class State:
 
 
 class Command(click.Command):
-    """A command that has logging configured before it runs, and not for its help."""
+    """A command that configures logging before it runs, but not for its help."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         """Keep the lines of examples as they are."""
@@ -76,7 +77,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands, with a close match for an unknown one."""
+    """A group of commands that suggests a close match for an unknown name."""
 
     command_class = Command
 
@@ -88,17 +89,18 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments; refuse an unknown one with its close match."""
+        """Return the command and its arguments; an unknown name is an error that suggests a close match."""
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
             raise click.UsageError(unknown_name("command", args[0], self.list_commands(ctx)), ctx)
         return super().resolve_command(ctx, args)
 
 
 class LazyGroup(Group):
-    """A group whose commands' names and short helps are known without importing any.
+    """A group that knows the names and short helps of its commands without importing them.
 
-    Its class attribute ``table`` has ``name: (module below hyperruntime.cli, name in it, short help)``, in the order in
-    which a newcomer needs them.
+    Attributes:
+        table: ``name: (module below hyperruntime.cli, attribute of the module, short help)``, in the order in which a
+            newcomer needs the commands.
     """
 
     table: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
@@ -122,12 +124,12 @@ class LazyGroup(Group):
 
 
 def keep_lines(epilog: str | None) -> str | None:
-    r"""Return an epilog that click does not fill: each paragraph marked with ``\b``."""
+    r"""Return an epilog that click does not rewrap: each paragraph is marked with ``\b``."""
     if epilog is None or "\b" in epilog:
         return epilog
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in epilog.strip().split("\n\n"))
 
 
 def example(*lines: str) -> str:
-    """Return the epilog that shows how a command is called."""
+    """Return an epilog with example command lines."""
     return "\n".join(("Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))

@@ -1,4 +1,4 @@
-"""The options of a run that are in a file: ``hyperrun.toml`` of an agent, or what ``--config`` names."""
+"""Read the options of a run from a file: an agent's ``hyperrun.toml``, or the file of ``--config``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,16 @@ _NOT_IN_A_FILE = ("config", "help", "json", "resume_from")
 
 
 def generate_table(path: Path, command: click.Command, name: str = "generate") -> dict[str, Any]:
-    """Return the options of a TOML file's table by parameter name.
+    """Return the options in a table of a TOML file, by parameter name.
+
+    Args:
+        path: the TOML file.
+        command: the command whose options are allowed.
+        name: the table.
 
     Raises:
-        AgentError: it is no TOML, or has an option that the command does not.
+        AgentError: the file cannot be read as TOML, or the table is invalid or has an option unknown to the command.
+        SpecError: ``limits`` is invalid.
     """
     known = {opt.removeprefix("--").replace("-", "_"): param for param in command.params for opt in param.opts}
     names = {name: param for name, param in known.items() if name not in _NOT_IN_A_FILE}
@@ -39,19 +45,29 @@ def generate_table(path: Path, command: click.Command, name: str = "generate") -
 
 
 def agent_table(path: Path, command: click.Command) -> dict[str, Any]:
-    """Return the ``[generate]`` options of an agent repository's file; domains default to ``[agent]``'s.
+    """Return the ``[generate]`` options of an agent's file; domains default to those of its ``[agent]`` table.
+
+    Args:
+        path: ``hyperrun.toml`` of the agent repository.
+        command: the command whose options are allowed.
 
     Raises:
         AgentError: as for :func:`generate_table`.
+        SpecError: ``limits`` is invalid.
     """
     return {"domains": [agent_domains(path.parent)], **generate_table(path, command)}
 
 
 def config_table(path: Path, command: click.Command) -> dict[str, Any]:
-    """Return the options that a configuration file sets; where it has a ``[gateway]``, it is the gateway's too.
+    """Return the ``[generate]`` options of a configuration file; with a ``[gateway]``, it is also the gateway's file.
+
+    Args:
+        path: the TOML file.
+        command: the command whose options are allowed.
 
     Raises:
-        AgentError: as for :func:`generate_table`, or it has another table.
+        AgentError: as for :func:`generate_table`, or the file has an unknown table.
+        SpecError: ``limits`` is invalid.
     """
     value = _read(path)
     for name in value:
@@ -62,33 +78,37 @@ def config_table(path: Path, command: click.Command) -> dict[str, Any]:
 
 
 def agent_domains(agent: Path) -> tuple[str, ...]:
-    """Return the domains that an agent repository's ``hyperrun.toml`` says it is for; none where it has none."""
+    """Return the domains that an agent's ``hyperrun.toml`` names; empty without that file.
+
+    Raises:
+        AgentError: the file cannot be read as TOML, or ``[agent]`` is not a table.
+    """
     path = agent / AGENT_FILE
     names = _table(path, _read(path), "agent").get("domains", ()) if path.is_file() else ()
     return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else (str(names),)
 
 
 def use_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Let a file's options be the defaults of the command line; a callback of ``--config``."""
+    """Make the options of a file the defaults of the command line; the callback of ``--config``."""
     if value is not None and not ctx.resilient_parsing:
         ctx.default_map = {**(ctx.default_map or {}), **config_table(Path(value), ctx.command), **_said(ctx)}
 
 
 def use_limits(ctx: click.Context, param: click.Parameter, value: Mapping[str, Any] | None) -> None:
-    """Let limits that are named together be the defaults of the single options; a callback of ``--limits``."""
+    """Make the limits of ``--limits`` the defaults of the single options; the callback of ``--limits``."""
     if value and not ctx.resilient_parsing:
         _said(ctx).update(value)
         ctx.default_map = {**(ctx.default_map or {}), **_said(ctx)}
 
 
 def _said(ctx: click.Context) -> dict[str, Any]:
-    """Return what the command line itself makes a default of, which comes before any file."""
+    """Return the defaults that the command line itself sets; they take precedence over a file."""
     said: dict[str, Any] = ctx.meta.setdefault("hyperruntime.cli.limits", {})
     return said
 
 
 def _listed(param: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """Return a value as click takes an option that may be repeated: a list of what was said each time."""
+    """Return a value in click's form: for a repeatable option, a list with one item for each use."""
     if not isinstance(param, click.Option) or not param.multiple:
         return value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Read a command line as other tools write it: options with underscores, and several values after one option."""
+"""Accept command lines of other tools: options with underscores, and several values after one option."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _NUMBER = re.compile(r"-\d+(\.\d+)?")
 
 
 def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
-    """Return a command line in which each option has dashes and takes one value.
+    """Return the command line with dashes in option names and one value after each option.
 
-    ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``; what follows ``--`` stays as it is.
+    ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``. Words after ``--`` do not change.
 
     Args:
-        args: as the shell hands them over. several: the options, with dashes, that may be followed by several values.
+        args: the command line, as the shell passes it.
+        several: the options, with dashes, that may have several values.
     """
     spread_args: list[str] = []
-    option, waiting = "", False  # the option that what follows belongs to, and whether it has no value yet
+    option, waiting = "", False  # the current option with several values, and whether it has no value yet
     for position, arg in enumerate(args):
         if arg == "--":
             return [*spread_args, *args[position:]]
@@ -43,9 +44,9 @@ def spread(args: Sequence[str], several: Collection[str]) -> list[str]:
 
 
 class SpreadingCommand(Command):
-    """A command without arguments whose options may have underscores, and several values where they are repeatable."""
+    """A command without arguments; its options may have underscores, and several values if they are repeatable."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
+        """Parse the command line."""
         options = [param for param in self.params if isinstance(param, click.Option) and param.multiple]
         return super().parse_args(ctx, spread(args, {name for option in options for name in option.opts}))

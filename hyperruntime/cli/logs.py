@@ -1,4 +1,4 @@
-"""Configure structlog: for people on standard error, or JSON lines. Nothing else in the library configures it."""
+"""Configure structlog: readable lines or JSON lines on standard error. No other module configures it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
-    """Send log lines of a level and above to standard error."""
+    """Send log lines of ``level`` and above to standard error.
+
+    Args:
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+        as_json: whether to print JSON lines.
+    """
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -22,7 +27,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
             *_renderers(as_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        # Looked up at each line: a test, or a progress display, may replace sys.stderr.
+        # Looked up for each line: a test or a progress display may replace sys.stderr.
         logger_factory=lambda *args: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -1,4 +1,4 @@
-"""What a command says beside its result: on standard error."""
+"""Print messages on standard error, beside a command's result."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hyperruntime.errors import HyperRuntimeError
 
 
 class WrongUsageError(HyperRuntimeError):
-    """What the user asked for cannot be, and the sentence says what can."""
+    """The request is invalid; the message says what is allowed."""
 
     exit_code = 2
 
 
 def note(text: str) -> None:
-    """Print one line for people on standard error."""
+    """Print one line for the user on standard error."""
     click.echo(text, err=True)
 
 
 class Lines:
-    """Hands on an engine's progress lines, indented, with the time they came at."""
+    """Prints an engine's progress lines, each indented and with the seconds since the start."""
 
     def __init__(self) -> None:
         """Start the clock."""

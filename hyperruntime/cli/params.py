@@ -1,4 +1,4 @@
-"""What options are made of: sizes, durations, mounts, pairs. Each refuses wrong text with one sentence."""
+"""Parameter types of click options: sizes, durations, mounts, pairs. An invalid value is one sentence."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _LIMITS = ("memory", "cpus", "pids", "disk")
 
 
 def option_name(param: click.Parameter | None) -> str:
-    """Return an option as the user writes it."""
+    """Return the name of an option as the user writes it."""
     return "value" if param is None else (param.opts[-1] if param.opts else str(param.name))
 
 
 class Size(_ParamType):
-    """Bytes, as ``512m``."""
+    """A size in bytes, such as ``512m``."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
-        """Return the bytes."""
+        """Return the number of bytes."""
         return value if isinstance(value, int) else parse_size(str(value), option_name(param))
 
 
@@ -55,12 +55,12 @@ class Count(_ParamType):
 
 
 class Duration(_ParamType):
-    """Seconds above zero, as ``10s`` or ``5m``."""
+    """A duration above zero, such as ``10s`` or ``5m``."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
-        """Return the seconds."""
+        """Return the number of seconds."""
         field = option_name(param)
         seconds = float(value) if isinstance(value, (int, float)) else parse_duration(str(value), field)
         if not 0 < seconds < float("inf"):
@@ -95,12 +95,12 @@ class Counts(_ParamType):
 
 
 class LimitsText(_ParamType):
-    """Limits of a container, as ``memory=2g,cpus=1.5,pids=512,disk=10g``."""
+    """Limits of a container, such as ``memory=2g,cpus=1.5,pids=512,disk=10g``."""
 
     name = "limits"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:  # noqa: ANN401
-        """Return the text of each limit that is named."""
+        """Return the text of each given limit, by name."""
         if isinstance(value, dict):
             pairs = {str(name): str(text) for name, text in value.items()}
         else:
@@ -115,7 +115,7 @@ class LimitsText(_ParamType):
 
 
 class Gpus(_ParamType):
-    """``all``, ``auto:N``, or names separated by commas."""
+    """``all``, ``auto:N``, or GPU names separated by commas."""
 
     name = "gpus"
 
@@ -125,7 +125,7 @@ class Gpus(_ParamType):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str | tuple[str, ...] | None:
-        """Return what a spec takes."""
+        """Return the value for ``ContainerSpec.gpus``."""
         from hyperruntime.spec import as_gpus
 
         names = value.split(",") if isinstance(value, str) and "," in value else value
@@ -136,12 +136,12 @@ class Gpus(_ParamType):
 
 
 class EnvPair(_ParamType):
-    """``NAME=VALUE``, or ``NAME`` to hand on our own variable."""
+    """``NAME=VALUE``, or ``NAME`` to pass on a variable of this process."""
 
     name = "name=value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
-        """Return name and value."""
+        """Return the name and the value."""
         name, equals, text = str(value).partition("=")
         if not equals and name in os.environ:
             return name, os.environ[name]
@@ -151,12 +151,12 @@ class EnvPair(_ParamType):
 
 
 class MountPair(_ParamType):
-    """``SOURCE:TARGET`` or ``SOURCE:TARGET:rw``."""
+    """``SOURCE:TARGET`` (read-only) or ``SOURCE:TARGET:rw``."""
 
     name = "source:target[:rw]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Mount:  # noqa: ANN401
-        """Return the mount, whose source exists."""
+        """Return the mount; its source must exist."""
         from hyperruntime.spec import Mount
 
         text, mode = str(value), "ro"
@@ -178,12 +178,12 @@ class CopyPair(_ParamType):
 
 
 class Generation(_ParamType):
-    """A generation's number, ``initial``, or ``best``."""
+    """The number of a generation, ``initial``, or ``best``."""
 
     name = "generation"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:  # noqa: ANN401
-        """Return the id, or ``best``."""
+        """Return the generation's id, or ``best``."""
         text = str(value).removeprefix("gen_")
         if text in ("initial", "best"):
             return text
@@ -193,23 +193,30 @@ class Generation(_ParamType):
 
 
 class RunDirectory(_ParamType):
-    """A directory that a run of the generate loop has made, ours or the original's."""
+    """A run directory of the generate loop, made by hyperruntime or by HyperAgents."""
 
     name = "run_dir"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
-        """Return the directory."""
+        """Return the directory's path."""
         path = Path(os.path.expanduser(str(value)))
         if (path / _RUN_FILE).is_file() or (path / _ORIGINAL).is_dir():
             return str(path)
         if path.is_dir():
-            raise WrongUsageError(f"{value!r} is no run directory: it has no {_RUN_FILE}; give a generate_<run-id>")
+            raise WrongUsageError(
+                f"{value!r} is not a run directory: {_RUN_FILE} is missing; give a generate_<run-id> directory"
+            )
         runs = [str(found.parent) for found in path.parent.glob(f"*/{_RUN_FILE}")]
         raise WrongUsageError(unknown_name("run directory", str(value), runs))
 
 
 def split_pair(text: str, field: str, allowed: str) -> tuple[str, str]:
-    """Return what is before and after the last colon.
+    """Return the text before and after the last colon.
+
+    Args:
+        text: the pair, such as ``./data:/data``.
+        field: the option's name, for the error message.
+        allowed: the allowed form, for the error message.
 
     Raises:
         SpecError: a part is missing.
@@ -221,14 +228,18 @@ def split_pair(text: str, field: str, allowed: str) -> tuple[str, str]:
 
 
 def existing_path(path: str, field: str) -> str:
-    """Return the absolute form of a path of the host.
+    """Return the absolute form of a host path.
+
+    Args:
+        path: the path; ``~`` is expanded.
+        field: the option's name, for the error message.
 
     Raises:
-        WrongUsageError: there is nothing.
+        WrongUsageError: the path does not exist.
     """
     absolute = os.path.abspath(os.path.expanduser(path))
     if not os.path.lexists(absolute):
-        raise WrongUsageError(f"{field}: {path!r} does not exist on this machine; give a path that does")
+        raise WrongUsageError(f"{field}: {path!r} does not exist on this machine; give an existing path")
     return absolute
 
 

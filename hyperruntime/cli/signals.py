@@ -1,6 +1,6 @@
-"""Ending signals: record them, cancel event loops, and end the process within a bound.
+"""Handle ending signals: record them, cancel event loops, and end the process in bounded time.
 
-Imports no event loop before one is run: every command loads this module.
+Every command loads this module, so it imports asyncio only when a loop runs.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ Listener = Callable[[int], None]
 
 EXIT_BY_SIGNAL = 128
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-GRACE_S = 30.0  # from the first signal; an end takes a few seconds, a scheduler's patience is often 30
+GRACE_S = 30.0  # from the first signal; cleaning up takes a few seconds, and schedulers often wait 30
 _WAKE = 0  # no signal has this number
-_BURST_S = 1.0  # signals of one cause: a closing session sends SIGTERM and SIGHUP, a wrapper forwards what came to both
-_NUDGE = signal.SIGURG  # ignored by default, and nobody's here
-_LATE = "something did not end within {:g} s and is not waited for"
-_TWICE = "a second signal came before the end"
+_BURST_S = 1.0  # one cause can send several signals: a closing session sends SIGTERM and SIGHUP
+_NUDGE = signal.SIGURG  # ignored by default, and not used otherwise here
+_LATE = "the command did not end within {:g} s"
+_TWICE = "a second signal came before the command ended"
 
 
 class SignalWatch:
-    """Notes ending signals, and ends the process where they have not ended it in time.
+    """Records ending signals, and ends the process if it does not end in time after one.
 
-    Python writes the number of every handled signal to the wakeup descriptor as the signal comes, before any handler
-    of a program runs. A thread reads it there. So it does not matter what the main thread does at that moment: it may
-    wait for a lock, or lose the exception that a handler raised.
+    Python writes the number of every handled signal to the wakeup file descriptor when the signal arrives, before any
+    handler in Python runs. A thread reads it there. So the main thread may be in any state: it may wait for a lock, or
+    lose the exception that a handler raised.
 
     Source: :func:`signal.set_wakeup_fd`; the notes on handlers and exceptions in the documentation of ``signal``.
     """
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
-        """Begin to watch; the main thread only.
+        """Start to watch; call it in the main thread only.
 
         Args:
-            grace_s: how long the process may take to end after the first signal.
+            grace_s: seconds that the process may take to end after the first signal.
 
         Raises:
-            ValueError: this is another thread.
-            OSError, RuntimeError: the machine has no descriptors or no threads left.
+            ValueError: the caller is not the main thread.
+            OSError: no file descriptor is free.
+            RuntimeError: no thread can be started.
         """
         self._grace_s = grace_s
         self._seen: list[int] = []
@@ -63,18 +64,18 @@ class SignalWatch:
 
     @property
     def count(self) -> int:
-        """How many ending signals have come."""
+        """The number of ending signals so far."""
         return len(self.since(0))
 
     def since(self, count: int) -> tuple[int, ...]:
         """Return the numbers of the ending signals that came after the first ``count``."""
         if self._note():
-            os.write(self._writable, bytes([_WAKE]))  # the thread may find nothing to read any more
+            os.write(self._writable, bytes([_WAKE]))  # wake the thread: we have read its bytes
         return tuple(self._seen[count:])
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Call ``listener`` in another thread with each ending signal's number, while this lasts."""
+        """Call ``listener`` with the number of each ending signal, in another thread, inside the ``with`` block."""
         self._listeners.append(listener)
         try:
             yield
@@ -82,7 +83,7 @@ class SignalWatch:
             self._listeners.remove(listener)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         signal.set_wakeup_fd(self._before)
         self._closed = True
         os.write(self._writable, bytes([_WAKE]))
@@ -91,7 +92,7 @@ class SignalWatch:
         os.close(self._readable)
 
     def _note(self) -> bool:
-        """Note the signals that have come; return whether there were any. Any thread may call it."""
+        """Record new signals; return whether there were any. Any thread may call this."""
         with self._lock:
             try:
                 numbers = [number for number in os.read(self._readable, 4096) if number in ENDING]
@@ -101,7 +102,7 @@ class SignalWatch:
         return bool(numbers)
 
     def _nudge_main(self) -> None:
-        """Let the main thread run its handlers: another thread may have taken the signal that was to wake it."""
+        """Wake the main thread so that it runs its handlers; another thread may have received the signal."""
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, _NUDGE)
@@ -128,24 +129,28 @@ class SignalWatch:
 
 
 def leave(number: int, why: str) -> NoReturn:
-    """End the process at once; what it owns is removed behind it, as after a SIGKILL.
+    """End the process at once; its containers are removed afterwards, as after SIGKILL.
 
-    Where nobody reads its errors it does not wait to say so.
+    The message is skipped if standard error is not writable at once.
+
+    Args:
+        number: the signal's number; the exit code is 128 more.
+        why: the reason, for the message.
     """
     ready = select.poll()
     ready.register(2, select.POLLOUT)
     if ready.poll(0):
         with suppress(OSError):
-            os.write(2, f"hyperrun: error: interrupted; {why}, and containers are removed behind it\n".encode())
+            os.write(2, f"hyperrun: error: interrupted; {why}; its containers are removed afterwards\n".encode())
     os._exit(EXIT_BY_SIGNAL + number)
 
 
 @contextmanager
 def interrupting(state: State) -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end a command as SIGINT does, by KeyboardInterrupt: everything open is closed first.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the command cleans up.
 
-    A second signal ends the process at once, unless it comes with the first: an exception in what closes things would
-    leave some to nobody. The state has a watch meanwhile. In another thread than the main one nothing is changed.
+    A second signal ends the process at once, because an exception during cleanup would leak resources. A signal within
+    one second of the first is ignored. ``state.watch`` is set. In other threads than the main one, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -163,7 +168,7 @@ def interrupting(state: State) -> Iterator[None]:
         state.signal, state.ending = number, True
         raise KeyboardInterrupt
 
-    with suppress(OSError, RuntimeError):  # what needs threads will say so
+    with suppress(OSError, RuntimeError):  # a command that needs threads reports it
         state.watch = SignalWatch()
     ours = [number for number in ENDING if _is_default(number)]
     with _handled([_NUDGE], lambda number, frame: None), _handled(ours, interrupt):
@@ -176,7 +181,7 @@ def _is_default(number: int) -> bool:
 
 @contextmanager
 def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle signals otherwise for a while."""
+    """Handle the signals with ``handler``; restore the earlier handlers afterwards."""
     before: dict[int, Any] = {}
     try:
         for number in numbers:
@@ -190,10 +195,13 @@ def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], 
 
 @contextmanager
 def last_signal(state: State) -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the number of the last ending signal that came meanwhile, or 0.
+    """Yield a function that, after the block, returns the last ending signal that came during it, or 0.
 
-    Where an error ends this after such a signal, the state knows of it. The loop has its own handlers, and nothing of
-    theirs is touched.
+    A signal is also stored in the state, so that an error gets its exit code. The generate loop has its own handlers;
+    this function does not change them.
+
+    Raises:
+        KeyboardInterrupt: an ending signal came before the block.
     """
     watch = state.watch
     if watch is None:
@@ -211,13 +219,17 @@ def last_signal(state: State) -> Iterator[Callable[[], int]]:
 
 
 def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
-    """Run a coroutine in a loop of its own, which an ending signal cancels, so that it lets go of what it holds.
+    """Run a coroutine in its own event loop; an ending signal cancels it, so that it releases its resources.
 
-    No handler raises anything meanwhile: an exception between two steps of a loop may lose one of them, and with it a
-    task that everything waits for. A second signal ends the process at once.
+    Signal handlers raise nothing meanwhile: an exception between two steps of an event loop may lose a step, and then
+    its task never ends. A second signal ends the process at once.
+
+    Args:
+        work: the coroutine.
+        state: its watch reports the signals; without a watch, the coroutine just runs.
 
     Raises:
-        KeyboardInterrupt: a signal came; the state knows its number.
+        KeyboardInterrupt: a signal came; ``state.signal`` is its number.
     """
     import asyncio
 
@@ -248,7 +260,7 @@ class _Cancelling:
         self._cancel: Callable[[], object] | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await the work, unless a signal came before."""
+        """Await the work, or raise CancelledError if a signal came before."""
         import asyncio
 
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -259,7 +271,7 @@ class _Cancelling:
         return await work
 
     def on_signal(self, number: int) -> None:
-        """Cancel the task; asked before, and something does not end: the containers go with this process."""
+        """Cancel the task; on a second signal, end the process."""
         if self.asked and time.monotonic() - self._asked_at < _BURST_S:
             return
         if self.asked:
@@ -268,13 +280,13 @@ class _Cancelling:
         self._state.signal, self._state.ending = number, True
         self.asked = True
         if self._cancel is not None:
-            with suppress(RuntimeError):  # the loop is closed: the work is done
+            with suppress(RuntimeError):  # the loop is closed, so the work is done
                 self._cancel()
-        threading.Thread(target=_end_streams, daemon=True).start()  # after it: what these end is no result
+        threading.Thread(target=_end_streams, daemon=True).start()  # after the cancellation, so that no result counts
 
 
 def _end_streams() -> None:
-    """End what threads of the loop wait for that cancelling does not reach."""
+    """End the streams that threads of the event loop wait for; cancelling a task does not end them."""
     from hyperruntime.host.process import end_streams
 
     end_streams()

@@ -1,4 +1,4 @@
-"""Print tables: framed by rich on a terminal, plain aligned columns elsewhere, JSON where it is asked for."""
+"""Print tables: with rich on a terminal, as aligned columns elsewhere, or as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-_MANY_ROWS = 1000  # rich takes a millisecond for each
+_MANY_ROWS = 1000  # rich takes about 1 ms per row
 _LARGE_JSON = 256 * 1024
 
 
@@ -19,18 +19,18 @@ def json_option(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Print a value as JSON on standard output; a large one in one line, which takes a tenth of the time."""
+    """Print a value as JSON on standard output; a large value in one line, which is ten times faster."""
     text = json.dumps(value, default=str)
     click.echo(text if len(text) > _LARGE_JSON else json.dumps(value, indent=2, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under their columns on standard output.
+    """Print a table on standard output.
 
     Args:
         columns: the headings.
-        rows: one text per column each.
-        right: headings of the columns of figures.
+        rows: each has one text per column.
+        right: headings of the columns to align right.
     """
     if sys.stdout.isatty() and len(rows) <= _MANY_ROWS:
         _print_rich(columns, rows, right)
@@ -39,7 +39,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
 
 
 def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """Return a table as aligned lines; nothing is cut, so that a program can read it."""
+    """Return a table as aligned lines; no cell is truncated, so that programs can read it.
+
+    Args:
+        columns: the headings.
+        rows: each has one text per column.
+        right: headings of the columns to align right.
+    """
     lines = [[column.upper() for column in columns], *([cell or "-" for cell in row] for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return ["  ".join(_aligned(line, columns, widths, right)).rstrip() for line in lines]

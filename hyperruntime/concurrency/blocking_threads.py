@@ -1,4 +1,4 @@
-"""Threads for what blocks, shared by all pools of a process: few, made when needed, none of asyncio's own."""
+"""Threads for blocking work, shared by all pools of a process; separate from asyncio's default executor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ _executors: dict[tuple[int, str], ThreadPoolExecutor] = {}
 
 
 async def blocking(kind: str, work: Callable[[], T]) -> T:
-    """Do what blocks in a thread; whoever waits for another kind of work does not wait for this."""
+    """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not delay each other.
+
+    Args:
+        kind: ``STARTS`` or ``RESETS``.
+        work: called in the thread; its result is returned.
+    """
     return await asyncio.get_running_loop().run_in_executor(_executor(kind), work)
 
 

@@ -1,4 +1,4 @@
-"""Cancelling: blocking work in a thread that an event loop waits for, and errors that hide a cancellation."""
+"""Cancellation of blocking work that an event loop awaits, and of tasks whose errors hide it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _pools: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has non
 
 
 def awaited_threads() -> ThreadPoolExecutor:
-    """Return the threads of all awaited commands of this process: as many as run at once, none of asyncio's own."""
+    """Return the threads of all awaited commands of this process; at most 1024 commands run at once."""
     if (known := _pools.get(os.getpid())) is None:
         made = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="hyperruntime-exec")
         known = _pools.setdefault(os.getpid(), made)
@@ -24,12 +24,12 @@ def awaited_threads() -> ThreadPoolExecutor:
 
 
 async def run_cancellable(work: Callable[[int], T]) -> T:
-    """Run ``work(cancel_fd)`` in a thread; when the caller is cancelled, tell it by that descriptor and wait for it.
+    """Run ``work(cancel_fd)`` in a thread; if the caller is cancelled, signal the work and wait until it ends.
 
-    ``cancel_fd`` becomes readable once; work that has not begun is not begun.
+    ``cancel_fd`` becomes readable when the caller is cancelled. Work that has not started is dropped.
 
     Raises:
-        asyncio.CancelledError: after the work has ended, however often the caller was cancelled meanwhile.
+        asyncio.CancelledError: the caller was cancelled, once or more; raised after the work has ended.
     """
     signal = _CancelSignal()
     try:
@@ -55,11 +55,11 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
 def check_cancelled() -> None:
     """Raise CancelledError if the running task was cancelled.
 
-    Call it before an error is turned into a value. Closing the resources of a cancelled task may fail, and that error
+    Call it before you turn an error into a value. Closing the resources of a cancelled task may fail, and that error
     hides the cancellation.
 
     Raises:
-        asyncio.CancelledError: somebody cancelled this task.
+        asyncio.CancelledError: this task was cancelled.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -67,7 +67,7 @@ def check_cancelled() -> None:
 
 
 async def _until_done(begun: Future[T]) -> None:
-    """Wait for work in a thread; one hop to the event loop, where asyncio's own way takes four."""
+    """Wait for work in a thread; takes one callback on the event loop, where asyncio's own way takes four."""
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
@@ -79,14 +79,14 @@ async def _until_done(begun: Future[T]) -> None:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits
+            pass  # the loop is closed, so no task waits
 
     begun.add_done_callback(tell)
     await waiter
 
 
 class _CancelSignal:
-    """Tells running work that its caller gave up; closed when that work is done, whoever still holds it."""
+    """Signals to running work that its caller was cancelled; closed when the work is done."""
 
     def __init__(self) -> None:
         self.descriptor = os.eventfd(0)

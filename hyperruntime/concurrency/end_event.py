@@ -1,4 +1,4 @@
-"""Something that happens once, and who wants to hear of it: threads and event loops."""
+"""An event that happens once, with listeners in threads and event loops."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable
 
 
 class EndEvent:
-    """Rings once; whoever listens later is told at once. Safe to use from many threads."""
+    """An event that rings once; a later listener is called at once. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Make one that has not rung."""
+        """Make an event that has not rung."""
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self._rung = False
 
     @property
     def has_rung(self) -> bool:
-        """Whether it has."""
+        """Whether the event has rung."""
         return self._rung
 
     def ring(self) -> None:
-        """Tell everybody, in this thread; does nothing the second time."""
+        """Call all listeners in this thread; later calls do nothing."""
         with self._lock:
             self._rung, listeners, self._listeners = True, self._listeners, []
         for listener in listeners:
             listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Let it be called when the bell rings, by whoever rings it; return what takes that back."""
+        """Call ``listener`` once when the event rings, in the thread that rings it; return an unsubscribe function."""
         with self._lock:
             if not self._rung:
                 self._listeners.append(listener)
@@ -38,7 +38,7 @@ class EndEvent:
         return lambda: None
 
     async def heard(self) -> None:
-        """Wait until it rings."""
+        """Wait until the event rings."""
         loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
         def settle() -> None:
@@ -49,7 +49,7 @@ class EndEvent:
             try:
                 loop.call_soon_threadsafe(settle)
             except RuntimeError:
-                pass  # the loop is closed, and nobody waits
+                pass  # the loop is closed, so no task waits
 
         forget = self.listen(tell)
         try:

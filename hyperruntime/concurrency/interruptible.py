@@ -1,4 +1,4 @@
-"""Work on an event loop that another thread may interrupt, and that has ended when its caller goes on."""
+"""Work on an event loop that another thread can interrupt; its caller continues only after it has ended."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ T = TypeVar("T")
 
 
 class Interruptible(Generic[T]):
-    """One call; made in any thread, run on a loop, interrupted from any thread."""
+    """One piece of work: runs on an event loop, can be interrupted from any thread."""
 
     def __init__(self) -> None:
-        """Begin with nothing running."""
+        """Prepare; nothing runs yet."""
         self._interrupted = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[T]] | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what the work returns; None where it was interrupted and has ended."""
+        """Run the work and return its result; None if it was interrupted."""
         task = asyncio.ensure_future(work)
         self._running = asyncio.get_running_loop(), task
         if self._interrupted:
@@ -31,7 +31,7 @@ class Interruptible(Generic[T]):
             raise
 
     def interrupt(self) -> None:
-        """End the work, or keep it from beginning."""
+        """Cancel the work, also if it has not started yet."""
         self._interrupted = True
         if self._running is not None:
             loop, task = self._running

@@ -1,4 +1,4 @@
-"""Do the same for many things, so many at once."""
+"""A parallel map over threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Made = TypeVar("Made")
 
 
 def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequence[Given]) -> tuple[Made, ...]:
-    """Return what a function makes of each item, in their order.
+    """Return the result of a function for each item, in the order of the items.
 
-    The first error is raised when all that had begun has ended; nothing begins after it.
+    If a call raises, no further call starts, and its error is raised after the running calls have ended.
 
     Args:
-        workers: how many at once; with 1 everything is done in this thread.
+        workers: maximum number of calls at once; with 1 all calls run in this thread.
         function: called from several threads.
-        items: what it is called with.
+        items: the arguments of the calls.
     """
     if workers == 1 or len(items) < 2:
         return tuple(map(function, items))

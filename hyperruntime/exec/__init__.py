@@ -1,6 +1,6 @@
-"""Run commands in a container: sessions, lanes, streams, and the end of process trees.
+"""Run commands in a container: sessions, lanes, streams, and killing process trees.
 
-The shell programs that run inside are in ``sh/``.
+The shell programs that run inside the container are in ``sh/``.
 
 May import ``images`` and what stands before it in ``tests/unit/test_folders.py``.
 """

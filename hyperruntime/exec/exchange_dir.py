@@ -1,4 +1,4 @@
-"""The directory through which host and container hand each other work."""
+"""The directory through which the host and the container exchange commands and streams."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ _PROGRAMS = ("supervisor.sh", "lane.sh", "shell.sh", "state.sh")
 def make_exchange(private_dir: str, exports: bytes) -> str:
     """Make the directory that is mounted into the container, with the shell programs in it; return its path.
 
-    The environment comes with the first of them: a command line is read by all users of the machine. Only its owner
-    can list it, so that no other user inside finds a lane.
+    Only its owner can list it, so that no other user in the container finds a lane.
+
+    Args:
+        private_dir: directory of the owner in which it is made.
+        exports: shell code that sets the environment, put before the supervisor's program: a command line would show
+            the values to all users of the machine.
 
     Raises:
         StorageError: it cannot be made.

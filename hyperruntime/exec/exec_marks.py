@@ -1,4 +1,4 @@
-"""Marks of what a command starts: one for each command and lane, in one range for all commands of a group.
+"""Marks of process trees: one for each command and lane; the commands of a group share ranges of marks.
 
 A mark is a hard resource limit that Linux ignores, see :class:`MarkLimit` and docs/decisions/0002-exec.md. Marks are
 numbers that count down from that limit's own value in the container.
@@ -11,11 +11,11 @@ import threading
 
 import attrs
 
-_LANES = 2**45  # numbers of lanes come first: a lane's mark must be above those of all commands that it ever runs
+_LANES = 2**45  # lanes have the lower numbers: a lane's mark must be above those of all its commands
 _SPACE = 2**44
-_BLOCK = 2**20  # numbers that a group takes at a time
-_LEAST_LOCKS, _LEAST_RESIDENT_BYTES = 10**15, 10**18  # as supervisor.sh has them: 16 and 19 digits
-_MOST_DIGITS = 20  # of 2**64
+_BLOCK = 2**20  # numbers that a series reserves at a time
+_LEAST_LOCKS, _LEAST_RESIDENT_BYTES = 10**15, 10**18  # the same as in supervisor.sh: 16 and 19 digits
+_MOST_DIGITS = 20  # digits of 2**64
 
 Span = tuple[int, int]  # first and last number
 
@@ -28,11 +28,11 @@ class MarkLimit:
     had no effect since Linux 2.4.25, RLIMIT_RSS none since 2.4.30.
 
     Attributes:
-        option: letter of ``ulimit`` that sets it in the container's ``/bin/sh``.
-        bash_option: the same in bash.
-        title: its first words in a line of ``/proc/PID/limits``.
-        unit: how much of what ``/proc/PID/limits`` counts is one step of ``ulimit``.
-        top: the mark from which numbers count down, in steps.
+        option: letter of the ``ulimit`` option that sets it in the container's ``/bin/sh``.
+        bash_option: letter of the ``ulimit`` option in bash.
+        title: its name in ``/proc/PID/limits``, after ``Max``.
+        unit: size of one ``ulimit`` step, in the unit of ``/proc/PID/limits``.
+        top: the value from which marks count down, in ``ulimit`` steps.
     """
 
     option: str
@@ -43,15 +43,16 @@ class MarkLimit:
 
     @classmethod
     def parse(cls, option: str, hard: str) -> MarkLimit | None:
-        """Return the limit that a supervisor has chosen, or None where no supervisor would choose it.
+        """Return the limit that a supervisor reports, or None if a real supervisor would not choose it.
 
-        The supervisor runs in the container and may lie. The host kills by marks, so they must be numbers that no other
-        process has: far above any limit that somebody sets on purpose.
+        The supervisor runs in the container and is not trusted. The host kills by marks, so a mark must be a number
+        that no other process has: far above any limit that an administrator sets.
 
         Args:
-            option: the letter of its shell. hard: the container's own hard value, as ``/proc/PID/limits`` prints it.
+            option: letter of the ``ulimit`` option in the supervisor's shell.
+            hard: the container's own hard value, as ``/proc/PID/limits`` prints it.
         """
-        if option in ("x", "w"):  # bash and dash have different letters, busybox has had both
+        if option in ("x", "w"):  # bash and dash use different letters; busybox has used both
             limit, least = cls(option, "x", "file locks", 1, 2**62), _LEAST_LOCKS
         elif option == "m":
             limit, least = cls("m", "m", "resident set", 1024, 2**52), _LEAST_RESIDENT_BYTES
@@ -68,18 +69,18 @@ class MarkLimit:
         return Mark(self, self.top - number)
 
     def span(self, span: Span) -> Span:
-        """Return the least and the greatest value, as ``/proc/PID/limits`` prints it, of a range of numbers."""
+        """Return the least and the greatest limit value of a range of numbers, as ``/proc/PID/limits`` prints it."""
         first, last = span
         return (self.top - last) * self.unit, (self.top - first) * self.unit
 
 
 @attrs.frozen
 class Mark:
-    """One hard limit.
+    """One mark: a hard limit with a value.
 
     Attributes:
-        limit: which.
-        steps: its value, as ``ulimit`` takes it.
+        limit: the limit that is set.
+        steps: its value, in ``ulimit`` steps.
     """
 
     limit: MarkLimit
@@ -87,26 +88,26 @@ class Mark:
 
     @property
     def options(self) -> bytes:
-        """What follows ``ulimit`` in the container's ``/bin/sh`` to set it."""
+        """The arguments of ``ulimit`` that set it in the container's ``/bin/sh``."""
         return b"-%s %d" % (self.limit.option.encode(), self.steps)
 
     @property
     def bash_options(self) -> bytes:
-        """The same in bash."""
+        """The arguments of ``ulimit`` that set it in bash."""
         return b"-%s %d" % (self.limit.bash_option.encode(), self.steps)
 
     @property
     def span(self) -> Span:
-        """The range of values, as ``/proc/PID/limits`` prints them, that is this mark alone."""
+        """The range that holds only this mark's value, as ``/proc/PID/limits`` prints it."""
         value = self.steps * self.limit.unit
         return value, value
 
 
 class MarkNumbers:
-    """Numbers shared by a container's sessions; no other container on the machine has the same."""
+    """Mark numbers shared by a container's sessions; they start at random, so that no other container has the same."""
 
     def __init__(self) -> None:
-        """Begin at random numbers."""
+        """Start at random numbers."""
         self._lock = threading.Lock()
         self._next = _LANES + secrets.randbelow(_SPACE)
         self._next_lane = secrets.randbelow(_SPACE)
@@ -114,35 +115,35 @@ class MarkNumbers:
         self._groups: dict[str, list[MarkSeries]] = {}
 
     def agree(self, limit: MarkLimit) -> bool:
-        """Take the limit of the first session; return whether this one is equal.
+        """Keep the limit of the first session; return whether this limit is equal to it.
 
-        Marks of all sessions count down from one value: a group may be of several. The first supervisor spoke before
-        any command ran in the container; what a later one says, a command may have made it say.
+        The marks of all sessions count down from one value, because a group may span sessions. The first supervisor
+        reports its limit before any command runs in the container; a command may have tampered with later reports.
         """
         with self._lock:
             self._limit = self._limit or limit
             return self._limit == limit
 
     def next(self, group: str | None = None) -> int:
-        """Return a number that was not given out yet, of a group's range where there is a group."""
+        """Return an unused number for an exec, from the range of its group if it has one."""
         if group is not None:
             return self._series(group).next()
         return self.take(1)
 
     def next_lane(self) -> int:
-        """Return the number of a new lane, less than that of every command."""
+        """Return the number of a new lane, lower than that of every command."""
         with self._lock:
             self._next_lane += 1
             return self._next_lane - 1
 
     def take(self, count: int) -> int:
-        """Return the first of so many numbers in a row."""
+        """Reserve ``count`` consecutive numbers and return the first."""
         with self._lock:
             first, self._next = self._next, self._next + count
             return first
 
     def open_series(self, group: str | None = None) -> MarkSeries:
-        """Return a new range of its own, which counts as the group's too."""
+        """Return a new series, which belongs to ``group`` if one is given."""
         series = MarkSeries(self)
         if group is not None:
             with self._lock:
@@ -150,7 +151,7 @@ class MarkNumbers:
         return series
 
     def close_series(self, series: MarkSeries) -> None:
-        """Forget a range of which nothing lives any more."""
+        """Forget a series that has no living process."""
         with self._lock:
             for name, known in tuple(self._groups.items()):
                 kept = [other for other in known if other is not series]
@@ -158,12 +159,12 @@ class MarkNumbers:
                     self._set_group(name, kept)
 
     def leave_group(self, group: str) -> list[MarkSeries]:
-        """Return a group's ranges and forget them: what is started from now on gets others."""
+        """Return a group's series and forget them; later execs of the group get new ones."""
         with self._lock:
             return self._groups.pop(group, [])
 
     def rejoin_group(self, group: str, series: list[MarkSeries]) -> None:
-        """Take ranges back of which something may still live."""
+        """Give a group its series back, because processes of them may still live."""
         with self._lock:
             self._groups.setdefault(group, []).extend(series)
 
@@ -184,14 +185,14 @@ class MarkNumbers:
 
 
 class MarkSeries:
-    """Growing numbers in few ranges of their own, so that two numbers tell a million marks from all others."""
+    """Increasing numbers in ranges of their own: one range (two numbers) covers a million marks."""
 
     def __init__(self, numbers: MarkNumbers, *, shared: bool = False) -> None:
-        """Make one without a number.
+        """Make a series without numbers.
 
         Args:
-            numbers: where its ranges come from.
-            shared: whether it is of all execs of a group.
+            numbers: source of its ranges.
+            shared: whether all execs of a group use it.
         """
         self.shared = shared
         self._numbers = numbers
@@ -200,7 +201,7 @@ class MarkSeries:
         self._next = 0
 
     def next(self) -> int:
-        """Return the next number, larger than all before."""
+        """Return the next number, larger than all earlier ones."""
         with self._lock:
             if not self._spans or self._next > self._spans[-1][1]:
                 first = self._numbers.take(_BLOCK)
@@ -210,6 +211,6 @@ class MarkSeries:
             return self._next - 1
 
     def spans(self) -> tuple[Span, ...]:
-        """Return the ranges that hold every number that it has given and will give."""
+        """Return the ranges reserved so far; they hold every number that was returned."""
         with self._lock:
             return tuple(self._spans)

@@ -1,4 +1,4 @@
-"""Turn one exec into the shell text that a lane sources: pure, no I/O."""
+"""Turn one exec into the shell code that a lane sources; pure, no I/O."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.spec import check_env, check_inside_path
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Names that some shell sets, reads or refuses to assign. Sources: dash(1), bash(1) "Shell Variables", POSIX.1 sh.
+# Names that a shell sets, reads or refuses to assign. Sources: dash(1), bash(1) "Shell Variables", POSIX.1 sh.
 _SPECIAL = frozenset(
     "_ IFS OPTIND OPTARG OPTERR LINENO PPID UID EUID GROUPS RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME SHELLOPTS"
     " BASHOPTS BASH BASHPID DIRSTACK FUNCNAME FUNCNEST HISTCMD PIPESTATUS POSIXLY_CORRECT SHLVL PS1 PS2 PS4 ENV PWD"
     " OLDPWD CDPATH GLOBIGNORE EXECIGNORE TMOUT".split()
 )
-# An engine that gives libraries of the host to a container adds them to what was asked for.
+# An engine that mounts libraries of the host sets _hr_library_path to the LD_LIBRARY_PATH that finds them.
 _LIBRARIES = b'[ -z "$_hr_library_path" ] || export LD_LIBRARY_PATH="$_hr_library_path"; unset _hr_library_path\n'
 _MAX_VARIABLE_BYTES = 128 * 1024  # source: execve(2), MAX_ARG_STRLEN
-_MAX_ENV_BYTES = 1024**2  # half of what Linux allows by default for arguments and environment together
+_MAX_ENV_BYTES = 1024**2  # half of Linux's default limit for arguments and environment together
 
 
 @attrs.frozen(kw_only=True)
 class ExecRequest:
-    """One command, checked.
+    """One validated command.
 
     Attributes:
-        args: argv; bytes keep any file name.
-        env: set for this command only, on top of the container's.
-        workdir: where it starts; None is the container's.
-        has_input: whether its standard input is fed (else it is empty).
+        args: argv, as bytes to allow any file name.
+        env: variables for this command only, in addition to the container's.
+        workdir: working directory; None is the container's.
+        has_input: whether it gets standard input; else that is empty.
     """
 
     args: tuple[bytes, ...]
@@ -49,19 +49,25 @@ def make_request(
     workdir: str | None = None,
     has_input: bool = False,
 ) -> ExecRequest:
-    """Return a checked request.
+    """Return a validated request.
+
+    Args:
+        args: argv, never a shell string.
+        env: variables for this command only, in addition to the container's.
+        workdir: absolute path in the container; None is the container's.
+        has_input: whether it gets standard input.
 
     Raises:
-        SpecError: args is a string or empty, holds NUL or has no program; env or workdir is malformed.
+        SpecError: args is a string or empty, holds NUL, or does not begin with a program; env or workdir is malformed.
     """
     if isinstance(args, (str, bytes)):
-        raise SpecError("args", args, "a list of arguments, never a shell string: ['sh', '-c', text] runs one")
+        raise SpecError("args", args, "a list of arguments, not a shell string; run shell code with ['sh', '-c', text]")
     try:
         encoded = tuple(a if isinstance(a, bytes) else os.fsencode(a) for a in args)
     except (TypeError, UnicodeEncodeError):
         raise SpecError("args", args, "a list of str, bytes or paths") from None
     if not encoded or not encoded[0] or encoded[0].startswith(b"-"):
-        raise SpecError("args", args, "a list that begins with a program's name or path")
+        raise SpecError("args", args, "a list that begins with the name or path of a program")
     if any(b"\0" in a for a in encoded):
         raise SpecError("args", args, "arguments without NUL")
     check_env("env", env or {})
@@ -71,35 +77,35 @@ def make_request(
 
 
 def shell_keeps(name: str) -> bool:
-    """Tell whether a variable of this name passes through a shell unchanged; others go through env(1)."""
+    """Return whether a shell passes on a variable of this name unchanged; other variables go through env(1)."""
     return _NAME.fullmatch(name) is not None and name not in _SPECIAL and not name.startswith(("BASH_", "_hr_"))
 
 
 def export_script(env: Mapping[str, str]) -> bytes:
-    """Return the shell text that sets variables, all of names that a shell keeps, for whatever it starts.
+    """Return shell code that exports variables; their names must pass :func:`shell_keeps`.
 
     Raises:
-        SpecError: no program could be started with so much text.
+        SpecError: the variables are too large for execve(2).
     """
     sizes = [len(os.fsencode(f"{name}={value}")) for name, value in env.items()]
     if max(sizes, default=0) >= _MAX_VARIABLE_BYTES or sum(sizes) > _MAX_ENV_BYTES:
-        allowed = "less text, at most 128 KiB each and 1 MiB in all: it is more than a command line holds"
+        allowed = "at most 128 KiB per variable and 1 MiB in all; this is more than a command line holds"
         raise SpecError("env", "...", allowed)
     lines = [b"export %s=%s\n" % (name.encode(), _quote_text(value)) for name, value in env.items()]
     return b"".join((*lines, _LIBRARIES))
 
 
 def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bool = False) -> bytes:
-    """Return what a lane sources to run a request.
+    """Return the script that a lane sources to run a request.
 
-    The command runs in a subshell that lowers a hard limit to a value of its own: a mark that every descendant
-    inherits, also after it changes its session, group, parent or environment.
+    The command runs in a subshell that lowers a hard limit to the exec's mark. Every descendant inherits the mark, even
+    if it changes its session, process group, parent or environment.
 
     Args:
-        request: what to run.
-        sequence: number of the exec in its lane, echoed in its status lines.
-        mark: of this exec.
-        announce: whether the status shall say that a process was made, as it does for a command with input.
+        request: the command.
+        sequence: number of the exec in its lane, repeated in its status lines.
+        mark: mark of this exec.
+        announce: whether to report that a process was started; a command with input always reports it.
     """
     started = b'echo "%d in" >&4;' % sequence if request.has_input or announce else b""
     source = b'"$_hr_lane/i"' if request.has_input else b"/dev/null"
@@ -116,13 +122,13 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     args = (b"env", *through_env, *request.args) if through_env else request.args
     lines.append(b"exec 3<&- 4>&-")
     lines.append(b'exec %s) <%s >"$_hr_lane/o" 2>"$_hr_lane/e"' % (b" ".join(map(quote, args)), source))
-    # On one line: once the status is out the host may write the next script, so nothing may be left to read of this.
+    # On one line: after the status the host may overwrite the script, so the shell must have read all of it.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)
     return b"\n".join(lines)
 
 
 def quote(argument: bytes) -> bytes:
-    """Return a word that a shell takes as it is."""
+    """Return an argument quoted for a shell."""
     return b"'" + argument.replace(b"'", b"'\\''") + b"'"
 
 

@@ -1,7 +1,6 @@
 """Run one exec in a session: the poll loop between a command's streams and its caller. See docs/decisions/0002-exec.md.
 
-The calling thread does all the work itself: no hand-over to another thread lies between a command's end and
-its result.
+The calling thread does all the work, so no thread switch delays the result.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ KILLED_EXIT_CODE = 137
 _STREAMS: tuple[tuple[str, Stream], ...] = (("o", "stdout"), ("e", "stderr"))
 _CHUNK_BYTES = 1 << 20
 _PIPE_BYTES = 65536
-_GRACE_S = 0.25  # how long output of a command's own children may follow its end
+_GRACE_S = 0.25  # how long children of a command may still write after its end
 _HEARTBEAT_S = 5.0
 _START_TRIES_S = 5.0
 _IN = select.POLLIN
 
 
 class CancelledExecError(Exception):
-    """The caller gave up; everything the command had started was ended."""
+    """The caller cancelled the exec."""
 
 
 class End(enum.Enum):
@@ -54,13 +53,13 @@ class End(enum.Enum):
 
     EXIT = enum.auto()
     TIMEOUT = enum.auto()
-    GONE = enum.auto()  # its lane died, and the command with it
-    NOT_STARTED = enum.auto()  # no process could be made
-    NO_USER = enum.auto()  # its user's numbers are none of this container's
+    GONE = enum.auto()  # its lane died; the command is killed with it
+    NOT_STARTED = enum.auto()  # no process could be started
+    NO_USER = enum.auto()  # the container does not have its uid or gid
 
 
 class Execution:
-    """One command, from its request to its result; used once, by one thread."""
+    """One command from request to result; used once, by one thread."""
 
     def __init__(self, session: Session, request: ExecRequest, options: ExecOptions) -> None:
         """Prepare; nothing runs yet."""
@@ -84,10 +83,11 @@ class Execution:
 
         Raises:
             ContainerLostError: the container ended or stopped answering.
-            ExecStartError: no process could be made for it, or its working directory does not exist.
-            StorageError: the host has no space or descriptors left for the exchange files.
-            CallerError: the callback or the source of input failed.
-            CancelledExecError: the caller gave up.
+            ExecStartError: no process could be started for it, or the container does not have its user.
+            WorkdirNotFoundError: its working directory does not exist or cannot be entered.
+            StorageError: the host has no space or no file descriptors left for the exchange files.
+            CallerError: the callback or the input source failed.
+            CancelledExecError: the caller cancelled it.
         """
         self._started = time.monotonic()
         self._deadline = None if self._timeout_s is None else self._started + self._timeout_s
@@ -97,8 +97,8 @@ class Execution:
             while (result := self._attempt()) is None:
                 if time.monotonic() + pause_s > min(patience, self._deadline or patience):
                     raise ExecStartError(
-                        "no process could be made in the container for this command (its pids limit, or its user's, is "
-                        "reached); end what runs in it, or raise Limits.pids or RunAs.pids"
+                        "no process could be started in the container for this command (its pids limit, or its "
+                        "user's, is reached); end other processes in it, or raise Limits.pids or RunAs.pids"
                     )
                 time.sleep(pause_s)
                 pause_s *= 1.5
@@ -108,7 +108,7 @@ class Execution:
                 self._feed.close()
 
     def _attempt(self) -> ExecResult | None:
-        """Run it once; return None when no process could be made for it."""
+        """Run it once; return None if no process could be started for it."""
         self._end: End | None = None
         self._exit_code = 0
         self._tries += 1
@@ -153,7 +153,7 @@ class Execution:
             self._open_streams(lane)
             self._start(lane)
         except BlockingIOError as error:
-            raise ContainerLostError("a process in the container keeps its commands from being started") from error
+            raise ContainerLostError("a process in the container blocks the lane that starts commands") from error
         except OSError as error:
             raise storage_error(error) from error
 
@@ -210,7 +210,7 @@ class Execution:
             self._stdin.on_event(descriptor, event)
 
     def _read(self, descriptor: int) -> bool:
-        """Read once; return whether there was anything."""
+        """Read once; return whether there was data."""
         try:
             chunk = os.read(descriptor, _CHUNK_BYTES if descriptor in self._wide else _PIPE_BYTES)
         except BlockingIOError:
@@ -234,10 +234,10 @@ class Execution:
         return True
 
     def _read_status(self) -> None:
-        """Take what the lane reports; what is malformed a hostile command has written, and means nothing."""
+        """Read the lane's status lines; malformed lines come from a hostile command and are skipped."""
         try:
             data = os.read(self._lane.status, 4096)
-        except BlockingIOError:  # the end was seen, and the session opens the other end for a moment to show it again
+        except BlockingIOError:  # poll saw the end, but the session has opened the other end again for a moment
             return
         if not data:
             never_up = self._lane.user is not None and not self._lane.is_up
@@ -255,7 +255,7 @@ class Execution:
     def _on_lane(self, words: list[str]) -> None:
         match words:
             case ["group" | "up" as word, group] if is_number(group, 10):
-                self._lane.group = self._lane.group or int(group)  # the first one only: no command had begun
+                self._lane.group = self._lane.group or int(group)  # the first report only: no command ran yet
                 if word == "up" and not self._lane.is_up:
                     self._lane.is_up = True
                     self.session.lanes_seen += 1
@@ -270,7 +270,7 @@ class Execution:
             if self._stdin is not None:
                 self._stdin.start()
         elif word == "dir":
-            self._no_workdir = True  # the lane is free only once its own status follows
+            self._no_workdir = True  # the lane is free only after the exit status, which follows
         elif self._end is None and is_number(word, 3) and int(word) < 256:
             self._end, self._exit_code = self._unless_never_made(End.EXIT), int(word)
 
@@ -278,7 +278,7 @@ class Execution:
         return End.NOT_STARTED if self.session.announces and not self._made else end
 
     def _finish(self) -> bool:
-        """Settle what the end means; return whether the lane may serve again."""
+        """Act on the way the command ended; return whether the lane can be reused."""
         match self._end:
             case End.EXIT:
                 self._drain()
@@ -296,7 +296,7 @@ class Execution:
         return False
 
     def _result(self) -> ExecResult | None:
-        """Return the result, or None when no process was made and it may be tried again."""
+        """Return the result, or None if no process was started, so that the exec may be retried."""
         if self._end is End.NOT_STARTED:
             return None
         if self._end is End.NO_USER:
@@ -313,7 +313,7 @@ class Execution:
         )
 
     def _drain(self) -> None:
-        """Read what is there, and what children of the command still write for a moment."""
+        """Read the remaining output, and for a moment the output that children of the command still write."""
         end = time.monotonic() + _GRACE_S
         while self._streams:
             moved = [self._read(descriptor) for descriptor in tuple(self._streams)]
@@ -328,25 +328,25 @@ class Execution:
             poll.poll(int(remaining * 1000) + 1)
 
     def _renew(self) -> None:
-        """Make the lane ready for the next exec though a background process may hold this one's streams."""
+        """Make the lane ready for the next exec, even if a background process holds the streams of this one."""
         for descriptor, name in self._streams.items():
             self._lane.renew_stream("o" if name == "stdout" else "e")
             self.session.drain(descriptor)
         self._streams.clear()
 
     def _group_of(self, lane: Lane) -> int:
-        """Return the process group that is this command's own, or 0."""
+        """Return the process group of this command alone, or 0."""
         return lane.group
 
     def _marks(self) -> tuple[Mark, ...]:
-        """Return the marks of what has to end with this command: its lane too, which may be about to begin it."""
+        """Return the marks of the processes to kill: the command's, and its lane's, which may be about to start it."""
         return (self._mark, self._lane.mark)
 
     def _end_tree(self) -> None:
         if not self.session.end_tree(self._group_of(self._lane), self._marks()):
             raise ContainerLostError(
-                f"what {os.fsdecode(self._request.args[0])!r} had started could not be ended, "
-                "so its container was given up"
+                f"processes that {os.fsdecode(self._request.args[0])!r} started could not be killed, "
+                "so the container is lost"
             )
 
     def _abort(self) -> None:
@@ -362,19 +362,19 @@ class Execution:
 
 
 def no_user_error(user: RunAs | None) -> ExecStartError:
-    """Return the error of a user that the container does not have."""
+    """Return the error for a user that the container does not have."""
     return ExecStartError(
-        f"no process can run as {user} in this container: the engine maps no such ids; take a uid and a gid below 65536"
+        f"no process can run as {user} in this container: the engine maps no such ids; use a uid and a gid below 65536"
     )
 
 
 def is_number(word: str, digits: int) -> bool:
-    """Tell whether a word is a plain number of so many digits at most."""
+    """Return whether a word is a decimal number of at most ``digits`` digits."""
     return word.isascii() and word.isdigit() and len(word) <= digits
 
 
 def storage_error(error: OSError) -> StorageError:
-    """Return the error of a host that has no space or no descriptors left."""
+    """Return the error for a host that has no space or no file descriptors left."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StorageError(f"no file descriptors left for another exec ({error}); raise `ulimit -n`")
     return StorageError(

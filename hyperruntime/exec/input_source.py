@@ -1,7 +1,7 @@
-"""What a command's standard input is fed from: bytes, a file, a pipe, or any object with ``read``.
+"""The source of a command's standard input: bytes, a file, a pipe, or any object with ``read``.
 
-Everything is read by the thread that runs the exec, and only when that cannot block, so that a deadline holds
-whatever the source does. An object of which nobody can tell is read by a thread of its own.
+The thread that runs the exec reads the source, and only when the read cannot block, so that deadlines hold. Sources
+that cannot be polled are read in a thread of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class CallerError(Exception):
-    """Something of the caller's failed: its source of input, or its callback; ``cause`` is what it raised."""
+    """The caller's input source or callback raised an exception, which is in ``cause``."""
 
     def __init__(self, cause: Exception) -> None:
         """Keep the cause."""
@@ -30,7 +30,7 @@ class InputSource:
     """One source of input.
 
     Attributes:
-        descriptor: becomes readable when :meth:`read` will not block; None when it never does.
+        descriptor: readable when :meth:`read` will not block; None if it never blocks.
     """
 
     def __init__(self, source: bytes | BinaryIO) -> None:
@@ -51,11 +51,11 @@ class InputSource:
             self.descriptor = self._pump.reader.fileno()
 
     def read(self) -> bytes:
-        """Return the next chunk, or nothing at the end.
+        """Return the next chunk, or ``b""`` at the end.
 
         Raises:
             CallerError: the source failed.
-            BlockingIOError: nothing is there yet.
+            BlockingIOError: no data is available yet.
         """
         if self._first:
             first, self._first = self._first, b""
@@ -75,17 +75,17 @@ class InputSource:
 
     @property
     def is_ready(self) -> bool:
-        """Whether :meth:`read` need not wait for the descriptor."""
+        """Whether :meth:`read` can be called without polling the descriptor."""
         return self.descriptor is None or bool(self._first)
 
     def close(self) -> None:
-        """Give up a thread that still reads; the caller's source stays open."""
+        """Disconnect from the reading thread, if there is one; the caller's source stays open."""
         if self._pump is not None:
             self._pump.close()
 
 
 class _Pump:
-    """Reads a source in a thread and hands it on through a socket, which a forked child cannot keep open."""
+    """Reads a source in a thread and passes the data through a socket, which a forked child cannot keep open."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.error: Exception | None = None
@@ -99,7 +99,7 @@ class _Pump:
                 try:
                     self._writer.sendall(chunk)
                 except OSError:
-                    break  # nobody takes it any more
+                    break  # the reader has closed its end
         except Exception as error:  # noqa: BLE001 - handed to the thread that runs the exec
             self.error = error
         finally:
@@ -118,15 +118,15 @@ class _Pump:
 
 
 def checked(chunk: object) -> bytes:
-    """Return a chunk that a source gave.
+    """Return the result of a source's ``read`` as bytes; None counts as the end.
 
     Raises:
-        TypeError: it is text, or no bytes at all.
+        TypeError: it is text or another type.
     """
     if chunk is None:
         return b""
     if not isinstance(chunk, (bytes, bytearray, memoryview)):
-        raise TypeError(f"input must be bytes or a file opened in binary mode; its read() gave {type(chunk).__name__}")
+        raise TypeError(f"input must be bytes or a file in binary mode; its read() returned {type(chunk).__name__}")
     return bytes(chunk)
 
 
@@ -135,7 +135,7 @@ def _is_regular(source: object) -> bool:
 
 
 def _own_descriptor(source: object) -> int | None:
-    """Return the descriptor of a pipe, socket or terminal whose bytes are just what the source would give."""
+    """Return the descriptor of a pipe, socket or terminal; None if the source does not read it unchanged."""
     raw = source.raw if isinstance(source, io.BufferedReader) else source
     if not isinstance(raw, (io.FileIO, socket.SocketIO)):
         return None
@@ -151,7 +151,7 @@ def _mode(source: io.IOBase) -> int:
 
 
 def _buffered(source: object, descriptor: int) -> bytes:
-    """Take what a buffered reader has read ahead: there is no other way to ask than a read that may not block."""
+    """Take the data that a buffered reader has read ahead; only a non-blocking read returns it."""
     if not isinstance(source, io.BufferedReader):
         return b""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

@@ -1,8 +1,8 @@
-"""One lane of a container: a shell inside, and the FIFOs through which the host hands it one exec at a time.
+"""One lane of a container: a shell inside, and the FIFOs through which the host gives it one exec at a time.
 
-The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but create,
-replace or rename nothing. A lane's directory has a name that nobody can guess in a directory that only the
-container's main user can list, so the lanes of its other users are out of each other's reach.
+The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but cannot create,
+replace or rename files. A lane's directory has a random name in a directory that only the container's main user can
+list, so the other users cannot reach each other's lanes.
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ class Lane:
     """The host's end of one lane.
 
     Attributes:
-        program: what runs in it.
-        name: its directory's, in the exchange directory; a secret between the host and its user inside.
-        user: whose commands it runs; None is the user of its session.
-        mark: of its own processes, from the first one on.
-        sequence: number of the exec it runs or ran last.
-        group: process group (and session) of its shell inside, 0 while unknown or shared.
-        is_up: whether its shell has said that it runs.
-        checks: whether it is asked to say why it cannot.
-        input: descriptor that feeds the command which runs, or None.
+        program: name of the shell program that runs in it, as the supervisor's request.
+        name: name of its directory in the exchange directory; a secret between the host and its user inside.
+        user: user of its commands; None is the user of its session.
+        mark: mark of its own processes, from the first one on.
+        sequence: number of the current or last exec.
+        group: process group (and session) of its shell inside; 0 while unknown or shared.
+        is_up: whether its shell has reported that it runs.
+        checks: whether it must report the reason if it cannot start.
+        input: descriptor that feeds the running command, or None.
         go: descriptor that starts an exec.
-        status: descriptor where the lane reports.
+        status: descriptor from which the host reads its status lines.
     """
 
     program = "lane"
 
     def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None) -> None:
         """Make the directory and its FIFOs; nothing runs yet.
+
+        Args:
+            exchange: the exchange directory on the host.
+            mark: mark of the lane's processes.
+            user: user of its commands; None is the session's user.
 
         Raises:
             OSError: no space, or too many open files.
@@ -73,17 +78,18 @@ class Lane:
             raise
 
     def is_usable(self) -> bool:
-        """Tell whether the shell inside is there, or may still come, and nobody else has told it to start something."""
+        """Return whether its shell runs or may still start, and no other process has written to ``go``."""
         poll = select.poll()
         poll.register(self.status, 0)
         poll.register(self.go, select.POLLIN)
         return not poll.poll(0)
 
     def start(self, script: bytes) -> None:
-        """Hand the lane its next script, whose status lines carry the present ``sequence``.
+        """Give the lane its next script, whose status lines carry the current ``sequence``.
 
         Raises:
             OSError: the script could not be written (no space).
+            BlockingIOError: the ``go`` FIFO is full.
         """
         script, self._prologue = self._prologue + script, b""
         written = 0
@@ -95,7 +101,12 @@ class Lane:
         os.write(self.go, b"\n")
 
     def wait_for(self, word: str, timeout_s: float) -> str | None:
-        """Return what follows a word that it says of itself; None when it ends, or does not say it in time."""
+        """Return the rest of the status line that begins with ``0 WORD``; None if the lane ends or the time is up.
+
+        Args:
+            word: second word of the status line.
+            timeout_s: seconds to wait.
+        """
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self.status, select.POLLIN)
@@ -103,7 +114,7 @@ class Lane:
             if poll.poll(int(remaining * 1000) + 1):
                 try:
                     said = os.read(self.status, 4096)
-                except BlockingIOError:  # somebody has opened the other end since
+                except BlockingIOError:  # another process has opened the other end again
                     continue
                 for line in said.decode(errors="replace").splitlines():
                     if line.startswith(f"0 {word} "):
@@ -117,12 +128,12 @@ class Lane:
         return self._open_fifo(name, os.O_RDONLY)
 
     def open_input(self) -> None:
-        """Open a new input, both ends in one: writable before the command has opened it."""
+        """Open a new input for reading and writing, so that it is writable before the command opens it."""
         self.renew_stream("i")
         self.input = self._open_fifo("i", os.O_RDWR)
 
     def hand_over_input(self) -> int | None:
-        """Keep and return the write end only, once the command holds the read end; None when nobody reads any more."""
+        """Keep and return only the write end, after the command opened the read end; None if no process reads."""
         both = self.input
         try:
             self.input = self._open_fifo("i", os.O_WRONLY)
@@ -140,32 +151,32 @@ class Lane:
             os.close(descriptor)
 
     def renew_stream(self, name: str) -> None:
-        """Give the next exec a FIFO of its own, because a process of this one still holds ``name``."""
+        """Replace FIFO ``name`` by a new one for the next exec; a process may still hold the old one."""
         os.unlink(self._path(name))
         self._make_fifo(name, _TO_CONTAINER if name == "i" else _TO_HOST)
 
     def is_open(self) -> bool:
-        """Tell whether it was not closed yet."""
+        """Return whether it has not been closed."""
         return bool(self._open)
 
     def hang_up(self) -> None:
-        """Let whoever waits for its status see an end: its container is gone, and no shell may ever have come."""
+        """Make a thread that waits for its status see the end, because the container is gone."""
         try:
             os.close(self._open_fifo("s", os.O_WRONLY))
         except OSError:
-            pass  # its user has closed it
+            pass  # the lane is closed
 
     def close(self) -> None:
         """Close every descriptor (an idle lane inside then ends) and remove the directory."""
         self.close_input()
-        # First the names, then the ends: whoever opens one meanwhile finds none, or our end, and never waits for it.
+        # Remove the names before closing: a process that opens a FIFO now must find our end or no file, never wait.
         shutil.rmtree(self._dir, ignore_errors=True)
         for descriptor in self._open:
             os.close(descriptor)
         self._open.clear()
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return what the lane holds open."""
+        """Return the open descriptors of the lane."""
         return tuple(self._open) if self.input is None else (*self._open, self.input)
 
     def _path(self, name: str) -> str:
@@ -179,7 +190,7 @@ class Lane:
         descriptor = os.open(self._path(name), flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(f"{self._path(name)} is no FIFO")
+            raise OSError(f"{self._path(name)} is not a FIFO")
         return descriptor
 
     def _keep(self, descriptor: int) -> int:

@@ -1,4 +1,4 @@
-"""The lanes of one session: idle ones of each user, and new ones."""
+"""The lanes of one session: idle lanes by user, and new lanes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hyperruntime.run_as import RunAs
 
 
 class LanePool:
-    """Lanes that a supervisor has started; safe to use from many threads."""
+    """The lanes that a supervisor has started; safe to use from many threads."""
 
     def __init__(self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]) -> None:
-        """Prepare; there is none yet.
+        """Prepare; no lane exists yet.
 
         Args:
-            exchange: where their directories are made.
+            exchange: directory in which the lanes' directories are made.
             request: asks the supervisor to start a lane.
             next_mark: returns the mark of a new lane.
         """
@@ -29,15 +29,15 @@ class LanePool:
         self._closing = False
 
     def acquire(self, user: RunAs | None, *, checks: bool) -> Lane:
-        """Return a lane for one exec as a user: an idle one, else a new one.
+        """Return a lane for one exec as a user: an idle lane, else a new one.
 
         Args:
-            user: whose.
-            checks: whether a new one shall say why it cannot begin.
+            user: user of the lane; None is the session's own.
+            checks: whether a new lane must report the reason if it cannot start.
 
         Raises:
             ContainerLostError: the container is gone.
-            OSError: no space or no descriptors for a new lane.
+            OSError: no space or no file descriptors for a new lane.
         """
         while (idle := self._pop_idle(user)) is not None:
             if idle.is_usable():
@@ -48,7 +48,7 @@ class LanePool:
         return self.begin(lane)
 
     def begin(self, lane: Lane) -> Lane:
-        """Have a new lane started, and return it; errors as of :meth:`acquire`."""
+        """Start a new lane and return it; raises the errors of :meth:`acquire`."""
         with self._lock:
             self._lanes.add(lane)
             if lane.user is not None:
@@ -61,7 +61,7 @@ class LanePool:
         return lane
 
     def release(self, lane: Lane) -> None:
-        """Keep a lane that is clean for the next exec of its user."""
+        """Keep a clean lane for the next exec of its user."""
         with self._lock:
             if not self._closing and lane in self._lanes:
                 self._idle.setdefault(lane.user, []).append(lane)
@@ -69,7 +69,7 @@ class LanePool:
         self.retire(lane)
 
     def retire(self, lane: Lane) -> None:
-        """Give up a lane that may not serve again."""
+        """Close a lane that must not be reused."""
         with self._lock:
             known = lane in self._lanes
             self._lanes.discard(lane)
@@ -78,7 +78,7 @@ class LanePool:
             lane.close()
 
     def forget(self, uid: int) -> None:
-        """Give up the idle lanes of a uid now, and those in use as soon as they are free."""
+        """Close the idle lanes of a uid now, and its lanes in use as soon as they are free."""
         with self._lock:
             users = [user for user in self._idle if user is not None and user.uid == uid]
             idle = [lane for user in users for lane in self._idle.pop(user)]
@@ -90,20 +90,20 @@ class LanePool:
             lane.close()
 
     def unseen(self, uid: int) -> tuple[Mark, ...]:
-        """Return the marks of a uid's lanes that were given up before they had said that they run as that user.
+        """Return the marks of a uid's lanes that have not reported that they run as that user.
 
-        Root's processes of such a lane may still be on their way to become the user's.
+        Processes of such a lane are still root's and may become the user's, even after the lane was retired.
         """
         with self._lock:
             return tuple(self._unseen.get(uid, ()))
 
     def forget_unseen(self, uid: int, marks: Collection[Mark]) -> None:
-        """Forget marks of which nothing lives any more."""
+        """Forget marks that have no living process."""
         with self._lock:
             self._drop_unseen(uid, marks)
 
     def close(self) -> None:
-        """Close the idle lanes; one in use is closed by the thread that uses it."""
+        """Close the idle lanes; a lane in use is closed by the thread that uses it."""
         with self._lock:
             self._closing = True
             idle = [lane for lanes in self._idle.values() for lane in lanes]
@@ -113,11 +113,11 @@ class LanePool:
             lane.close()
 
     def all(self) -> tuple[Lane, ...]:
-        """Return every lane; takes no lock, for in a forked child whoever held it is not."""
+        """Return every lane. Lock-free: the lock holder does not exist in a forked child."""
         return tuple(self._lanes)
 
     def _see(self, lane: Lane) -> None:
-        """Forget the mark of a lane that was given up, where its processes are all its user's."""
+        """Forget the mark of a retired lane if all its processes run as its user."""
         if lane.user is not None and lane.is_up:
             self._drop_unseen(lane.user.uid, [lane.mark])
 

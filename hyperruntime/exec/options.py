@@ -1,4 +1,4 @@
-"""How a command runs, beside what runs."""
+"""Options of an exec: deadline, streams, user and group."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ OutputCallback = Callable[[Stream, bytes], None]
 
 @attrs.frozen(kw_only=True)
 class ExecOptions:
-    """How a command runs, beside what runs.
+    """The options of one exec, apart from its command.
 
     Attributes:
-        timeout_s: seconds until everything it started is ended; None is never.
-        source: what its standard input is fed from.
-        on_output: called with each chunk while it runs.
-        output_limit_bytes: how much of each stream is kept.
-        cancel_fd: becomes readable when the caller gives up.
-        user: as whom it runs.
-        group: by which name it is ended together with others.
+        timeout_s: seconds after which all processes of the command are killed; None is no limit.
+        source: source of its standard input; None is an empty one.
+        on_output: called with each chunk of output while the command runs.
+        output_limit_bytes: number of bytes of each stream that are kept.
+        cancel_fd: descriptor that becomes readable when the caller cancels; None if it cannot.
+        user: user of the command; None is the container's.
+        group: name of the group of execs that it belongs to; None is no group.
     """
 
     timeout_s: float | None = None
@@ -47,10 +47,10 @@ class ExecOptions:
         user: str | RunAs | None = None,
         group: str | None = None,
     ) -> ExecOptions:
-        """Return a caller's options.
+        """Return validated options; the parameters are the attributes of this class.
 
         Raises:
-            SpecError: one is malformed.
+            SpecError: ``timeout_s`` or ``output_limit_bytes`` is invalid.
         """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)

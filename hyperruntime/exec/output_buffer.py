@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class OutputBuffer:
-    """Collects chunks; past ``limit_bytes`` keeps the first and the last half of it, in flat memory.
+    """Collects chunks; past ``limit_bytes`` it keeps the first and the last half, in bounded memory.
 
     Attributes:
-        total_bytes: all that was written, kept or not.
+        total_bytes: number of bytes written, kept or not.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -20,7 +20,7 @@ class OutputBuffer:
 
     @property
     def truncated(self) -> bool:
-        """Whether anything was dropped."""
+        """Whether bytes were dropped."""
         return self.total_bytes > self._head_limit + self._tail_limit
 
     def write(self, chunk: bytes) -> None:
@@ -35,7 +35,7 @@ class OutputBuffer:
             del self._tail[: -self._tail_limit]
 
     def value(self) -> bytes:
-        """Return all of it, or head, one line naming how much is missing, and tail."""
+        """Return all bytes, or the head, one line with the number of dropped bytes, and the tail."""
         if not self.truncated:
             return bytes(self._head + self._tail)
         missing = self.total_bytes - self._head_limit - self._tail_limit

@@ -1,9 +1,9 @@
-"""The long-lived shell inside a container through which execs run: lanes, control, the end of a process tree.
+"""The long-lived shell in a container through which execs run: it starts lanes and kills process trees.
 
-A session owns one attached shell (the supervisor, ``shell/supervisor.sh``). The supervisor starts lanes and
-ends process trees; the lanes run the execs, and the hot path touches nothing but a lane's own FIFOs. One
-thread per session reads what the supervisor answers, keeps the last lines of its errors, and drains streams
-that background processes hold on to. Design: docs/decisions/0002-exec.md.
+A session owns one attached shell (the supervisor, ``sh/supervisor.sh``). The supervisor starts lanes and kills process
+trees; the lanes run the execs, and an exec in an idle lane uses only the FIFOs of that lane. One thread per session
+reads the supervisor's answers, keeps the last lines of its errors, and drains streams that background processes still
+hold. Design: docs/decisions/0002-exec.md.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _MAX_DRAINS = 256
 _PONG_TIMEOUT_S = 10.0
-_BASH_PONG_TIMEOUT_S = 30.0  # bash waits up to 15 s for a process when there is none to be had
+_BASH_PONG_TIMEOUT_S = 30.0  # bash retries a failed fork for up to 15 s
 _CHANGED_SHELL = (
-    "the container's shell reports limits that it cannot have, so no command is run in it; /bin/sh was replaced in the "
-    "container: start another one"
+    "the container's shell reports impossible limits, so no command is run in it; /bin/sh was replaced in the "
+    "container: start another container"
 )
 _LOW_LIMITS = (
     "the container's hard limits of file locks ({locks}) and of resident memory ({resident} bytes) are both too low to "
-    "mark what its commands start; raise one before you start hyperrun: prlimit --pid $$ --locks=unlimited"
+    "mark the processes of its commands; raise one before you start hyperrun: prlimit --pid $$ --locks=unlimited"
 )
-_FIRST_SWITCH = 2  # what the supervisor says when it can switch; see _hr_find_switch
+_FIRST_SWITCH = 2  # the least answer of a supervisor that can switch users; see _hr_find_switch in supervisor.sh
 
 
 class Session:
@@ -49,11 +49,11 @@ class Session:
     Attributes:
         lost: set once the attached shell is gone.
         on_death: called when a lane is seen to be dead.
-        announces: whether its lanes must be asked to say that a command's process was made.
+        announces: whether each command must report that its process was started, because the container's shell is bash.
         exchange: the exchange directory on the host.
-        inside: where it is in the container.
-        lanes_seen: how many lanes have said that they run; whoever hears it counts it.
-        refusal: why the container cannot run commands though its shell works, or "".
+        inside: path of the exchange directory in the container.
+        lanes_seen: number of lanes that have reported that they run; the execs count it.
+        refusal: the reason why the container cannot run commands although its shell works, or "".
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Session:
         on_death: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take over a shell that was just attached.
+        """Take over a newly attached shell.
 
         Args:
-            shell: the live shell; the session owns it from now on.
+            shell: the attached shell; the session owns it from now on.
             exchange: the exchange directory on the host.
-            inside: where it is mounted in the container.
-            numbers: the container's counters.
-            on_death: called at once when a lane is seen to be dead, by the thread that sees it.
-            on_lost: called once when the shell has ended, by whatever.
+            inside: path where it is mounted in the container.
+            numbers: the container's mark numbers.
+            on_death: called by the thread that finds a lane dead.
+            on_lost: called once when the shell has ended, for any reason.
         """
         self.lost = threading.Event()
         self.on_death, self._on_lost = on_death, on_lost
@@ -84,7 +84,7 @@ class Session:
         self.lanes_seen = 0
         self._switch: int | None = None
         self._lock = threading.Lock()
-        self._answers: dict[str, int | None] = {}  # only what somebody waits for: the container is not trusted
+        self._answers: dict[str, int | None] = {}  # only requests that a caller waits for: the container is not trusted
         self._answered = threading.Condition()
         self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drains: set[int] = set()
@@ -97,9 +97,9 @@ class Session:
         self._thread = threading.Thread(target=self._serve, name="hyperruntime-session", daemon=True)
 
     def start(self, timeout_s: float) -> bool:
-        """Start the supervisor; return whether it answered before the deadline.
+        """Start the supervisor; return whether it answered within ``timeout_s``.
 
-        When it did not and its process has ended, :meth:`error_text` is all that this process wrote.
+        If it did not answer because its process ended, :meth:`error_text` returns the last lines of that process.
         """
         self._thread.start()
         deadline = time.monotonic() + timeout_s
@@ -113,10 +113,10 @@ class Session:
         return True
 
     def switches_users(self) -> bool | None:
-        """Tell whether its lanes can run as other users; None where this session's own user is not root.
+        """Return whether its lanes can run as other users; None if this session's own user is not root.
 
         Raises:
-            ContainerLostError: it did not say.
+            ContainerLostError: the supervisor did not answer.
         """
         if self._switch is None:
             answer = self._ask("switch", "", self.patience_s)
@@ -129,8 +129,8 @@ class Session:
         """Return a lane for one exec: an idle one, else a new one.
 
         Args:
-            user: whose; None is this session's own. Where the session cannot switch it is this user's already.
-            checks: whether a new one shall say why it cannot begin.
+            user: user of the lane; None is the session's own. A session that cannot switch users already runs as it.
+            checks: whether a new lane must report the reason if it cannot start.
 
         Raises:
             ContainerLostError: the container is gone.
@@ -139,15 +139,15 @@ class Session:
         return self._lanes.acquire(user, checks=checks)
 
     def begin_lane(self, lane: Lane) -> None:
-        """Have a lane started that its owner keeps; errors as of :meth:`acquire_lane`."""
+        """Start a lane that the caller made and keeps; raises the errors of :meth:`acquire_lane`."""
         self._lanes.begin(lane)
 
     def release_lane(self, lane: Lane) -> None:
-        """Keep a lane that is clean for the next exec."""
+        """Keep a clean lane for the next exec."""
         self._lanes.release(lane)
 
     def retire_lane(self, lane: Lane) -> None:
-        """Give up a lane that may not serve again."""
+        """Close a lane that must not be reused."""
         self._lanes.retire(lane)
 
     def _request_lane(self, lane: Lane) -> None:
@@ -157,7 +157,7 @@ class Session:
         self._send(f"{lane.program} {lane.name} {lane.mark.steps}{as_user}\n")
 
     def next_mark(self, source: str | MarkSeries | None = None) -> Mark:
-        """Return the mark of the next exec, of a group or series where there is one."""
+        """Return the mark of the next exec; ``source`` is its group or series, or None."""
         number = source.next() if isinstance(source, MarkSeries) else self._numbers.next(source)
         return self._mark_limit.mark(number)
 
@@ -167,11 +167,11 @@ class Session:
 
     @property
     def _mark_limit(self) -> MarkLimit:
-        assert self._limit is not None  # the supervisor says it before anything else
+        assert self._limit is not None  # the supervisor reports it first
         return self._limit
 
     def drain(self, descriptor: int) -> None:
-        """Read and drop what arrives on a descriptor until it ends, then close it."""
+        """Read and discard the data of a descriptor until its end, then close it."""
         with self._lock:
             full = len(self._drains) >= _MAX_DRAINS or self._closing
             if not full:
@@ -182,34 +182,34 @@ class Session:
             self._wake()
 
     def end_tree(self, group: int, marks: Iterable[Mark]) -> bool:
-        """End every process that an exec started; return whether none is left.
+        """Kill every process that an exec started; return whether none is left.
 
         Args:
-            group: process group that is the exec's own, or 0.
-            marks: its own, and those of all else that ends with it.
+            group: process group of this exec alone, or 0.
+            marks: marks of the exec and of the other processes to kill with it.
         """
         return self._ender.end(Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks)))
 
     def end_series(self, series: Iterable[MarkSeries]) -> bool:
-        """End every process that all execs of these series started; return whether none is left."""
+        """Kill every process that the execs of these series started; return whether none is left."""
         limit = self._mark_limit
         spans = tuple(limit.span(span) for one in series for span in one.spans())
         return not spans or self._ender.end(Tree(0, limit.title, spans))
 
     def end_user(self, user: RunAs) -> bool:
-        """Kill every process of a uid and forget its lanes; return whether none is left."""
+        """Kill every process of a uid and drop its lanes; return whether none is left."""
         switches = bool(self._switch and self._switch >= _FIRST_SWITCH)
         return UserKiller(self._lanes, self.exchange, self._ask, self.lost.is_set).end(user, switches=switches)
 
     @property
     def patience_s(self) -> float:
-        """How long the supervisor may be silent before it counts as gone."""
+        """Seconds without an answer after which the supervisor counts as gone."""
         return _BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S
 
     def responds(self, timeout_s: float | None = None) -> bool:
-        """Tell whether the supervisor still works, after at most ``timeout_s`` or its usual patience.
+        """Return whether the supervisor still works, after at most ``timeout_s`` (None is :attr:`patience_s`).
 
-        An answer may wait behind many lanes that are asked for at once: one that has come is a sign too.
+        Its answer may wait behind many requested lanes, so a lane that starts meanwhile also counts.
         """
         timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes_seen
         if self.lost.is_set():
@@ -217,7 +217,7 @@ class Session:
         return self._ask("ping", "", timeout_s) is not None or (self.lanes_seen != before and not self.lost.is_set())
 
     def error_text(self) -> str:
-        """Return the last lines the engine wrote about this shell."""
+        """Return the last lines that the engine wrote about this shell."""
         return "\n".join(self._error_tail)
 
     def wait_end(self, timeout_s: float) -> int | None:
@@ -225,7 +225,7 @@ class Session:
         return self._shell.wait(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """End the session; return whether the attached process ended by itself in time."""
+        """End the session; return whether the attached process ended by itself within ``timeout_s``."""
         with self._lock:
             self._closing = True
         self._shell.close_input()
@@ -237,22 +237,22 @@ class Session:
         return ended
 
     def abandon(self) -> None:
-        """Close the attached process and the thread after the container was removed by the engine."""
+        """End the attached process and the thread, after the engine removed the container."""
         self._shell.close()
         self._wake()
         if self._thread.is_alive():
             self._thread.join(2)
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return the descriptors whose end tells the container that its owner is gone.
+        """Return the descriptors whose end-of-file shows the container that its owner is gone.
 
-        Called in a forked child, where whoever held the lock is not: takes none.
+        Lock-free, because it is called in a forked child, where the lock holder does not exist.
         """
         held = [descriptor for lane in self._lanes.all() for descriptor in lane.descriptors()]
         return tuple(held) if self._closing else (self._shell.input, *held)
 
     def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
-        """Send a request and return the number it is answered with, or None when none comes in time."""
+        """Send a request; return the number in its answer, or None if no answer comes in time."""
         key = str(self._numbers.take(1))
         deadline = time.monotonic() + timeout_s
         with self._answered:
@@ -276,7 +276,7 @@ class Session:
                 raise ContainerLostError("the container was closed while a command was starting in it")
             try:
                 if not _is_writable(self._shell.input):
-                    raise ContainerLostError("the container's shell takes no more requests")
+                    raise ContainerLostError("the container's shell no longer reads requests")
                 os.write(self._shell.input, line.encode())
             except OSError:
                 self.lost.set()

@@ -1,4 +1,4 @@
-"""Write an :class:`InputSource` to a command's standard input, as fast as the command reads it."""
+"""Write an :class:`InputSource` to a command's standard input, as fast as the command reads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ _F_SETPIPE_SZ = 1031
 
 
 class Stdin:
-    """The input of one running command, driven by the poll loop of its exec."""
+    """The standard input of one running command, driven by the poll loop of its exec."""
 
     def __init__(self, feed: InputSource, lane: Lane, poll: select.poll) -> None:
-        """Prepare; the loop hears of nothing before :meth:`start`."""
+        """Prepare; nothing is registered with the poll loop before :meth:`start`.
+
+        Args:
+            feed: source of the input.
+            lane: lane of the command.
+            poll: poll object of the exec's loop.
+        """
         self._feed, self._lane, self._poll = feed, lane, poll
         self._pending = memoryview(b"")
 
     def start(self) -> None:
-        """Begin, now that the command has opened its input."""
+        """Start writing; called when the command has opened its input."""
         if self._lane.input is None or (descriptor := self._lane.hand_over_input()) is None:
             return
         widen(descriptor)
@@ -32,10 +38,10 @@ class Stdin:
             self._poll.register(self._feed.descriptor, select.POLLIN)
 
     def on_event(self, descriptor: int, event: int) -> None:
-        """Go on after an event of the loop; one that is of neither end is not ours.
+        """Handle a poll event; events of other descriptors are ignored.
 
         Raises:
-            CallerError: the source failed.
+            CallerError: the input source failed.
         """
         if descriptor == self._lane.input:
             self._write(descriptor, event)
@@ -43,7 +49,7 @@ class Stdin:
             self._fill(descriptor)
 
     def _fill(self, source: int) -> None:
-        """Take what has come, then wait until the command takes it."""
+        """Read one chunk, then wait until the command can read it."""
         try:
             self._pending = memoryview(self._feed.read())
         except BlockingIOError:
@@ -82,7 +88,7 @@ class Stdin:
 
 
 def widen(descriptor: int) -> None:
-    """Give a FIFO a large buffer where the kernel allows it."""
+    """Enlarge the buffer of a FIFO to 1 MiB if the kernel allows it."""
     try:
         fcntl.fcntl(descriptor, _F_SETPIPE_SZ, _PIPE_BYTES)
     except OSError:

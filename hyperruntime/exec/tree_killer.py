@@ -1,4 +1,4 @@
-"""Ending process trees: what is asked for at the same time is done in one sweep. See docs/decisions/0002-exec.md."""
+"""Kill process trees; requests that arrive at the same time share one sweep. See docs/decisions/0002-exec.md."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import attrs
 from hyperruntime.exec.exec_marks import Span
 from hyperruntime.host.process import kill_limited
 
-_ANSWER_S = 0.3  # then the host helps: the supervisor may be starved by what it shall end
+_ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
 _GIVE_UP_S = 10.0
 _MAX_BATCH = 64
 
 
 @attrs.frozen
 class Tree:
-    """What one exec started, or many.
+    """The processes that one or many execs started.
 
     Attributes:
-        group: process group of its lane inside the container, or 0.
-        title: the limit that marks it, see :class:`~hyperruntime.exec.exec_marks.MarkLimit`.
-        spans: least and greatest hard value of that limit, as ``/proc/PID/limits`` prints it.
+        group: process group of the exec's lane inside the container, or 0.
+        title: name of the limit that marks the processes, see :class:`~hyperruntime.exec.exec_marks.MarkLimit`.
+        spans: ranges (least, greatest) of that limit's hard value, as ``/proc/PID/limits`` prints it.
     """
 
     group: int
@@ -31,14 +31,14 @@ class Tree:
     spans: tuple[Span, ...]
 
     def words(self, *, groups: bool) -> str:
-        """Return it as the supervisor takes it."""
+        """Return the tree in the format of the supervisor's ``kill`` request; ``groups`` adds the process group."""
         marks = (f"{least}" if least == most else f"{least}-{most}" for least, most in self.spans)
         return " ".join(f"{self.group if groups else 0}:{mark}" for mark in marks)
 
 
 @attrs.define(eq=False)
 class _Request:
-    """One waiting caller's request; an equal request of another caller has its own result."""
+    """The request of one waiting caller; compared by identity, because each caller gets its own result."""
 
     tree: Tree
     ended: bool | None = None
@@ -48,14 +48,15 @@ Ask = Callable[[str, str, float], int | None]
 
 
 class TreeKiller:
-    """Ends trees for many threads: the first to come does the work for all that wait."""
+    """Kills trees for many threads: the first thread does the work for all that wait."""
 
     def __init__(self, ask: Ask, is_lost: Callable[[], bool]) -> None:
         """Prepare.
 
         Args:
-            ask: sends the supervisor a verb and its words, and returns the number it answers with in time, or None.
-            is_lost: whether the supervisor is gone.
+            ask: sends the supervisor a verb and its words with a timeout in seconds; returns the number in its answer,
+                or None if no answer comes in time.
+            is_lost: returns whether the supervisor is gone.
         """
         self.private_groups = False
         self._ask, self._is_lost = ask, is_lost
@@ -64,7 +65,7 @@ class TreeKiller:
         self._busy = False
 
     def end(self, tree: Tree) -> bool:
-        """Kill a tree; return whether none of it is left."""
+        """Kill a tree; return whether no process of it is left."""
         request = _Request(tree)
         with self._turn:
             self._waiting.append(request)
@@ -88,7 +89,7 @@ class TreeKiller:
         return ended
 
     def _finish(self, batch: Sequence[_Request], ended: bool | None) -> None:
-        """Tell the others of a sweep how it ended; after one that was interrupted they do their own."""
+        """Give the result of a sweep to the callers of a batch; None (interrupted) makes each start its own sweep."""
         with self._turn:
             self._busy = False
             for request in batch:
@@ -96,9 +97,9 @@ class TreeKiller:
             self._turn.notify_all()
 
     def _sweep(self, trees: Sequence[Tree]) -> bool:
-        """Sweep until nothing is found and nothing was born meanwhile; return whether that came to be.
+        """Sweep until a round finds no process and no process was created meanwhile; return whether that succeeded.
 
-        The third round stops everything for the moment of the sweep, which leaves nowhere to run to.
+        From the third round on, all processes in the container are stopped during the sweep, so that none can escape.
         """
         words = " ".join(tree.words(groups=self.private_groups) for tree in trees)
         spans = [span for tree in trees for span in tree.spans]

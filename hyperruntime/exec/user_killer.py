@@ -1,6 +1,6 @@
-"""Ending all processes of one user of a container. Design: docs/decisions/0022-users-and-shells.md.
+"""Kill all processes of one user of a container. Design: docs/decisions/0022-users-and-shells.md.
 
-The supervisor waits for nothing that the user could stop; whoever ends it waits here, and not for long.
+The supervisor never waits for a process that the user could stop. The host waits instead, for a limited time.
 """
 
 from __future__ import annotations
@@ -14,40 +14,41 @@ from hyperruntime.exec.tree_killer import Ask
 from hyperruntime.run_as import RunAs
 
 _GIVE_UP_S = 10.0
-_DYING_S = 0.3  # what was killed takes a moment to be gone
-_MAX_WORDS = 64  # marks in one request, for a line's length
+_DYING_S = 0.3  # killed processes take a moment to disappear
+_MAX_WORDS = 64  # marks in one request, to limit the length of its line
 
 
 class _Clearing(Lane):
-    """A lane that kills its user and says whether anything of it is left."""
+    """A lane that kills its user's processes and reports whether any is left."""
 
     program = "clear"
 
 
 class UserKiller:
-    """Ends a user of the container in which a supervisor's user is root."""
+    """Kills users' processes in a container whose supervisor runs as root."""
 
     def __init__(self, lanes: LanePool, exchange: str, ask: Ask, is_lost: Callable[[], bool]) -> None:
         """Prepare.
 
         Args:
-            lanes: of the supervisor.
-            exchange: where lanes are made.
-            ask: sends the supervisor a verb and its words, and returns the number it answers with in time, or None.
-            is_lost: whether the supervisor is gone.
+            lanes: lanes of the supervisor.
+            exchange: the exchange directory on the host.
+            ask: sends the supervisor a verb and its words with a timeout in seconds; returns the number in its answer,
+                or None if no answer comes in time.
+            is_lost: returns whether the supervisor is gone.
         """
         self._lanes, self._exchange, self._ask, self._is_lost = lanes, exchange, ask, is_lost
 
     def end(self, user: RunAs, *, switches: bool) -> bool:
-        """Kill every process of a uid and forget its lanes; return whether none is left.
+        """Kill every process of a uid and drop its lanes; return whether none is left.
 
-        The user kills itself, which takes all its processes at one stroke. Where that fails, everything in the
-        container is stopped and searched. The same is done where a lane was given up before it ran as the user: root's
-        processes of it may still become the user's, and the kernel's count does not include them.
+        A process of the user kills all processes of that user in one call. If that fails, all processes in the
+        container are stopped and searched. The search also runs if a lane was retired before it ran as the user: its
+        processes are still root's, may become the user's, and are not in the kernel's count of the user's processes.
 
         Args:
-            user: whose.
-            switches: whether the supervisor can start something as another user.
+            user: the user.
+            switches: whether the supervisor can start processes as another user.
         """
         deadline = time.monotonic() + _GIVE_UP_S
         self._lanes.forget(user.uid)
@@ -59,7 +60,7 @@ class UserKiller:
         return gone
 
     def _reap(self, uid: int) -> bool:
-        """Stop everything, and kill what is the user's or was to be; return whether none is left."""
+        """Stop all processes, and kill those that are or will become the user's; return whether none is left."""
         marks = self._lanes.unseen(uid)
         for first in range(0, max(1, len(marks)), _MAX_WORDS):
             part = marks[first : first + _MAX_WORDS]
@@ -70,7 +71,7 @@ class UserKiller:
         return True
 
     def _is_cleared(self, user: RunAs) -> bool:
-        """Tell whether a uid has no process once it was told to kill itself."""
+        """Make the user kill its processes; return whether none is left."""
         pause_s = 0.0005
         while (left := self._clear(user)) != "0":
             if left is None or pause_s > _DYING_S:
@@ -83,7 +84,7 @@ class UserKiller:
         lane = self._lanes.begin(_Clearing(self._exchange, self._lanes.next_mark(), user))
         try:
             said = lane.wait_for("left", _DYING_S)
-            lane.is_up = said is not None  # it says that last
+            lane.is_up = said is not None  # `left` is its last report
             return said
         finally:
             self._lanes.retire(lane)

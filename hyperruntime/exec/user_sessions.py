@@ -1,4 +1,4 @@
-"""The sessions of one container: one for each user that needs its own, and what it means when one is gone."""
+"""The sessions of one container, one per user that needs its own, and the handling of lost sessions."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _END_TIMEOUT_S = 3.0
 
 @attrs.frozen(kw_only=True)
 class SessionContext:
-    """What sessions must know of their container.
+    """The facts about a container that its sessions need.
 
     Attributes:
-        name: its name.
-        engine: its engine's name, for errors.
-        user: as whom its own shell runs; None is the image's user.
+        name: the container's name.
+        engine: the engine's name, for errors.
+        user: user of the container's main shell; None is the image's user.
         exchange: the exchange directory on the host.
-        bury: begins to remove it, without waiting.
+        bury: starts removing the container in the background.
     """
 
     name: str
@@ -55,17 +55,17 @@ class SessionContext:
 
 
 class UserSessions:
-    """UserSessions by user; safe to use from many threads.
+    """The sessions of one container, by user; safe to use from many threads.
 
     Attributes:
-        numbers: marks of what runs in the container.
-        bell: rings when the container has ended.
-        watch: what watches its limits, or None.
-        live: the container, once there is one.
+        numbers: source of the marks of this container's processes.
+        bell: event that is set when the container has ended.
+        watch: the watchdog's entry for this container, or None.
+        live: the running container; None before :meth:`begin`.
     """
 
     def __init__(self, home: SessionContext) -> None:
-        """Prepare; the container is not there yet."""
+        """Prepare; the container does not exist yet."""
         self.numbers, self.bell = MarkNumbers(), EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
@@ -77,23 +77,40 @@ class UserSessions:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can run commands, as far as is known."""
+        """Whether the container can run commands, as far as is known."""
         ended_by_us = self.watch is not None and bool(self.watch.verdict)
         return not (self._closed or self._lost or ended_by_us or self.bell.has_rung)
 
     def responds(self, timeout_s: float | None) -> bool:
-        """Tell whether the container's own shell answers."""
+        """Return whether the container's main shell answers in time.
+
+        Args:
+            timeout_s: seconds to wait; None is the session's usual patience.
+
+        Raises:
+            ContainerStateError: the container belongs to another process.
+        """
         self._check_process()
         main = self._sessions.get(None)
         return main is not None and self.is_alive and main.responds(timeout_s)
 
     def begin(self, live: LiveContainer) -> None:
-        """Take the container and start its first session; errors as of :meth:`find`."""
+        """Take the container and start its main session.
+
+        Raises:
+            ExecStartError: its shell was replaced, or its hard limits are too low for marks.
+            HyperRuntimeError: the main shell did not answer; the driver explains why.
+        """
         self.live = live
         self._start(None)
 
     def check_open(self) -> None:
-        """Raise what a call on a container that is gone, or another process's, must raise."""
+        """Check that the container can be used.
+
+        Raises:
+            ContainerLostError: the container has ended.
+            ContainerStateError: it was closed, or belongs to another process.
+        """
         self._check_process()
         if self.watch is not None and self.watch.verdict and not self._closed:
             raise self.lose(ContainerLostError("the container has ended"), self._sessions[None])
@@ -104,19 +121,23 @@ class UserSessions:
                 raise ContainerStateError(f"container {self._home.name} is closed; start another one")
 
     def find(self, user: str | RunAs | None) -> Session:
-        """Return the session whose lanes run as a user: the main one where it can switch to a RunAs.
+        """Return the session whose lanes run as a user.
+
+        A RunAs gets the main session if that session can switch users, else a session of its own.
 
         Raises:
-            ContainerLostError: the container is gone.
-            ContainerStateError: it was closed, or is another process's.
-            UnsupportedOptionError: it has no such users.
+            ContainerLostError: the container has ended.
+            ContainerStateError: it was closed, or belongs to another process.
+            ExecStartError: the user's shell was replaced, or its hard limits are too low for marks.
+            SpecError: the user's name is invalid.
+            UnsupportedOptionError: this container or engine cannot run commands as this user.
         """
         if not isinstance(user, RunAs):
             return self._find(None if user == self._home.user else user)
         return self._find(None if self._switches(self._find(None)) else str(user))
 
     def run(self, execution: Execution) -> ExecResult:
-        """Run a command; errors as of :meth:`Container.exec`."""
+        """Run a command; raises the errors of :meth:`Container.exec`."""
         try:
             result = execution.run()
             if result.exit_code == KILLED_EXIT_CODE and self.live is not None:
@@ -128,7 +149,10 @@ class UserSessions:
             raise self.lose(error, execution.session) from None
 
     def end_user(self, user: RunAs) -> bool:
-        """Kill every process of a uid and forget its lanes; return whether none is left; errors as of :meth:`find`."""
+        """Kill every process of a uid and drop its lanes; return whether none is left.
+
+        Raises the errors of :meth:`find`.
+        """
         main = self._find(None)
         self._switches(main)
         ended = main.end_user(user)
@@ -139,7 +163,7 @@ class UserSessions:
         return ended
 
     def end_group(self, group: str) -> bool:
-        """Kill what every command of a group has started; return whether none is left."""
+        """Kill all processes that the commands of a group started; return whether none is left."""
         main, series = self._find(None), self.numbers.leave_group(group)
         ended = main.end_series(series)
         if not ended:
@@ -147,17 +171,22 @@ class UserSessions:
         return ended
 
     def end_series(self, series: MarkSeries) -> bool:
-        """Kill what everything marked from a series has started; return whether none is left."""
+        """Kill all processes with a mark of a series; return whether none is left."""
         return self._find(None).end_series([series])
 
     def close(self) -> bool:
-        """Let nothing begin any more; return whether that was so already."""
+        """Refuse all further commands; return whether this was closed before."""
         with self._lock:
             before, self._closed = self._closed, True
             return before
 
     def end(self, live: LiveContainer, timeout_s: float) -> None:
-        """End everything, by the container's own shell where that still works, else by the engine."""
+        """End the container and its sessions: through its main shell, or through the engine if that fails.
+
+        Args:
+            live: the container.
+            timeout_s: seconds that the main shell has to end.
+        """
         main = self._sessions.get(None)
         ended = main is not None and main.close(timeout_s)
         if not ended:
@@ -171,9 +200,14 @@ class UserSessions:
             live.shell.close_output()
 
     def lose(self, error: ContainerLostError, session: Session) -> HyperRuntimeError:
-        """Return the error with a post-mortem, and give the container up: made once, told to all.
+        """Return the error for a lost session, with a post-mortem, and start removing the container.
 
-        Another user's shell may end alone, for that user may kill it: then only that shell is given up.
+        Every later caller gets the same error. The shell of another user may end alone, because that user may kill it;
+        then only that session is dropped.
+
+        Args:
+            error: how the caller lost the session.
+            session: the session that it used.
         """
         with self._lock:
             users = [user for user, known in self._sessions.items() if known is session and user is not None]
@@ -181,18 +215,18 @@ class UserSessions:
         if users and main is not None and main.responds():
             self._drop(users[0], session)
             return ExecLostError(
-                f"the shell of user {users[0]!r} in {self._home.name} ended while a command ran in it, so its result "
-                "is not known; the next command gets a new one"
+                f"the shell of user {users[0]!r} in {self._home.name} ended while a command ran in it, so the "
+                "result is unknown; the next command starts a new shell"
             )
         has_ended = main is not None and main.lost.is_set()
         if has_ended and main is not None and self._lost is None:
-            main.wait_end(_END_TIMEOUT_S)  # on a busy machine the engine tells the code long after the streams' end
+            main.wait_end(_END_TIMEOUT_S)  # a busy engine reports the exit code long after the streams end
         with self._lock:
             if self._closed and self._lost is None:
                 return ContainerLostError(f"container {self._home.name} was closed while a command ran in it")
             if self._lost is None:
                 self._lost = self._explain(error, has_ended=has_ended)
-                # Its removal may take seconds on a machine it has brought down; the caller shall not wait.
+                # On an overloaded machine the removal takes seconds, and the caller must not wait for it.
                 self._home.bury()
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
@@ -201,7 +235,7 @@ class UserSessions:
         assert self.live is not None
         verdict, limit = (self.watch.verdict, self.watch.limit) if self.watch is not None else ("", "")
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
-        if has_ended and post_mortem.exit_code is None:  # whatever the engine still does about it
+        if has_ended and post_mortem.exit_code is None:  # the engine may still report it as running
             post_mortem = attrs.evolve(post_mortem, state="exited")
         log.warning("container lost", name=self._home.name, state=post_mortem.state, oom=post_mortem.oom_killed)
         return ContainerLostError(f"{error} ({self._home.name}: {post_mortem}); start another container", post_mortem)
@@ -209,13 +243,13 @@ class UserSessions:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ContainerStateError(
-                f"container {self._home.name} is of process {self._pid}; a forked child starts its own"
+                f"container {self._home.name} belongs to process {self._pid}; a forked child must start its own"
             )
 
     def _switches(self, main: Session) -> bool:
         switches = main.switches_users()
         if switches is None:
-            why = "only root starts other users, and the container's user is not root; leave ContainerSpec.user at None"
+            why = "only root can switch users, and the container's user is not root; leave ContainerSpec.user at None"
             raise UnsupportedOptionError(self._home.engine, "user", why)
         return switches
 

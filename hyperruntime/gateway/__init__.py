@@ -1,7 +1,7 @@
-"""The LLM gateway: models for containers that have no network and hold no keys.
+"""The LLM gateway: gives models to containers that have no network and hold no keys.
 
-A server on the host, reached through a Unix socket in the container's exchange directory, and a forwarder inside that
-offers it as ``http://127.0.0.1:PORT``. Names are resolved on first use, so importing this loads no HTTP library.
+The host runs a server on a Unix socket in the container's exchange directory. A forwarder in the container offers it
+as ``http://127.0.0.1:PORT``. Names are resolved on first use, so importing this package loads no HTTP library.
 Design: docs/decisions/0015-gateway.md.
 
 May import ``gateway.answer`` and what stands before it in ``tests/unit/test_folders.py``.
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Return a public name from the module that holds it."""
+    """Return a public name from the module that defines it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'hyperruntime.gateway' has no attribute {name!r}")
     return getattr(import_module(f"hyperruntime.gateway.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
-"""Bring the gateway into a container: a socket in its exchange directory, the forwarder, and the variables to set.
+"""Give a container access to the gateway: a socket in its exchange directory, the forwarder, environment variables.
 
-Needs nothing of the image but Python 3.
+The image needs only Python 3.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ _NO_PROGRAM = (126, 127)
 
 
 class Access:
-    """A container's way to the gateway, while it is open.
+    """A container's access to the gateway.
 
     Attributes:
-        seat: what it used, and its budget.
-        port: of 127.0.0.1 inside.
+        seat: the container's seat, with its usage and its budget.
+        port: the forwarder's port on 127.0.0.1 in the container.
     """
 
     def __init__(self, gateway: Gateway, container: Container, name: str, budget: Budget | Meter | None = None) -> None:
-        """Listen for the container, and start the forwarder in it.
+        """Open a seat for the container, and start the forwarder in it.
 
         Args:
-            gateway: who answers.
-            container: that runs; any network, also none.
-            name: to whom exchanges are attributed.
-            budget: of this container, beside the run's; or a meter that counts for several containers together.
+            gateway: the gateway that serves the container.
+            container: a running container; it needs no network.
+            name: the name of the seat in the log.
+            budget: the budget of this container, in addition to the run's; or a meter that several containers share.
 
         Raises:
-            GatewayError: the image has no Python 3, or the forwarder does not start.
+            GatewayError: the image has no Python 3, the forwarder does not start, or the seat cannot be opened.
+            SpecError: the name is malformed.
         """
         self._container = container
         self._started = threading.Event()
@@ -67,7 +68,7 @@ class Access:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The variables by which OpenAI and Anthropic clients find the gateway; no key is in them."""
+        """The environment variables for OpenAI and Anthropic clients; they hold the seat's token and no API key."""
         base = f"http://127.0.0.1:{self.port}"
         token = self.seat.token
         return {
@@ -80,30 +81,30 @@ class Access:
         }
 
     def check(self) -> None:
-        """Do nothing while the way is open and there is budget.
+        """Raise if the gateway cannot serve this container any more.
 
         Raises:
             BudgetExceededError: a request was refused because a budget is used up.
-            GatewayError: the upstream failed the last request; or the forwarder ended, by a command's hand, while the
-                container runs.
+            GatewayError: the upstream failed the last request; or the forwarder ended, for any reason, before
+                ``close``.
         """
         self.seat.check()
         if self._ended and not self._closing:
-            raise GatewayError(f"the forwarder in {self._container.name} ended: {self._ended}; open another access")
+            raise GatewayError(f"the forwarder in {self._container.name} ended: {self._ended}; open a new access")
 
     def close(self) -> None:
-        """Take the way away; the forwarder ends with the container. May be called again."""
+        """Close the seat; the forwarder runs until the container ends. Idempotent."""
         self._closing = True
         self.seat.close()
 
     def __enter__(self) -> Access:
-        """Return itself."""
+        """Return this access."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it, whatever happened."""
+        """Close the access."""
         self.close()
 
     def _run(self) -> None:

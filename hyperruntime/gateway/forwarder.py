@@ -1,9 +1,9 @@
-"""The forwarder: a program that runs inside the container, with nothing but Python 3 of the image.
+"""The forwarder: a program that runs inside the container and needs only the image's Python 3.
 
     python3 - SOCKET [PORT]
 
-It listens on 127.0.0.1 and joins each connection to the gateway's socket, byte for byte, in one thread. The first line
-it prints is the port. Not imported by the library: its text is handed to the container's Python.
+It listens on 127.0.0.1 and connects each client to the gateway's socket, byte for byte, in one thread. It prints its
+port as the first line. The library does not import it: the container's Python reads it from standard input.
 """
 
 import selectors
@@ -15,14 +15,14 @@ MOST = 256
 
 
 class Pipe:
-    """One direction of a connection: what was read from one end and not yet written to the other."""
+    """One direction of a connection; holds the bytes that were read but not yet written."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
-        """Hold nothing yet."""
+        """Start with no bytes held."""
         self.source, self.sink, self.held, self.ended, self.shut = source, sink, b"", False, False
 
     def read(self) -> bool:
-        """Take what has come; False where the connection is broken."""
+        """Read one piece and write it on; return False if the connection is broken."""
         try:
             data = self.source.recv(CHUNK)
         except BlockingIOError:
@@ -33,7 +33,7 @@ class Pipe:
         return self.write()
 
     def write(self) -> bool:
-        """Hand on what fits, and then the end; False where the connection is broken."""
+        """Write held bytes, then shut the sink down at the end; return False if the connection is broken."""
         try:
             if self.held:
                 self.held = self.held[self.sink.send(self.held) :]
@@ -48,7 +48,7 @@ class Pipe:
 
 
 def watch(selector: selectors.BaseSelector, pipes: "tuple[Pipe, Pipe]") -> None:
-    """Wait for what an end is needed for now: reading while nothing is held for the other end, or writing."""
+    """Register both ends: for reading while no bytes of theirs are held, for writing while bytes for them are held."""
     out, back = pipes
     for end, reads, writes in ((out.source, out, back), (back.source, back, out)):
         events = (0 if reads.held or reads.ended else selectors.EVENT_READ) | (
@@ -64,7 +64,7 @@ def watch(selector: selectors.BaseSelector, pipes: "tuple[Pipe, Pipe]") -> None:
 
 
 def close(selector: selectors.BaseSelector, pipes: "tuple[Pipe, Pipe]") -> None:
-    """Forget a connection."""
+    """Unregister and close both ends of a connection."""
     for end in (pipes[0].source, pipes[0].sink):
         if end.fileno() >= 0 and end.fileno() in selector.get_map():
             selector.unregister(end)
@@ -72,7 +72,7 @@ def close(selector: selectors.BaseSelector, pipes: "tuple[Pipe, Pipe]") -> None:
 
 
 def join(selector: selectors.BaseSelector, listener: socket.socket, path: str) -> None:
-    """Take a connection and join it to the gateway's socket."""
+    """Accept a connection and connect it to the gateway's socket."""
     client, _ = listener.accept()
     gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -88,7 +88,7 @@ def join(selector: selectors.BaseSelector, listener: socket.socket, path: str) -
 
 
 def move(selector: selectors.BaseSelector, end: socket.socket, events: int, pipes: "tuple[Pipe, Pipe]") -> None:
-    """Move what an end is ready for."""
+    """Read from or write to an end that is ready; close the connection when it is broken or finished."""
     out, back = pipes
     reads, writes = (out, back) if out.source is end else (back, out)
     alive = True
@@ -103,7 +103,7 @@ def move(selector: selectors.BaseSelector, end: socket.socket, events: int, pipe
 
 
 def main(path: str, port: int = 0) -> None:
-    """Serve until the container ends."""
+    """Print the port, then forward connections until the process is killed."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -116,7 +116,7 @@ def main(path: str, port: int = 0) -> None:
             end = key.fileobj
             assert isinstance(end, socket.socket)
             if end is not listener:
-                if end.fileno() >= 0:  # the other end's event may have closed it in this round
+                if end.fileno() >= 0:  # an event of the other end may have closed it
                     move(selector, end, events, key.data)
             elif len(selector.get_map()) < 2 * MOST:
                 join(selector, listener, path)

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 SOCKET_NAME = "gateway.sock"
 _CALL_S = 30.0
-_IDLE_S = 3600.0  # the connection bounds it itself
-_PATIENCE_S = 0.05  # for requests that run when their seat is closed
+_IDLE_S = 3600.0  # BoundedConnection has its own limit
+_PATIENCE_S = 0.05  # for running requests when their seat is closed
 _SEAT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 Result = TypeVar("Result")
 
 
 class Seat:
-    """What one container has of a gateway: a socket, a token, and what it used.
+    """One container's part of a gateway: a socket, a token and a meter.
 
     Attributes:
-        name: to whom exchanges are attributed: a generation, a slot, a trajectory.
-        token: what the container shows; of no use anywhere else.
-        socket_path: where the gateway listens for this container.
+        name: the name of the seat in the log; for example a generation, a slot or a trajectory.
+        token: the token that the container must send; it is valid at this seat's socket only.
+        socket_path: path of the socket on the host.
     """
 
     def __init__(self, gateway: Gateway, name: str, meter: Meter, directory: str) -> None:
-        """Take no socket yet; :meth:`Gateway.seat` does."""
+        """Create the token; :meth:`Gateway.seat` creates the socket."""
         self.name = name
         self.token = f"hyperruntime-{secrets.token_urlsafe(24)}"
         self.socket_path = os.path.join(directory, SOCKET_NAME)
@@ -51,63 +51,66 @@ class Seat:
 
     @property
     def spent(self) -> Spent:
-        """What this seat used so far, with all others that count on its meter."""
+        """The usage so far of this seat and of all seats that share its meter."""
         return self._meter.spent
 
     def check(self) -> None:
-        """Do nothing while there is budget, and somebody who answers.
+        """Raise if a budget is used up or the upstream does not answer.
 
         Raises:
-            BudgetExceededError: a request of this seat was refused because a budget, its own or the run's, is used up.
+            BudgetExceededError: a request of this seat was refused because its own or the run's budget is used up.
             GatewayError: the upstream failed the last request of this seat, after all retries.
         """
         if self._refused:
-            raise BudgetExceededError(f"{self._refused}; give a larger budget, or end here")
+            raise BudgetExceededError(f"{self._refused}; raise the budget, or stop here")
         if self._outage:
-            raise GatewayError(f"{self._outage}; see to the server, then go on")
+            raise GatewayError(f"{self._outage}; fix the server, then resume")
 
     def when_refused(self, act: Callable[[], None]) -> None:
-        """Have something done, once and quickly, when a request of this seat is first refused for a budget."""
+        """Call `act` once, the next time a budget refuses a request of this seat.
+
+        The gateway's thread calls it, so it must be quick.
+        """
         self._on_refused.append(act)
 
     def refuse(self, why: str) -> None:
-        """Note why a request was refused; the gateway's own thread does."""
+        """Record why a request was refused, and call the listeners; for the gateway's thread only."""
         self._refused = self._refused or why
         while self._on_refused:
             self._on_refused.pop()()
 
     def sent(self, outage: str) -> None:
-        """Note whether the upstream failed a request; the gateway's own thread does."""
+        """Record the outage of the last request, "" if there was none; for the gateway's thread only."""
         self._outage = outage
 
     def close(self) -> None:
-        """Close its socket and all connections to it; may be called again."""
+        """Close the socket and all connections to it. Idempotent."""
         self._gateway.drop(self)
 
     def __enter__(self) -> Seat:
-        """Return itself."""
+        """Return this seat."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it, whatever happened."""
+        """Close the seat."""
         self.close()
 
 
 class Gateway:
-    """Serves models to containers until it is closed; safe to use from many threads."""
+    """Serves models to containers until it is closed. Thread-safe."""
 
     def __init__(self, config: GatewayConfig, spent: Spent | None = None) -> None:
-        """Start it.
+        """Start the gateway's thread.
 
         Args:
-            config: what it does.
-            spent: what counts against its budget already, as of an earlier sitting.
+            config: the gateway's configuration.
+            spent: earlier usage that counts against the run's budget, for example of a resumed run; None is zero.
 
         Raises:
-            GatewayError: a key or a recorded file is missing, or a library is.
-            StorageError: a log cannot be written.
+            GatewayError: a key, a file of recorded exchanges or a library is missing.
+            StorageError: a log file cannot be written.
         """
         self._redactor = Redactor()
         self._meter = Meter("the run", config.budget, spent)
@@ -122,29 +125,29 @@ class Gateway:
 
     @property
     def spent(self) -> Spent:
-        """What all seats together used so far."""
+        """The usage of all seats together so far, with the earlier usage."""
         return self._meter.spent
 
     @property
     def refused(self) -> str:
-        """Which limit of the run's budget a request was refused for; nothing while there was none."""
+        """The limit of the run's budget that last refused a request, as a sentence; "" if none did."""
         return self._meter.refused
 
     @property
     def used_up(self) -> str:
-        """Which limit of the run's budget is reached, in a sentence; nothing while there is budget."""
+        """The limit of the run's budget that is reached, as a sentence; "" while there is budget."""
         return self._meter.used_up
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
-        """Listen for one container.
+        """Return a new seat, and listen on its socket.
 
         Args:
-            name: to whom exchanges are attributed.
-            directory: of the host; the socket is made in it.
-            budget: of this seat, beside the run's; or a meter that counts for several seats together.
+            name: the name of the seat in the log: 1 to 200 letters, digits and ``._:/-``.
+            directory: directory of the host in which the socket is created.
+            budget: the budget of this seat, in addition to the run's; or a meter that several seats share.
 
         Raises:
-            GatewayError: the socket cannot be made, or the gateway is closed.
+            GatewayError: the socket cannot be created, or the gateway is closed.
             SpecError: the name is malformed.
         """
         if not _SEAT_NAME.fullmatch(name):
@@ -162,7 +165,7 @@ class Gateway:
         return seat
 
     def drop(self, seat: Seat) -> None:
-        """Close a seat; may be called again."""
+        """Close a seat. Idempotent."""
         with self._lock:
             if seat not in self._seats:
                 return
@@ -172,7 +175,7 @@ class Gateway:
             os.unlink(seat.socket_path)
 
     def close(self) -> None:
-        """Close all seats, end what runs, and stop the thread; may be called again."""
+        """Close all seats, cancel running requests and stop the thread. Idempotent."""
         for seat in list(self._seats):
             self.drop(seat)
         with self._lock:
@@ -189,13 +192,13 @@ class Gateway:
                 file.close()
 
     def __enter__(self) -> Gateway:
-        """Return itself."""
+        """Return this gateway."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it, whatever happened."""
+        """Close the gateway."""
         self.close()
 
     def _share(self, config: GatewayConfig) -> Shared:
@@ -205,7 +208,7 @@ class Gateway:
             from hyperruntime.gateway.service import Shared
             from hyperruntime.gateway.upstream import Sender
         except ImportError as error:
-            raise GatewayError(f"the gateway needs a library: {error}; pip install hyperruntime again") from error
+            raise GatewayError(f"a library of the gateway is missing: {error}; reinstall hyperruntime") from error
         sender = Sender(config, self._redactor)
         return Shared(
             config=config,
@@ -219,7 +222,7 @@ class Gateway:
         )
 
     async def _serve(self, seat: Seat, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Listen for a seat; return what ends that and all its connections."""
+        """Listen for a seat; return the function that stops listening and closes all its connections."""
         from aiohttp import web
 
         from hyperruntime.gateway.request.connection import BoundedConnection, Connections, accept_connections
@@ -262,30 +265,30 @@ class Gateway:
         await self._shared.sender.close()
 
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run something in the gateway's loop, and return what it returns."""
+        """Run a coroutine in the gateway's event loop, and return its result."""
         if self._closed:
             work.close()
-            raise GatewayError("the gateway is closed; open another one")
+            raise GatewayError("the gateway is closed; open a new one")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
 
 async def _nothing() -> None:
-    """End what was not begun."""
+    """Stop a seat that does not listen yet: do nothing."""
 
 
 def _listen(directory: str) -> socket.socket:
-    """Return a socket that listens in a directory, however long its path is (unix(7) allows 107 bytes)."""
+    """Return a socket that listens in a directory, also where its path is longer than the 107 bytes of unix(7)."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         there = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             listener.bind(f"/proc/self/fd/{there}/{SOCKET_NAME}")
-            os.chmod(SOCKET_NAME, 0o666, dir_fd=there)  # the directory keeps others of the host away
+            os.chmod(SOCKET_NAME, 0o666, dir_fd=there)  # the directory keeps other users of the host out
         finally:
             os.close(there)
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise GatewayError(f"no socket can be made in {directory}: {error}; name a local directory") from error
+        raise GatewayError(f"cannot create a socket in {directory}: {error}; use a local directory") from error
     listener.setblocking(False)
     return listener

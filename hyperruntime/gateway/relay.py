@@ -1,4 +1,4 @@
-"""Relay an upstream's answer to the client, and read on the way what it used."""
+"""Relay an upstream's answer to the client, and read its usage."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.upstream import Answer, describe, payload
 
 _OK = 200
-_BYTES_PER_VALUE = 4  # of an answer, which is looked through for keys and parsed
+_BYTES_PER_VALUE = 4  # an answer is searched for keys too, so it costs more than a request
 _TURN_S = 0.002
-_GRACE_S = 2.0  # for a client to take the event that says that its time is up
+_GRACE_S = 2.0  # for the client to read the error event after the deadline
 
 
 @attrs.frozen(kw_only=True)
 class RelayTools:
-    """What relays of one seat use.
+    """The objects and settings that the relays of one seat share.
 
     Attributes:
-        redactor: knows all keys.
-        share: where large answers are looked through.
-        limit_bytes: of one event of a stream.
-        record: of answers, or None.
-        tokens: whether generated tokens are wanted.
+        redactor: removes all keys of the gateway.
+        share: parses and screens large answers.
+        limit_bytes: the longest event of a stream.
+        record: file that keeps the answers for replay, or None.
+        tokens: whether to collect generated tokens.
     """
 
     redactor: Redactor
@@ -49,13 +49,19 @@ class RelayTools:
 
 
 class Relay:
-    """One answer on its way."""
+    """Relays the answer to one request."""
 
     def __init__(self, call: ModelRequest, exchange: Exchange, tools: RelayTools) -> None:
-        """Relay the answer to a call."""
+        """Create a relay.
+
+        Args:
+            call: the client's request.
+            exchange: log entry of the request; the relay fills in the fields about the answer.
+            tools: shared by the relays of the seat.
+        """
         self._call, self._exchange, self._tools = call, exchange, tools
         self._recorded = bytearray()
-        self._came_bytes = 0  # of a stream; some may be held back yet
+        self._came_bytes = 0  # of a stream; the guard may still hold some of them
         self._usage = StreamUsage()
         self._guard = StreamGuard(tools.redactor)
         self._generated = GeneratedTokens() if tools.tokens else None
@@ -63,9 +69,9 @@ class Relay:
         self._streaming = self._complete = False
 
     def used(self) -> Tokens:
-        """Return what the exchange used, as far as it went; nothing where the upstream refused it.
+        """Return the usage of the exchange so far; zero if the upstream refused the request.
 
-        An answer that nobody waited for counts with what it was asked: else a client that leaves early asks for free.
+        If the client left before the answer came, the request counts by its size, so that leaving early is not free.
         """
         exchange = self._exchange
         if self._generated is not None and exchange.generated is None:
@@ -79,10 +85,11 @@ class Relay:
         return estimate(exchange.request_bytes, 0) if exchange.pending else Tokens()
 
     async def whole(self, answer: Answer) -> web.Response:
-        """Return an answer that came in one piece; the sender has read it.
+        """Return the response for an answer that is not a stream; the sender has read it.
 
         Raises:
-            RequestRefusedError: it holds a key that cannot be cut out, or is not text.
+            RequestRefusedError: the answer holds a key that cannot be cut out, is not UTF-8 or is nested too deeply;
+                or a parse worker was lost.
         """
         exchange, tools = self._exchange, self._tools
         data = b"".join([piece async for piece in answer.body])
@@ -107,7 +114,16 @@ class Relay:
         return web.Response(status=answer.status, body=payload(data), headers=answer.headers)
 
     async def stream(self, request: web.BaseRequest, answer: Answer, deadline: asyncio.Timeout) -> web.StreamResponse:
-        """Relay a stream, event by event, as they come; at the deadline it ends with an error event."""
+        """Relay a stream, event by event; a failure or the deadline ends it with an error event.
+
+        Args:
+            request: the client's request.
+            answer: the upstream's answer.
+            deadline: deadline of the request; moved by a grace period, in which the client can read the error event.
+
+        Raises:
+            ClientConnectionResetError: the client closed its connection.
+        """
         end = deadline.when()
         if end is not None:
             deadline.reschedule(end + _GRACE_S)
@@ -130,7 +146,7 @@ class Relay:
         except (aiohttp.ClientError, TimeoutError) as error:
             why = f"the stream broke off: {describe(error)}"
             await self._broken(response, RequestRefusedError(502, "upstream_lost", why))
-        return response  # its end is sent by the server, once it is counted
+        return response  # the server sends its end, after the usage is counted
 
     async def _events(self, response: web.StreamResponse, answer: Answer) -> None:
         splitter = EventSplitter(self._tools.limit_bytes)
@@ -143,12 +159,12 @@ class Relay:
         await self._write(response, self._guard.rest())
 
     async def _send(self, response: web.StreamResponse, events: list[bytes]) -> None:
-        """Look through events and send what may go; other seats have their turn now and then."""
+        """Screen events and send those that are safe; yield to other seats every few milliseconds."""
         ready: list[bytes] = []
         turn_ends = time.monotonic() + _TURN_S
         for event in events:
             seen = await self._seen(event)
-            if not (seen.usage_alone and self._call.adds_usage):  # which the client did not ask for
+            if not (seen.usage_alone and self._call.adds_usage):  # the client did not ask for the usage event
                 ready += self._guard.feed(seen)
             if time.monotonic() > turn_ends:
                 await self._write(response, ready)
@@ -158,7 +174,7 @@ class Relay:
         await self._write(response, ready)
 
     async def _seen(self, event: bytes) -> Event:
-        """Return an event looked through, and take in its usage and tokens."""
+        """Return a screened event, and record its usage and tokens."""
         tools = self._tools
         cost = len(event) // _BYTES_PER_VALUE
         seen = await tools.share.run(cost, screen_event, event, tools.redactor, tokens=tools.tokens)
@@ -176,7 +192,7 @@ class Relay:
             await response.write(data)
 
     async def _broken(self, response: web.StreamResponse, error: RequestRefusedError) -> None:
-        """Tell the client in its own format that the stream ends here; its status is sent already."""
+        """Send an error event in the client's format; the HTTP status is sent already."""
         self._exchange.error = f"{error.kind}: {error.message}"
         await response.write(self._tools.redactor.clean(error_event(self._call.wire, error)))
 

@@ -1,8 +1,8 @@
 """Record exchanges, and play them back without a model.
 
-A line of a tape is one answer: ``{"key", "path", "request", "status", "type", "body"}``. The key is a digest of the
-endpoint and of the request as the client made it, so a tape does not depend on the upstream it was recorded from. The
-same request made again gets the next recorded answer.
+A tape is a file of recorded answers, one JSON object in each line: ``{"key", "path", "request", "status", "type",
+"body"}``. The key is a digest of the endpoint and of the client's request, so a tape does not depend on the upstream
+that it was recorded from. The same request again gets the next recorded answer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Recorded:
     """An answer on a tape.
 
     Attributes:
-        status: of HTTP.
-        content_type: of the body.
-        body: of a stream, all its events.
+        status: the HTTP status.
+        content_type: the media type of the body.
+        body: the whole body; for a stream, all its events.
     """
 
     status: int
@@ -36,7 +36,13 @@ class Recorded:
 
 
 def tape_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> bytes:
-    """Return an answer as a line of a tape, without keys and without its end."""
+    """Return an answer as a line of a tape, without keys and without a newline.
+
+    Args:
+        call: the request; its ``key`` must be set.
+        answer: the answer to record.
+        redactor: removes keys from the line.
+    """
     asked = json.dumps({"key": call.key, "path": call.path})
     answered = {"status": answer.status, "type": answer.content_type, "body": answer.body.decode(errors="replace")}
     said = json.dumps(answered, ensure_ascii=False)
@@ -45,13 +51,13 @@ def tape_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> bytes
 
 
 class Replay:
-    """Recorded answers, played back in their order; safe to use from many threads."""
+    """Plays back recorded answers in the recorded order. Thread-safe."""
 
     def __init__(self, path: str) -> None:
-        """Read all of them.
+        """Read a tape.
 
         Raises:
-            GatewayError: the file cannot be read, or a line is none of a tape.
+            GatewayError: the file cannot be read, or a line is not a recorded exchange.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -69,17 +75,19 @@ class Replay:
             answer = Recorded(status=int(entry["status"]), content_type=str(entry["type"]), body=entry["body"].encode())
             self._answers[str(entry["key"])].append(answer)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise GatewayError(f"{self._path}, line {number} is no recorded exchange; remove it ({error!r})") from error
+            raise GatewayError(
+                f"{self._path}, line {number} is not a recorded exchange; remove it ({error!r})"
+            ) from error
 
     def play(self, call: ModelRequest) -> Recorded:
         """Return the next answer to a request.
 
         Raises:
-            RequestRefusedError: there is none, or no more.
+            RequestRefusedError: the request was not recorded, or all its answers were played.
         """
         with self._lock:
             answers = self._answers.get(call.key)
             if answers:
                 return answers.popleft()
-        why = "no such request was recorded" if answers is None else "it was recorded fewer times than it is made"
+        why = "no such request was recorded" if answers is None else "it was recorded fewer times than requested"
         raise RequestRefusedError(404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again")

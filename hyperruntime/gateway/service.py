@@ -1,4 +1,4 @@
-"""Serve one seat: check a request, send it on, relay the answer, count it."""
+"""Serve one seat: check a request, send it to an upstream, relay the answer, count the usage."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _SERVER_FAULT = 500
 
 @attrs.define(kw_only=True)
 class Shared:
-    """What all seats of a gateway use.
+    """The objects that all seats of a gateway share.
 
     Attributes:
-        config: what the gateway was told.
-        sender: sends to the upstreams.
-        meter: of the whole run.
-        redactor: knows all keys.
-        slots: for requests at the upstreams.
-        pool: parses what is large.
-        log: of exchanges, or None.
-        record: of answers, or None.
+        config: the gateway's configuration.
+        sender: sends requests to the upstreams.
+        meter: counts the usage of the whole run.
+        redactor: removes all keys of the gateway.
+        slots: bounds the requests at the upstreams at once.
+        pool: processes that parse large requests and answers.
+        log: log of the exchanges, or None.
+        record: file that keeps the answers for replay, or None.
     """
 
     config: GatewayConfig
@@ -74,12 +74,15 @@ class Service:
         on_refused: Callable[[str], None],
         on_sent: Callable[[str], None],
     ) -> None:
-        """Serve whoever shows the token.
+        """Create the service of a seat.
 
         Args:
-            name: to whom exchanges are attributed. token: theirs. meter: of their budget. shared: by all seats.
-            on_refused: told why a budget refuses a request.
-            on_sent: told of each request that was sent on which outage ended it, or nothing where none did.
+            name: the name of the seat in the log.
+            token: the token that clients of this seat must send.
+            meter: counts against the seat's budget.
+            shared: the objects that all seats share.
+            on_refused: called with the reason when a budget refuses a request.
+            on_sent: called after each request that was sent on, with its outage; "" if there was none.
         """
         self._name, self._token, self._meter, self._shared = name, token, meter, shared
         self._on_refused, self._on_sent = on_refused, on_sent
@@ -92,7 +95,13 @@ class Service:
         self._keyed = replays or shared.record is not None
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, whatever it is."""
+        """Answer one request, and log it.
+
+        Raises:
+            CancelledError: the client closed its connection, or the seat is closed.
+            ConnectionResetError: the client closed its connection, or does not read its stream.
+            GatewayError: an internal error; its text holds no key.
+        """
         exchange = Exchange(seat=self._name, path=request.path[:200])
         connection = cast(BoundedConnection, request.protocol)
         connection.serve_request()
@@ -104,8 +113,8 @@ class Service:
         except ConnectionResetError:
             exchange.error = exchange.error or "client_gone: the client closed its connection"
             raise
-        except Exception as error:  # noqa: BLE001 - the text of any error is passed on without keys
-            why = self._shared.redactor.clean_text(repr(error))  # which may quote an answer
+        except Exception as error:  # noqa: BLE001 - redacts the text of any error
+            why = self._shared.redactor.clean_text(repr(error))  # may quote an answer
             exchange.error = exchange.error or f"internal: {why}"
             raise GatewayError(f"a request failed in the gateway: {why}") from None
         finally:
@@ -124,7 +133,7 @@ class Service:
         except RequestRefusedError as error:
             refusal = error
         except TimeoutError:
-            if exchange.status:  # a stream has begun, and its client reads nothing
+            if exchange.status:  # a stream has begun, and the client does not read
                 exchange.error = "slow_client: the client did not read its stream"
                 cast(BoundedConnection, request.protocol).drop()
                 raise ConnectionResetError from None
@@ -141,7 +150,7 @@ class Service:
             content_type="application/json",
         )
         if not request.content.at_eof():
-            response.force_close()  # its body is not read, and may never come
+            response.force_close()  # the rest of the body is unread, and may never come
         return response
 
     async def _serve(
@@ -149,7 +158,7 @@ class Service:
     ) -> web.StreamResponse:
         shown = client_token(request.headers).encode(errors="replace")
         if not hmac.compare_digest(shown, self._token.encode()):
-            raise RequestRefusedError(401, "wrong_token", "this is not the token of this container")
+            raise RequestRefusedError(401, "wrong_token", "the token does not belong to this container")
         self._check_endpoint(request)
         if request.path == MODELS_PATH:
             exchange.status = 200
@@ -175,7 +184,7 @@ class Service:
         expected = "GET" if request.path == MODELS_PATH else "POST"
         if request.path != MODELS_PATH and request.path not in PATHS:
             known = ", ".join((MODELS_PATH, *PATHS))
-            raise RequestRefusedError(404, "unknown_endpoint", f"the gateway has these endpoints: {known}")
+            raise RequestRefusedError(404, "unknown_endpoint", f"unknown endpoint; the gateway has {known}")
         if request.method != expected:
             raise RequestRefusedError(405, "wrong_method", f"use {expected} for {request.path}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -187,12 +196,12 @@ class Service:
             raise RequestRefusedError(
                 403,
                 "model_not_allowed",
-                f"model {call.model!r} may not be called at {call.path}; see GET {MODELS_PATH}",
+                f"model {call.model!r} is not allowed at {call.path}; see GET {MODELS_PATH}",
             )
         return found
 
     def _admit(self) -> None:
-        """Count the request for the run and for the seat, or for neither."""
+        """Count the request for both the run and the seat; if a budget refuses it, count it for neither."""
         why = self._shared.meter.admit()
         if not why and (why := self._meter.admit()):
             self._shared.meter.give_back()
@@ -221,7 +230,7 @@ class Service:
             meter.charge(tokens, exchange.money)
 
     def _models(self) -> dict[str, object]:
-        """Return the models that may be called by name; a pattern names none."""
+        """Return the models of the rules, without rules that are patterns."""
         names = [rule.name for rule in self._shared.config.models if not rule.is_pattern]
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "gateway"} for name in dict.fromkeys(names)]
         return {"object": "list", "data": models}

@@ -1,4 +1,4 @@
-"""Send a request to an upstream, again and again while that may help."""
+"""Send a request to an upstream, with retries."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from hyperruntime.units import KIB
 _CONNECT_S = 15.0
 _LARGE_BYTES = 256 * KIB
 _RETRIED = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
-_DECODED = ("", "identity", "gzip", "deflate")  # Content-Encodings that aiohttp undoes wherever it runs
+_DECODED = ("", "identity", "gzip", "deflate")  # Content-Encodings that aiohttp decodes on every platform
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
 @attrs.define(kw_only=True)
 class Answer:
-    """What an upstream answers; its body may still be on the way.
+    """An upstream's answer; its body may not be complete yet.
 
     Attributes:
-        status: of HTTP.
-        headers: the few that go on to the client, in their strict form.
-        retry_s: seconds that it asks to wait before the next attempt.
-        body: its pieces as they come.
-        upstream_id: how the upstream calls it.
-        response: what to close.
+        status: the HTTP status.
+        headers: the headers for the client, see :func:`~hyperruntime.gateway.answer.headers.answer_headers`.
+        body: the pieces of the body as they arrive.
+        retry_s: seconds that the upstream asks to wait before the next attempt.
+        upstream_id: the upstream's identifier of the answer, or "".
+        response: the response to close; None if there is no open connection.
     """
 
     status: int
@@ -50,23 +50,23 @@ class Answer:
 
     @property
     def streams(self) -> bool:
-        """Whether it is a stream of events."""
+        """Whether the answer is a stream of events."""
         return self.headers["Content-Type"] == STREAM_TYPE
 
     def close(self) -> None:
-        """Give the connection back if the answer was read to its end, else drop it."""
+        """Return the connection to its pool if the answer was read to its end; otherwise close it."""
         if self.response is not None:
             self.response.release() if self.response.content.at_eof() else self.response.close()
 
 
 class Sender:
-    """Sends requests to all upstreams of a gateway; made and used in its event loop."""
+    """Sends requests to all upstreams of a gateway; used in the gateway's event loop."""
 
     def __init__(self, config: GatewayConfig, redactor: Redactor) -> None:
-        """Load keys and tapes.
+        """Load the keys and the tapes, and give the keys to the redactor.
 
         Raises:
-            GatewayError: one of them cannot be loaded.
+            GatewayError: a key or a tape cannot be loaded.
         """
         self._config = config
         self._redactor = redactor
@@ -79,7 +79,7 @@ class Sender:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Make the connection pool."""
+        """Create the connection pool."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=self._config.stall_s)
         connector = aiohttp.TCPConnector(limit=self._config.concurrency)
         self._session = aiohttp.ClientSession(
@@ -95,10 +95,17 @@ class Sender:
             await self._session.close()
 
     async def send(self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange) -> Answer:
-        """Return the first answer that is no passing failure, or the last one.
+        """Return the first answer whose status is not worth a retry, or the last answer.
+
+        Args:
+            call: the client's request.
+            rule: the model rule that matches the request.
+            upstream: the upstream of the rule.
+            exchange: log entry of the request; its attempts and identifiers are filled in.
 
         Raises:
-            RequestRefusedError: no attempt got an answer.
+            RequestRefusedError: no attempt got an answer; the answer is malformed, too large or a redirect; or no
+                answer to the request was recorded.
         """
         if upstream.replay:
             return self._played(self._tapes[upstream.name].play(call))
@@ -146,7 +153,7 @@ class Sender:
         if encodings not in _DECODED or not 200 <= response.status < 600:
             response.close()
             raise RequestRefusedError(
-                502, "upstream_malformed", f"upstream {upstream.name!r} answers in an unknown encoding"
+                502, "upstream_malformed", f"upstream {upstream.name!r} sent an invalid status or unknown encoding"
             )
         return Answer(
             status=response.status,
@@ -162,11 +169,12 @@ class Sender:
         return Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
 
     async def _read(self, answer: Answer, exchange: Exchange) -> Answer:
-        """Return an answer that is read to its end, so that one that breaks off can be asked for again.
+        """Return the answer with its whole body, so that a broken connection can be retried.
 
         Raises:
-            RequestRefusedError: it is too large.
-            ClientError, TimeoutError: it broke off.
+            RequestRefusedError: the answer is too large.
+            ClientError: the connection was lost.
+            TimeoutError: the upstream stalled.
         """
         limit, size = self._config.limits.answer_bytes, 0
         pieces: list[bytes] = []
@@ -193,7 +201,12 @@ class Sender:
 
 
 def endpoint(upstream: Upstream, path: str) -> str:
-    """Return the URL of an endpoint: an OpenAI base URL ends where ``/v1`` does, an Anthropic one before it."""
+    """Return the URL of an endpoint; an OpenAI base URL includes ``/v1``, an Anthropic one may omit it.
+
+    Args:
+        upstream: the server.
+        path: path of the endpoint, with ``/v1``.
+    """
     base = upstream.url.rstrip("/")
     if upstream.wire == "anthropic":
         return base.removesuffix("/v1") + path
@@ -201,7 +214,12 @@ def endpoint(upstream: Upstream, path: str) -> str:
 
 
 def forwarded_headers(call_path_wire: str, headers: dict[str, str]) -> dict[str, str]:
-    """Return the client's headers that go on: those that choose a version of the format."""
+    """Return the headers to forward: those that choose a version of the format.
+
+    Args:
+        call_path_wire: wire format of the endpoint.
+        headers: the client's headers; names in lower case.
+    """
     if call_path_wire != "anthropic":
         return {}
     kept: dict[str, str] = {name: headers[name] for name in ("anthropic-version", "anthropic-beta") if name in headers}
@@ -212,17 +230,17 @@ def _unreachable(upstream: Upstream, error: Exception) -> RequestRefusedError:
     if isinstance(error, TimeoutError):
         return RequestRefusedError(504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time")
     return RequestRefusedError(
-        502, "upstream_unreachable", f"upstream {upstream.name!r} is not reached: {describe(error)}"
+        502, "upstream_unreachable", f"upstream {upstream.name!r} cannot be reached: {describe(error)}"
     )
 
 
 def payload(data: bytes) -> bytes | io.BytesIO:
-    """Return a body as aiohttp sends it without copying it whole into its buffers."""
+    """Return a body in a form that aiohttp sends in pieces, without copying it whole."""
     return data if len(data) <= _LARGE_BYTES else io.BytesIO(data)
 
 
 def describe(error: Exception) -> str:
-    """Return what went wrong on the way, without anything that the other side sent."""
+    """Return a description of a connection error, without any text that the upstream sent."""
     return str(error) if isinstance(error, OSError) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""The bare repository under a store of states: git plumbing, one method per need."""
+"""The bare repository behind a :class:`RepositoryStore`: wrappers for git plumbing commands."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hyperruntime.git.change_rules import LINK, Change
 from hyperruntime.git.command import commit_stream, git, try_git
 from hyperruntime.git.worktree import Entry
 
-# Bytes stay as they are: this file beats every .gitattributes (gitattributes(5)).
+# No conversion of file contents: info/attributes overrides every .gitattributes (gitattributes(5)).
 RAW_ATTRIBUTES = "* -text -ident !eol !filter !diff !merge !working-tree-encoding !whitespace\n"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class BareRepository:
-    """A bare repository of our own; every private file of a call lies in a directory that the call removes.
+    """A bare repository that the run owns; each call keeps its temporary files in a directory that it removes.
 
     Attributes:
-        path: where it is.
-        env: what makes git use it.
+        path: absolute path of the repository.
+        env: environment variables that make git use it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Name the repository; nothing is looked at."""
+        """Store the path; the repository need not exist yet."""
         self.path = os.path.abspath(path)
         self.env = {"GIT_DIR": self.path}
 
@@ -39,17 +39,23 @@ class BareRepository:
         env: Mapping[str, str] | None = None,
         input: bytes | None = None,  # noqa: A002 - the process seam's own word
     ) -> bytes:
-        """Run git on this repository and return what it wrote.
+        """Run git on this repository and return its standard output.
+
+        Args:
+            *args: arguments of git.
+            env: environment variables that select the repository; None for :attr:`env`.
+            input: standard input.
 
         Raises:
-            RepositoryError: it failed.
+            RepositoryError: git is not installed, or failed.
         """
         return git(args, env=env or self.env, input=input)
 
     def make(self, root: str | None) -> None:
-        """Make the repository, or keep the one there is; only this user may enter it.
+        """Create the repository with mode 0700, or keep an existing one.
 
-        ``root`` is a commit that comes without its parents.
+        Args:
+            root: a commit that the repository will hold without its parents; None for none.
         """
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         git(["init", "-q", "--bare", "--template=", object_format(root), "--", self.path])
@@ -60,9 +66,9 @@ class BareRepository:
             write_text(self.path, "shallow", root + "\n")
 
     def recover(self) -> None:
-        """Remove what killed processes left: private files, half-written objects, locks of references.
+        """Remove the leftovers of killed processes: temporary files, half-written objects, reference locks.
 
-        Only the process that owns the run may call this, before it starts any work.
+        Only the owner of the run may call this, and only before it starts work.
         """
         for directory, subdirectories, names in os.walk(self.path):
             if directory == os.path.join(self.path, "tmp"):
@@ -74,10 +80,16 @@ class BareRepository:
                     os.unlink(os.path.join(directory, name))
 
     def copy_objects(self, commit: str, source: str, git_dir: str) -> None:
-        """Put all objects of a commit, but not its parents, from an object directory into a repository.
+        """Copy all objects of a commit, without its parents, into a repository.
+
+        Args:
+            commit: full name of the commit.
+            source: object directory to read from.
+            git_dir: repository to write to.
 
         Raises:
             RepositoryError: an object is missing.
+            SpecError: ``commit`` is not a full commit name.
         """
         quoted = '"' + source.replace("\\", "\\\\").replace('"', '\\"') + '"'
         env = {"GIT_DIR": git_dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted}
@@ -88,14 +100,14 @@ class BareRepository:
 
     @contextmanager
     def scratch(self) -> Iterator[str]:
-        """Yield a private directory that is removed afterwards."""
+        """Yield a temporary directory that is removed afterwards."""
         home = os.path.join(self.path, "tmp")
         with tempfile.TemporaryDirectory(dir=home, ignore_cleanup_errors=True) as directory:
             yield directory
 
     @contextmanager
     def index(self, commit: str | None = None) -> Iterator[dict[str, str]]:
-        """Yield the environment of a private index that holds a commit's files, or nothing."""
+        """Yield the environment of a temporary index with the files of a commit; the index is empty for None."""
         with self.scratch() as directory:
             env = self.env | {"GIT_INDEX_FILE": os.path.join(directory, "index")}
             if commit is not None:
@@ -113,7 +125,15 @@ class BareRepository:
         return entries
 
     def ignored(self, entries: Mapping[bytes, Entry], paths: Sequence[bytes]) -> set[bytes]:
-        """Return which of some new paths the ``.gitignore`` files among a commit's entries name."""
+        """Return those of ``paths`` that the ``.gitignore`` files among ``entries`` ignore.
+
+        Args:
+            entries: files of a commit by path.
+            paths: paths that the commit does not have.
+
+        Raises:
+            RepositoryError: git failed.
+        """
         rules = [
             (path, entry.blob)
             for path, entry in entries.items()
@@ -126,15 +146,15 @@ class BareRepository:
             for (path, _), data in zip(rules, contents, strict=True):
                 _write_bytes(os.path.join(os.fsencode(directory), path), data)
             args = ["-C", directory, "check-ignore", "--no-index", "-z", "--stdin"]
-            env = self.env | {"GIT_WORK_TREE": directory, "GIT_LITERAL_PATHSPECS": "0"}  # refused there
-            asked = b"".join(b"./" + path + b"\0" for path in paths)  # "./" keeps ":" from meaning anything
+            env = self.env | {"GIT_WORK_TREE": directory, "GIT_LITERAL_PATHSPECS": "0"}  # check-ignore refuses "1"
+            asked = b"".join(b"./" + path + b"\0" for path in paths)  # "./" so that a leading ":" is not pathspec magic
             found = try_git(args, env=env, input=asked)
         if found.exit_code not in (0, 1):
             raise RepositoryError(f"git check-ignore failed: {found.error_text}")
         return {path.removeprefix(b"./") for path in found.stdout.split(b"\0")[:-1]}
 
     def read_blobs(self, blobs: Sequence[bytes]) -> list[bytes]:
-        """Return the contents that some object names stand for."""
+        """Return the contents of blobs, in the same order."""
         output = self.git("cat-file", "--batch", input=b"\n".join(blobs) + b"\n") if blobs else b""
         contents, at = [], 0
         for _ in blobs:
@@ -145,35 +165,52 @@ class BareRepository:
         return contents
 
     def blob_sizes(self, blobs: Sequence[bytes]) -> list[int]:
-        """Return the sizes of some contents."""
+        """Return the sizes of blobs in bytes, in the same order."""
         args = ("cat-file", "--batch-check=%(objectsize)")
         return [int(size) for size in self.git(*args, input=b"\n".join(blobs) + b"\n").split()] if blobs else []
 
     def commit(self, parent: str | None, changes: Sequence[Change], reference: str, message: str) -> str:
-        """Make a commit of changes to its parent, point a reference at it, and return it."""
+        """Commit changes, point a reference at the commit, and return its name.
+
+        Args:
+            parent: commit that the changes apply to; None for an empty tree.
+            changes: the changed paths.
+            reference: full name of the reference.
+            message: commit message.
+
+        Raises:
+            RepositoryError: git failed.
+        """
         stream = commit_stream(parent, changes, reference, message)
         output = self.git("fast-import", "--quiet", "--done", "--force", "--date-format=raw", input=stream)
         return output.decode().strip()
 
 
 def checked(commit: str) -> str:
-    """Return a commit's name once it is sure to be one.
+    """Return ``commit`` unchanged if it is a full commit name.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not 40 or 64 hexadecimal digits.
     """
     if not _COMMIT.fullmatch(commit):
-        raise SpecError("commit", commit, "the full name of a commit")
+        raise SpecError("commit", commit, "give the full name of a commit")
     return commit
 
 
 def object_format(commit: str | None) -> str:
-    """Return the option that makes a repository for commits with such names."""
+    """Return the ``git init`` option for a repository that can hold ``commit``; None is SHA-1."""
     return "--object-format=" + ("sha256" if commit is not None and len(checked(commit)) == 64 else "sha1")
 
 
 def write_text(directory: str, name: str, text: str, mode: str = "w") -> None:
-    """Write a small file of git's."""
+    """Write a small text file of a git repository.
+
+    Args:
+        directory: the git directory.
+        name: path of the file in it.
+        text: content.
+        mode: mode of :func:`open`: ``w`` replaces the file, ``a`` appends to it.
+    """
     with open(os.path.join(directory, name), mode, encoding="utf-8") as file:
         file.write(text)
 

@@ -1,6 +1,6 @@
-"""Say which changes of an agent repository may enter a patch.
+"""Decide which changes of an agent repository may enter a patch.
 
-Paths are bytes relative to the repository's root, as git stores them.
+Paths are bytes, relative to the root of the repository, as git stores them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE, PROGRAM, LINK, SUBMODULE = b"100644", b"100755", b"120000", b"160000"
 GONE = b"000000"
 DEFAULT_MAX_FILE_BYTES = 10 * 1024 * 1024
 
-_MAX_PATH_BYTES = 1024  # a clone's own directory comes before it, and 4096 is the end
+_MAX_PATH_BYTES = 1024  # leaves room for the path of a clone: PATH_MAX is 4096
 _SEPARATORS = re.compile(rb"[/\\]")
 _DOT_GIT = re.compile(rb"(?i:\.git|git~1)[ .]*(?::.*)?", re.DOTALL)
 _GIT_MODULES = re.compile(rb"(?i:\.gitmodules|gi[^~]*~[0-9]).*", re.DOTALL)
@@ -26,13 +26,13 @@ _BYTECODE = (b".pyc", b".pyo")
 
 @attrs.frozen
 class Change:
-    """What happens to one path.
+    """The change of one path.
 
     Attributes:
-        path: the path.
-        mode: git's mode of the new entry, or ``GONE``.
-        blob: object name of the new content, where it is in the object database already.
-        data: the new content, where it is not.
+        path: relative to the root of the repository.
+        mode: git's mode of the new entry, or ``GONE`` for a deletion.
+        blob: object name of the new content if ``data`` is None.
+        data: the new content; None if it is in the object database already.
     """
 
     path: bytes
@@ -43,19 +43,19 @@ class Change:
 
 @attrs.frozen(kw_only=True)
 class ChangeRules:
-    """What may not change.
+    """Rules for the changes of a patch.
 
     Attributes:
-        protected: paths that no change may touch, with all that is below them; ``**/NAME``, which may hold ``*`` and
-            ``?``, is whatever has this name, anywhere.
-        max_file_bytes: a larger new or changed file is left out.
+        protected: paths that no change may touch, with everything below them. ``**/NAME`` protects every path with a
+            component of this name; ``NAME`` may hold ``*`` and ``?``.
+        max_file_bytes: a new or changed file that is larger is left out.
     """
 
     protected: Sequence[str] = ()
     max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
 
     def problem(self, path: bytes) -> str:
-        """Return why a path may not change, or nothing."""
+        """Return why a path may not change; empty if it may."""
         for name in self.protected:
             prefix = name.encode("utf-8", "surrogateescape").strip(b"/")
             pattern = prefix.removeprefix(b"**/")
@@ -65,18 +65,18 @@ class ChangeRules:
         return "bytecode" if is_bytecode(path) else ""
 
     def size_problem(self, size: int) -> str:
-        """Return why a file of this size is left out, or nothing."""
+        """Return why a file of ``size`` bytes is left out; empty if it is not."""
         over = size > self.max_file_bytes
         return f"its {size} bytes are more than {self.max_file_bytes} (max_file_bytes)" if over else ""
 
 
 def is_bytecode(path: bytes) -> bool:
-    """Tell whether a path is what Python compiles, which is never part of a repository's state."""
+    """Return whether a path is compiled Python, which is never part of a repository's state."""
     return path.endswith(_BYTECODE) or b"__pycache__" in path.split(b"/")
 
 
 def escape_problem(path: bytes) -> str:
-    """Return why a path is none inside a repository, or nothing; as strict as git's own check, or stricter.
+    """Return why a path is not allowed in a repository; empty if it is. At least as strict as git's own check.
 
     Source: git's ``verify_path`` with ``core.protectNTFS``.
     """
@@ -86,26 +86,35 @@ def escape_problem(path: bytes) -> str:
     if b".." in parts:
         return "a path with .. in it"
     if not path or b"" in parts or b"." in parts or b"\0" in path:
-        return "no usable path"
+        return "an invalid path"
     if any(_DOT_GIT.fullmatch(part) for part in _SEPARATORS.split(path)):
         return "a path into git's own files"
     return "a path that is too long" if len(path) > _MAX_PATH_BYTES else ""
 
 
 def link_problem(path: bytes, target: bytes) -> str:
-    """Return why a symbolic link may not be part of a repository, or nothing."""
+    """Return why a symbolic link may not be part of a repository; empty if it may.
+
+    Args:
+        path: path of the link.
+        target: target of the link.
+    """
     if any(_DOT_GIT.fullmatch(part) for part in _SEPARATORS.split(target)):
         return "a symbolic link into git's own files"
     if any(_GIT_MODULES.fullmatch(part) for part in _SEPARATORS.split(path)):
-        return "a symbolic link in place of a file of git's"
+        return "a symbolic link with the name of a git file"
     return links.link_problem(target, path.count(b"/"))
 
 
 def settle(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]:
-    """Return the changes that can be made while every dropped path stays as it was; add those that cannot.
+    """Return the changes that are possible while every dropped path stays unchanged.
 
-    What stays keeps the directories above it and all below it: a new file may not stand in place of such a
-    directory, nor a new directory in place of a file.
+    A path that stays unchanged needs the directories above it: a new file cannot replace one of them. If it is a
+    file, no new directory can replace it.
+
+    Args:
+        changes: the wanted changes.
+        dropped: path to reason; every new or changed path that is not possible is added.
     """
     stays = set(dropped)
     left = [change for change in changes if change.path not in stays]
@@ -121,11 +130,11 @@ def settle(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]
         for change in blocked:
             stays.add(change.path)
             if change.mode != GONE:
-                dropped[change.path] = "something that stays as it was has its place"
+                dropped[change.path] = "it conflicts with a path that stays unchanged"
         left = [change for change in left if change.path not in stays]
 
 
 def ancestors(path: bytes) -> list[bytes]:
-    """Return the directories above a path."""
+    """Return the directories above a path, from the top down."""
     parts = path.split(b"/")
     return [b"/".join(parts[:end]) for end in range(1, len(parts))]

@@ -1,7 +1,7 @@
-"""Run git deaf to everything around it.
+"""Run git isolated from its environment.
 
-No configuration of the user or the machine is read, no hook, filter, pager or helper of a repository is
-run, and identity and dates are fixed, so that the same content always gives the same commit.
+Git reads no configuration of the user or the machine and runs no hook, filter, pager or helper of a repository.
+Identity and dates are fixed, so that the same content always gives the same commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _VARIABLES = {
 
 
 def git_environment(config: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return the whole environment of a git process, with extra configuration that beats a repository's own.
+    """Return the complete environment of a git process; ``config`` overrides the repository's configuration.
 
     Source: git(1), "Environment Variables"; git-config(1), ``GIT_CONFIG_COUNT``.
     """
@@ -66,7 +66,13 @@ def try_git(
     env: Mapping[str, str] | None = None,
     config: Sequence[tuple[str, str]] = (),
 ) -> ProcessResult:
-    """Run git and return how it ended; ``env`` is laid over the fixed environment.
+    """Run git and return its result, even if it failed.
+
+    Args:
+        args: arguments of git.
+        input: standard input.
+        env: variables that override the fixed environment.
+        config: ``(key, value)`` pairs that override the repository's configuration.
 
     Raises:
         RepositoryError: git is not installed.
@@ -83,10 +89,15 @@ def git(
     input: bytes | None = None,  # noqa: A002 - the process seam's own word
     env: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Run git and return what it wrote.
+    """Run git and return its standard output.
+
+    Args:
+        args: arguments of git.
+        input: standard input.
+        env: variables that override the fixed environment.
 
     Raises:
-        RepositoryError: git is not installed, or failed; the message holds its last line.
+        RepositoryError: git is not installed, or failed; the message holds git's error text.
     """
     result = try_git(args, input=input, env=env)
     if result.exit_code != 0:
@@ -96,7 +107,13 @@ def git(
 
 
 def commit_stream(parent: str | None, changes: Sequence[Change], reference: str, message: str) -> bytes:
-    """Return what ``git fast-import`` reads to make a commit, point a reference at it and print its name.
+    """Return the input of ``git fast-import`` that makes a commit, points a reference at it and prints its name.
+
+    Args:
+        parent: commit that the changes apply to; None for an empty tree.
+        changes: the changed paths.
+        reference: full name of the reference.
+        message: commit message.
 
     Source: git-fast-import(1), "Input Format".
     """

@@ -1,9 +1,8 @@
-"""Take a diff apart into its parts, one per file, and leave parts out.
+"""Split a diff into one part per file, and leave out parts that are not allowed.
 
-Only names are read here. That the rest is well formed is for ``git apply`` to say, and what a diff really
-changed is checked once more on its result (see workspace), so a diff that two parsers read differently
-gains nothing. Source: git-diff(1), "Generating patch text with -p"; diffutils manual, "Detailed Description
-of Unified Format".
+Only names and sizes are parsed here; ``git apply`` validates the rest. The store checks the result of every diff again,
+so a diff that this parser and git read differently gains nothing.
+Source: git-diff(1), "Generating patch text with -p"; diffutils manual, "Detailed Description of Unified Format".
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _EXTENDED = (
 
 @attrs.frozen
 class FilePatch:
-    """The part of a diff that concerns one file (or two, where it is renamed or copied).
+    """The part of a diff for one file (two for a rename or a copy).
 
     Attributes:
-        text: its bytes, header included.
-        names: every name it gives, without the first component where the form has one to leave out.
-        size: bytes that a binary part says its file becomes; 0 for text.
+        text: bytes of the part, header included.
+        names: every file name in it, without the prefix (such as ``a/``) that ``-p1`` removes.
+        size: declared size in bytes of the new binary file; 0 for text.
     """
 
     text: bytes
@@ -54,24 +53,29 @@ class FilePatch:
 
 
 def parse_patch(patch: bytes) -> tuple[FilePatch, ...]:
-    """Return the parts of a git or plain unified diff; what stands before the first is left out.
+    """Return the parts of a git or plain unified diff; text before the first part is dropped.
 
     Raises:
-        PatchError: it is too large, or it is not empty and no diff.
+        PatchError: the diff is too large, or a non-empty text is not a diff.
     """
     if len(patch) > MAX_PATCH_BYTES:
-        raise PatchError(f"the diff has {len(patch)} bytes; at most {MAX_PATCH_BYTES} are read")
+        raise PatchError(f"the diff has {len(patch)} bytes; at most {MAX_PATCH_BYTES} are allowed")
     parts = tuple(_Parser(patch).parts())
     if not parts and patch.strip():
-        raise PatchError("the text is no diff; write it with git diff --binary")
+        raise PatchError("the text is not a diff; create it with git diff --binary")
     return parts
 
 
 def filter_patch(patch: bytes, rules: ChangeRules) -> tuple[bytes, Notes]:
-    """Return a diff without the parts that the rules leave out, and ``(path, reason)`` of those.
+    """Return a diff without the parts that the rules forbid, and ``(path, reason)`` of each such part.
+
+    Args:
+        patch: the diff.
+        rules: rules for its changes.
 
     Raises:
-        PatchError: as for :func:`parse_patch`, or a name leads out of the repository; then nothing is kept.
+        PatchError: as for :func:`parse_patch`, a name is not allowed in a repository, or the binary files are too
+            large.
     """
     parts = parse_patch(patch)
     refused = [(name, escape_problem(name)) for part in parts for name in part.names]
@@ -91,7 +95,7 @@ def filter_patch(patch: bytes, rules: ChangeRules) -> tuple[bytes, Notes]:
 
 
 class _Parser:
-    """One pass over the lines of a diff."""
+    """Parses the lines of a diff in one pass."""
 
     def __init__(self, patch: bytes) -> None:
         *whole, last = patch.split(b"\n")
@@ -99,7 +103,7 @@ class _Parser:
         self._at = 0
 
     def parts(self) -> Iterator[FilePatch]:
-        """Yield each part, with all that follows it up to the next, as git reads it."""
+        """Yield each part; like git, include all lines up to the next part."""
         while self._at < len(self._lines) and not self._is_start():
             self._at += 1
         while self._at < len(self._lines):
@@ -148,7 +152,7 @@ class _Parser:
                 self._at += 1
 
     def _skip_binary(self) -> int:
-        """Pass both directions of a binary part; return the size of what the first makes."""
+        """Skip both directions of a binary part; return the size of the file that the first one makes."""
         sizes = []
         self._at += 1
         while binary := _BINARY.match(self._line()):
@@ -161,7 +165,7 @@ class _Parser:
 
 
 def _header_names(rest: bytes) -> list[bytes]:
-    """Return the names of a ``diff --git`` line, which is ambiguous unless they are quoted or the same."""
+    """Return the names of a ``diff --git`` line; none if the line is ambiguous (names not quoted and not the same)."""
     if b'"' in rest:
         quoted = [_unquote(match[0]) for match in _QUOTED.finditer(rest)]
         plain = _QUOTED.sub(b"", rest).strip()
@@ -174,18 +178,18 @@ def _header_names(rest: bytes) -> list[bytes]:
 
 
 def _file_name(rest: bytes) -> bytes:
-    """Return the name of a ``---`` or ``+++`` line; a time may follow it after a tab."""
+    """Return the name in a ``---`` or ``+++`` line, without a timestamp after a tab."""
     name = _unquote(rest) if rest.startswith(b'"') else rest.split(b"\t", 1)[0]
     return name if name == _NOTHING else _without_first(name)
 
 
 def _without_first(name: bytes) -> bytes:
-    """Return a name as ``-p1`` reads it; an absolute one stays, so that it is seen."""
+    """Return a name as ``-p1`` reads it; an absolute name stays absolute, so that it is refused later."""
     return name.partition(b"/")[2] if b"/" in name[1:] and not name.startswith(b"/") else name
 
 
 def _unquote(name: bytes) -> bytes:
-    """Return a name that may be quoted as in C."""
+    """Return a name without its C-style quotes and escapes, if it has any."""
     quoted = _QUOTED.match(name)
     if quoted is None:
         return name
@@ -196,14 +200,14 @@ def _unquote(name: bytes) -> bytes:
 
 
 def _delta_result_size(line: bytes) -> int:
-    """Return the size of the file that a binary delta makes: the second number at its front.
+    """Return the size of the file that a binary delta makes: the second number in the delta.
 
     Source: git's gitformat-pack(5), "Deltified representation".
     """
     try:
         delta = zlib.decompressobj().decompress(base64.b85decode(line[1:]), 64)
     except (ValueError, zlib.error):
-        return 0  # git says what is wrong with it
+        return 0  # git reports the error
     sizes, shift = [0], 0
     for byte in delta:
         sizes[-1] |= (byte & 127) << shift

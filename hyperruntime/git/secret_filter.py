@@ -1,7 +1,7 @@
-"""Take a user's repository without the files that hold its secrets.
+"""Remove the files with secrets from a commit of the user's repository.
 
-A ``.env`` at the top of an agent repository configures the gateway of a run. It stays where it is: no commit of ours,
-no container and no diff has it.
+The file ``.env`` at the top of an agent repository configures the gateway of a run. It stays in that repository: no
+commit of the store, no container and no diff contains it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ ENV_FILE = ".env"
 
 
 def without_secrets(commit: str, objects: str, scratch: str) -> tuple[str, str]:
-    """Return a commit that has no secrets, and the object directory it is in; the same where there are none.
+    """Return a commit without ``.env``, and its object directory; both are unchanged if there is no ``.env``.
 
     Args:
-        commit: of a user's repository. objects: its object directory, which is only read.
-        scratch: an empty directory, to be removed once the commit is copied.
+        commit: full name of a commit in the user's repository.
+        objects: object directory of that repository; it is only read.
+        scratch: an empty directory; the caller removes it after copying the commit.
 
     Raises:
         RepositoryError: an object is missing, or git failed.
+        SpecError: ``commit`` is not a full commit name.
     """
     repository = os.path.join(scratch, "repository.git")
     git(["init", "-q", "--bare", "--template=", object_format(commit), "--", repository])

@@ -1,8 +1,8 @@
-"""Keep an agent repository's states as commits of one bare repository; git itself for everything git does.
+"""Keep the states of an agent repository as commits of one bare repository.
 
-A state is a commit, so a lineage of a thousand
-patches costs no more to bring in than one. What a container wrote is read from outside; its ``.git`` is not
-believed. Design: docs/decisions/0006-workspaces-and-patches.md.
+A state is a commit, so a state after a thousand patches costs no more to check out than one after a single patch.
+Files that a container wrote are read on the host; their ``.git`` is not trusted.
+Design: docs/decisions/0006-workspaces-and-patches.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GENERATION_REFS = "refs/hyperruntime/gen/"
 _GENERATION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _EXCLUDE = "__pycache__/\n*.pyc\n*.pyo\n"
 _AGENT = "[user]\n\tname = agent\n\temail = agent@localhost\n"
-_GIT_MEMORY = "1g"  # a small delta may claim to become a file of any size
+_GIT_MEMORY = "1g"  # a small delta may declare a result of any size
 _APPLY = ("apply", "--cached", "--whitespace=nowarn")
 _DIFF = (
     "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff",
@@ -52,11 +52,11 @@ _DIFF = (
 
 @attrs.frozen(kw_only=True)
 class Snapshot:
-    """A state of the agent repository, and how it differs from its parent.
+    """A state of the agent repository, and its difference from its parent.
 
     Attributes:
-        commit: the state; the parent's own commit where nothing changed.
-        patch: the binary git diff from the parent's state to this one; empty where nothing changed.
+        commit: the state; the parent's commit if nothing changed.
+        patch: the binary git diff from the parent to this state; empty if nothing changed.
         dropped: ``(path, reason)`` of each change that was left out.
     """
 
@@ -66,15 +66,15 @@ class Snapshot:
 
 
 class RepositoryStore(BareRepository):
-    """One bare repository that holds the states of one run; safe for use from many threads and processes.
+    """The bare repository with the states of one run; safe for use from many threads and processes.
 
-    It is made by :meth:`add_repository` or :meth:`from_directory`; opening it again needs nothing.
+    :meth:`add_repository` or :meth:`from_directory` creates it; an existing one can be used at once.
     """
 
     def add_repository(self, source: _Path) -> str:
-        """Copy the commit that a git repository is at, without its history and its ``.env``; return what was kept.
+        """Copy the HEAD commit of a git repository, without its history and its ``.env``; return the stored commit.
 
-        No program runs in ``source`` but git's own inspection: its objects are read from here.
+        In ``source``, git only inspects the state and runs no program; the objects are then read from outside.
 
         Raises:
             RepositoryError: as for :func:`inspect_repository`, or an object is missing.
@@ -91,10 +91,11 @@ class RepositoryStore(BareRepository):
         return kept
 
     def from_directory(self, directory: _Path) -> str:
-        """Make a commit of the files in a plain directory but its ``.env``, the same for the same files; return it.
+        """Commit the files of a plain directory, without its ``.env``; the same files give the same commit.
 
         Raises:
-            RepositoryError: it is no directory, or holds what a repository cannot.
+            RepositoryError: it is not a directory, cannot be read, or holds an entry that a repository cannot hold.
+            PatchError: it is too large.
         """
         self.make(None)
         try:
@@ -110,13 +111,17 @@ class RepositoryStore(BareRepository):
         return self.commit(None, changes, _ROOT_REF, "agent repository")
 
     def checkout(self, commit: str, target: _Path) -> None:
-        """Make a private clone of a state at ``target``, for a container to write in.
+        """Clone a state to ``target``, as the working copy of a container.
 
-        It holds this one commit under its own name, on branch ``main``, shares no file with the store and
-        names no path of the host.
+        The clone holds only this commit, under the same name, on branch ``main``. It shares no file with the store
+        and contains no path of the host.
+
+        Args:
+            commit: full name of the commit.
+            target: a directory that is missing or empty.
 
         Raises:
-            RepositoryError: there is no such commit, or ``target`` is not empty.
+            RepositoryError: the commit does not exist, or ``target`` is not empty or cannot be written.
         """
         where = _empty_directory(target)
         inner = os.path.join(where, ".git")
@@ -138,15 +143,23 @@ class RepositoryStore(BareRepository):
         protected: Sequence[str] = (),
         max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
     ) -> Snapshot:
-        """Keep the state of a directory that a container wrote; nothing in it is believed or run.
+        """Store the state of a directory that a container wrote; nothing in it is trusted or run.
 
-        Left out: what the parent's ``.gitignore`` files name, bytecode, protected paths, files over
-        ``max_file_bytes``, links that lead out, special files, and what cannot be read. All of these but
-        ignored files and bytecode are reported, and their paths stay as the parent has them.
+        Left out are paths that the parent's ``.gitignore`` files ignore, bytecode, protected paths, files over
+        ``max_file_bytes``, links that lead out, special files and unreadable files. These paths stay as in the
+        parent. All are reported except ignored files and bytecode.
+
+        Args:
+            parent: commit of the parent.
+            tree_dir: the directory.
+            generation: name of the new state.
+            protected: as in :class:`ChangeRules`.
+            max_file_bytes: a new or changed file that is larger is left out.
 
         Raises:
-            PatchError: it holds more files, or larger changes, than any patch may.
+            PatchError: the directory has too many files, or its changes are too large.
             RepositoryError: the directory cannot be read, or git failed.
+            SpecError: ``generation`` is not a valid name.
         """
         entries = self.entries(parent)
         rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
@@ -167,15 +180,24 @@ class RepositoryStore(BareRepository):
         max_file_bytes: int = DEFAULT_MAX_FILE_BYTES,
         fuzz: bool = False,
     ) -> Snapshot:
-        """Keep the state that a diff, git's or a plain unified one, makes of the parent's.
+        """Apply a diff (git or plain unified) to the parent and store the result.
 
         Parts that touch protected paths or bytecode, files over ``max_file_bytes``, links that lead out and
-        submodules are left out and reported. Context lines must match; with ``fuzz`` one of the three before and
-        after each change is enough, as for ``patch``, where nothing else applies.
+        submodules are left out and reported.
+
+        Args:
+            parent: commit of the parent.
+            patch: the diff.
+            generation: name of the new state.
+            protected: as in :class:`ChangeRules`.
+            max_file_bytes: a new or changed file that is larger is left out.
+            fuzz: if the diff does not apply, retry with one matching context line before and after each change
+                instead of all.
 
         Raises:
             PatchError: the diff does not apply, or tries to leave the repository (``refused`` says how).
-            RepositoryError: there is no such parent, or git failed.
+            RepositoryError: the parent does not exist, or git failed.
+            SpecError: ``generation`` is not a valid name.
         """
         rules = ChangeRules(protected=protected, max_file_bytes=max_file_bytes)
         kept, notes = filter_patch(patch, rules)
@@ -185,11 +207,15 @@ class RepositoryStore(BareRepository):
         return self._keep(parent, changes, (*notes, *_notes(dropped)), generation)
 
     def replay(self, root: str, patches: Iterable[bytes]) -> str:
-        """Return the tree that a lineage of diffs makes of a commit, applied one after the other.
+        """Apply diffs one after the other to a commit, and return the name of the resulting tree.
+
+        Args:
+            root: commit to start from.
+            patches: the diffs of a lineage, oldest first.
 
         Raises:
-            PatchError: one does not apply.
-            RepositoryError: there is no such commit, or git failed.
+            PatchError: a diff does not apply.
+            RepositoryError: the commit does not exist, or git failed.
         """
         with self.index(root) as env:
             for patch in patches:
@@ -197,28 +223,37 @@ class RepositoryStore(BareRepository):
             return self.git("write-tree", env=env).decode().strip()
 
     def tree(self, commit: str) -> str:
-        """Return the tree of a commit."""
+        """Return the name of a commit's tree."""
         return self.git("rev-parse", "--verify", checked(commit) + "^{tree}").decode().strip()
 
     def commit_of(self, generation: str | int) -> str | None:
-        """Return the commit of a generation, or None where there is none."""
+        """Return the commit of a generation, or None if it does not exist."""
         found = try_git(["rev-parse", "--verify", "--quiet", _reference(generation)], env=self.env)
         return found.stdout.decode().strip() if found.exit_code == 0 else None
 
     def patch_between(self, old: str, new: str) -> bytes:
-        """Return the binary git diff from one commit's state to another's."""
+        """Return the binary git diff from commit ``old`` to commit ``new``."""
         return self.git(*_DIFF, checked(old), checked(new))
 
     def read_file(self, commit: str, path: str) -> bytes | None:
-        """Return the content of a file in a commit, or None where there is no such file."""
+        """Return the content of a file in a commit, or None if the file does not exist.
+
+        Args:
+            commit: full name of the commit.
+            path: relative to the root of the repository.
+        """
         found = try_git(["cat-file", "blob", f"{checked(commit)}:{path}"], env=self.env)
         return found.stdout if found.exit_code == 0 else None
 
     def export(self, commit: str, target: _Path) -> None:
-        """Write the files of a commit, without ``.git``, to a directory that is missing or empty.
+        """Write the files of a commit, without ``.git``, to a directory.
+
+        Args:
+            commit: full name of the commit.
+            target: a directory that is missing or empty.
 
         Raises:
-            RepositoryError: there is no such commit, or ``target`` is not empty.
+            RepositoryError: the commit does not exist, or ``target`` is not empty or cannot be written.
         """
         where = _empty_directory(target)
         with self.index() as env:
@@ -241,7 +276,7 @@ class RepositoryStore(BareRepository):
     def _result(
         self, parent: str, patch: bytes, rules: ChangeRules, dropped: dict[bytes, str], *, fuzz: bool
     ) -> list[Change]:
-        """Return what a diff really changes, whatever its headers said, and add what is left out."""
+        """Return the changes that git makes for a diff; add the ones to leave out to ``dropped``."""
         with self.index(parent) as env:
             self._apply(patch, env, fuzz=fuzz)
             args = ("diff-index", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", parent)
@@ -251,7 +286,7 @@ class RepositoryStore(BareRepository):
             old_mode, mode, _, blob, _ = facts[1:].split()
             if problem := escape_problem(path):
                 raise PatchError("the diff tries to leave the repository", ((os.fsdecode(path), problem),))
-            submodule = "a submodule stays as it is" if SUBMODULE in (old_mode, mode) else ""
+            submodule = "a submodule cannot be changed" if SUBMODULE in (old_mode, mode) else ""
             if problem := rules.problem(path) or submodule:
                 dropped[path] = problem
             changes.append(Change(path, mode, blob))
@@ -279,7 +314,7 @@ class RepositoryStore(BareRepository):
 
 def _reference(generation: str | int) -> str:
     if not _GENERATION.fullmatch(str(generation)):
-        raise SpecError("generation", generation, "letters, digits, - and _")
+        raise SpecError("generation", generation, "use letters, digits, - and _")
     return f"{_GENERATION_REFS}{generation}"
 
 

@@ -1,4 +1,4 @@
-"""Look at an agent repository of the user's before it is used."""
+"""Check the user's agent repository before it is used."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _LISTED = 5
 
 
 def inspect_repository(path: str | os.PathLike[str]) -> str:
-    """Return the commit that an agent repository is at, once it is sure that the commit holds all there is.
+    """Return the HEAD commit of an agent repository without uncommitted changes; ``.env`` is ignored.
 
     Raises:
-        RepositoryError: it is no git repository, has no commit, or holds changes that no commit has.
+        RepositoryError: it is not the top of a git repository, is bare, has no commit, or has uncommitted changes.
     """
     where = os.path.realpath(path)
     if not os.path.isdir(where):
-        raise RepositoryError(f"agent repository {os.fspath(path)!r} is no directory")
+        raise RepositoryError(f"agent repository {os.fspath(path)!r} is not a directory")
     top = try_git(["-C", where, "rev-parse", "--is-bare-repository", "--show-toplevel"])
     bare, _, root = os.fsdecode(top.stdout).partition("\n")
     if bare == "true":
-        raise RepositoryError(f"agent repository {where!r} is bare; give a clone that has its files")
+        raise RepositoryError(f"agent repository {where!r} is bare; give a clone with a work tree")
     if top.exit_code != 0 or root.removesuffix("\n") != where:
         raise RepositoryError(
             f"{where!r} is not the top of a git repository; run git init, git add --all and git commit there"
@@ -44,16 +44,16 @@ def _refuse_dirty(where: str) -> None:
     if status.exit_code != 0:
         raise RepositoryError(f"git status failed in {where!r}: {status.error_text}")
     names = [os.fsdecode(line[3:]) for line in status.stdout.split(b"\0") if line]
-    changed = [name for name in names if name != ENV_FILE]  # which no commit of ours has
+    changed = [name for name in names if name != ENV_FILE]  # never copied, see secret_filter
     if changed:
         shown = ", ".join(map(repr, changed[:_LISTED])) + (", ..." if len(changed) > _LISTED else "")
         raise RepositoryError(
-            f"agent repository {where!r} holds changes that no commit has ({len(changed)}: {shown}); "
-            "commit or stash them, or name them in .gitignore"
+            f"agent repository {where!r} has uncommitted changes ({len(changed)}: {shown}); "
+            "commit or stash them, or add them to .gitignore"
         )
 
 
 def _no_filters(where: str) -> list[tuple[str, str]]:
-    """Return configuration that switches off the programs that a repository wants run on its files."""
+    """Return configuration that disables the filter programs of a repository."""
     names = try_git(["-C", where, "config", "-z", "--name-only", "--get-regexp", r"^filter\."]).stdout
     return [(os.fsdecode(name), "false" if name.endswith(b".required") else "") for name in names.split(b"\0") if name]

@@ -1,7 +1,7 @@
-"""Compare a directory that a container wrote with a commit, believing nothing in it.
+"""Compare a directory that a container wrote with a commit; nothing in the directory is trusted.
 
-The directory's own ``.git`` is not looked at. Every file is reached by descriptors that follow no link, because
-whoever wrote the directory may still be writing: a path that turns into a link leads nowhere.
+The directory's own ``.git`` is ignored. Every path is opened component by component, without following links,
+because the container may still write: a path component that becomes a link is an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SPECIAL = {
 
 @attrs.frozen
 class Entry:
-    """A path as a commit has it.
+    """A path in a commit.
 
     Attributes:
         mode: git's mode.
@@ -61,12 +61,12 @@ class Entry:
 
 @attrs.frozen
 class Found:
-    """A path as the directory has it.
+    """A path in the directory.
 
     Attributes:
         mode: git's mode.
-        size: bytes of its content, as far as a look without opening says.
-        link: what it names, if it is a link.
+        size: bytes of its content, as reported by ``lstat``.
+        link: target of a symbolic link.
     """
 
     mode: bytes
@@ -75,19 +75,19 @@ class Found:
 
 
 class WorkTree:
-    """A directory and what is found in it.
+    """A directory and the entries found in it.
 
     Attributes:
-        found: files and links by path; bytecode and the top ``.git`` left out.
-        problems: why a path that is there cannot be part of a commit.
+        found: files and links by path, without bytecode and the top-level ``.git``.
+        problems: path to the reason why it cannot be part of a commit.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Look at every name below ``root``.
+        """Scan every entry below ``root``.
 
         Raises:
-            OSError: it is no directory, or cannot be read.
-            PatchError: it holds more than any repository would.
+            OSError: ``root`` is not a directory, or cannot be read.
+            PatchError: it holds more than ``MAX_ENTRIES`` entries.
         """
         self.found: dict[bytes, Found] = {}
         self.problems: dict[bytes, str] = {}
@@ -110,10 +110,14 @@ class WorkTree:
         os.close(self._root)
 
     def read(self, path: bytes, limit: int) -> bytes:
-        """Return a file's bytes, at most ``limit`` and one more.
+        """Return the first ``limit`` + 1 bytes of a file, so that the caller can see that it is larger.
+
+        Args:
+            path: relative to the directory.
+            limit: in bytes.
 
         Raises:
-            OSError: it is gone, cannot be read, or its path is one of links now.
+            OSError: the file does not exist, cannot be read, is not a regular file, or its path contains a link.
         """
         *directories, name = path.split(b"/")
         parent = os.dup(self._root)
@@ -127,7 +131,7 @@ class WorkTree:
             os.close(parent)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "no file any more", path)
+                raise OSError(errno.EINVAL, "not a regular file", path)
             return _read_up_to(file.read, limit + 1)
 
     def _scan(self, directory: int, prefix: bytes, depth: int) -> None:
@@ -140,14 +144,14 @@ class WorkTree:
             try:
                 self._look(directory, name, path, depth)
             except FileNotFoundError:
-                continue  # it went while we looked
+                continue  # removed during the scan
             except OSError as error:
                 self.problems[path] = f"it cannot be read: {error.strerror}"
 
     def _look(self, directory: int, name: bytes, path: bytes, depth: int) -> None:
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = stat.S_IFMT(info.st_mode)
-        if problem := escape_problem(path) or (_SPECIAL.get(kind, "") and f"{_SPECIAL[kind]} is no content"):
+        if problem := escape_problem(path) or (_SPECIAL.get(kind, "") and f"{_SPECIAL[kind]} cannot be stored"):
             self.problems[path] = problem
         elif kind == stat.S_IFLNK:
             link = os.readlink(name, dir_fd=directory)
@@ -155,7 +159,7 @@ class WorkTree:
         elif kind == stat.S_IFREG:
             self.found[path] = Found(PROGRAM if info.st_mode & stat.S_IXUSR else FILE, info.st_size)
         elif depth >= _MAX_DEPTH:
-            self.problems[path] = "a directory that is too deep"
+            self.problems[path] = "the directory is nested too deeply"
         else:
             descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
             try:
@@ -170,16 +174,16 @@ def compare(
     rules: ChangeRules,
     ignored: Callable[[Sequence[bytes]], set[bytes]],
 ) -> tuple[list[Change], dict[bytes, str]]:
-    """Return what a commit must change to become the directory, and why some paths stay as they are.
+    """Return the changes from a commit to a directory, and path to reason for the paths that stay unchanged.
 
     Args:
         tree: the directory.
-        entries: the commit's content by path.
-        rules: what may not change.
-        ignored: tells which of some new paths the commit's own ignore rules leave out.
+        entries: content of the commit by path.
+        rules: rules for the changes.
+        ignored: returns those of the given new paths that the commit's ``.gitignore`` files ignore.
 
     Raises:
-        PatchError: the changes are larger than any patch may be.
+        PatchError: the changed files have more than ``MAX_NEW_BYTES`` bytes in all.
     """
     left_out = ignored([path for path in (*tree.found, *tree.problems) if path not in entries])
     comparison = _Comparison(tree, entries, rules)
@@ -194,7 +198,7 @@ def compare(
 
 
 class _Comparison:
-    """The changes found so far, and what was left out."""
+    """Collects the changes, and the paths that are left out."""
 
     def __init__(self, tree: WorkTree, entries: Mapping[bytes, Entry], rules: ChangeRules) -> None:
         self.changes: list[Change] = []
@@ -203,21 +207,21 @@ class _Comparison:
         self._new_bytes = 0
 
     def drop(self, path: bytes, reason: str) -> None:
-        """Note that a path stays as it is."""
+        """Record that a path stays unchanged."""
         self.dropped[path] = reason
 
     def add(self, path: bytes, found: Found | None) -> None:
-        """Note what happened to a path, if anything did."""
+        """Record the change of a path, if it changed; ``found`` is None if the directory does not have it."""
         entry = self._entries.get(path)
         if entry is not None and entry.mode == SUBMODULE:
-            return self.drop(path, "a submodule stays as it is")
+            return self.drop(path, "a submodule cannot be changed")
         if found is None:
             problem = self._rules.problem(path)
             return self.drop(path, problem) if problem else self.changes.append(Change(path, GONE))
         unlike = entry is None or (entry.mode, entry.size) != (found.mode, found.size)
         if unlike and (problem := self._problem(path, found)):
             return self.drop(path, problem)
-        limit = self._rules.max_file_bytes  # what grows meanwhile is seen to be too large, not cut off
+        limit = self._rules.max_file_bytes  # a file that grows meanwhile is refused as too large, not truncated
         try:
             data = found.link if found.mode == LINK else self._tree.read(path, max(found.size, limit))
         except OSError as error:
@@ -240,9 +244,13 @@ class _Comparison:
 
 
 def blob_name(data: bytes, digits: int) -> bytes:
-    """Return git's name of a content, 40 digits of SHA-1 or 64 of SHA-256.
+    """Return git's object name of a blob.
 
-    Source: gitformat-loose and git-hash-object(1).
+    Args:
+        data: content of the blob.
+        digits: 40 for SHA-1, 64 for SHA-256.
+
+    Source: gitformat-loose(5) and git-hash-object(1).
     """
     digest = hashlib.sha256() if digits == 64 else hashlib.sha1(usedforsecurity=False)
     digest.update(b"blob %d\0" % len(data))

@@ -1,4 +1,4 @@
-"""Which GPUs a machine has, and which of them a container gets.
+"""Find the GPUs of a machine, and select those of a container.
 
 May import ``reclaim`` and what stands before it in ``tests/unit/test_folders.py``.
 """

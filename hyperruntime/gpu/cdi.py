@@ -1,7 +1,7 @@
-"""What a CDI spec says about devices: its values, and the reading of one file.
+"""Parse a CDI spec file into devices and their container edits.
 
-The Container Device Interface describes devices in JSON or YAML files. A container engine that knows it applies them
-itself; for one that does not, a driver applies the :class:`Edits`.
+The Container Device Interface (CDI) describes devices in JSON or YAML files. An engine with CDI support applies them
+itself; for other engines, the driver applies the :class:`Edits`.
 Source: SPEC.md of cncf-tags/container-device-interface, versions 0.3.0 to 1.0.0.
 """
 
@@ -29,9 +29,9 @@ class DeviceNode:
     """A device file in the container.
 
     Attributes:
-        path: in the container.
-        host_path: on the host.
-        permissions: of the device cgroup: some of ``r``, ``w`` and ``m``.
+        path: path in the container.
+        host_path: path on the host.
+        permissions: permissions of the device cgroup: some of ``r``, ``w`` and ``m``.
     """
 
     path: str
@@ -41,12 +41,12 @@ class DeviceNode:
 
 @attrs.frozen(kw_only=True)
 class DeviceMount:
-    """A file or directory of the host in the container.
+    """A mount of a host file or directory in the container.
 
     Attributes:
-        host_path: on the host.
-        container_path: in the container.
-        options: of mount(8), such as ``ro``, ``nosuid``, ``bind``.
+        host_path: path on the host.
+        container_path: path in the container.
+        options: options of mount(8), such as ``ro``, ``nosuid``, ``bind``.
     """
 
     host_path: str
@@ -55,18 +55,18 @@ class DeviceMount:
 
     @property
     def read_only(self) -> bool:
-        """Whether the container may only read it."""
+        """Whether the mount is read-only."""
         return "ro" in self.options
 
 
 @attrs.frozen(kw_only=True)
 class Hook:
-    """A program that an OCI runtime runs on the host; no other engine can.
+    """A program that an OCI runtime runs on the host; engines without one cannot run it.
 
     Attributes:
-        name: when, such as ``createContainer``.
-        path: the program.
-        args: its argv, with its name.
+        name: point in time, such as ``createContainer``.
+        path: path of the program.
+        args: its argv, including ``argv[0]``.
     """
 
     name: str
@@ -76,14 +76,14 @@ class Hook:
 
 @attrs.frozen(kw_only=True)
 class Edits:
-    """What giving devices to a container changes in it.
+    """The changes that give devices to a container.
 
     Attributes:
-        env: variables that every process in it needs.
+        env: environment variables of every process in the container.
         device_nodes: device files.
-        mounts: files of the host, such as the driver's libraries.
-        hooks: programs that only an OCI runtime can run; whoever applies edits without one says which it leaves out.
-        groups: additional group ids of its processes.
+        mounts: mounts of host files, such as the libraries of the device's driver.
+        hooks: programs for an OCI runtime; a driver without one must report the hooks that it skips.
+        groups: additional group ids of the container's processes.
     """
 
     env: Mapping[str, str] = attrs.field(factory=dict)
@@ -93,7 +93,7 @@ class Edits:
     groups: tuple[int, ...] = ()
 
     def __add__(self, other: Edits) -> Edits:
-        """Return both, each thing once; for a variable or a path in both the other's counts."""
+        """Return the merged edits without duplicates; ``other`` wins for a variable or a path in both."""
         return Edits(
             env={**self.env, **other.env},
             device_nodes=tuple({node.path: node for node in (*self.device_nodes, *other.device_nodes)}.values()),
@@ -105,12 +105,12 @@ class Edits:
 
 @attrs.frozen(kw_only=True)
 class Device:
-    """A device that a CDI spec describes.
+    """A device of a CDI spec.
 
     Attributes:
         name: ``vendor.com/class=name``.
-        edits: what it takes, with what its spec asks for all of its devices.
-        file: the spec.
+        edits: edits of this device, and those of the spec for all of its devices.
+        file: path of the spec.
     """
 
     name: str
@@ -124,29 +124,29 @@ class Device:
 
 
 def read_spec(path: Path) -> tuple[Device, ...]:
-    """Return the devices that a file describes.
+    """Return the devices of a CDI spec file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no CDI spec; the text goes on after the file's name.
+        OSError: the file cannot be read.
+        ValueError: it is not a valid CDI spec; the message continues a sentence that starts with the file's name.
     """
     try:
         return tuple(_parse_spec(_parse(path), path))
     except RecursionError:
-        raise ValueError("is nested too deep") from None
+        raise ValueError("is nested too deeply") from None
 
 
 def _parse(path: Path) -> object:
-    """Return what a file holds.
+    """Return the parsed content of a file.
 
     Raises:
-        ValueError: it is not JSON, or not YAML, or no regular file of sensible size.
+        ValueError: it is not valid JSON or YAML, is not a regular file, or is too large.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
-            raise ValueError("is no file of at most 16 MiB")
+            raise ValueError("is not a regular file of at most 16 MiB")
         data = file.read(_MAX_FILE_BYTES)
     if path.suffix == ".json":
         try:
@@ -161,8 +161,8 @@ def _parse_yaml(data: bytes) -> object:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(data, Loader=loader)  # noqa: S506 - a safe loader, in C where there is one
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:  # PyYAML lets others through
+        return yaml.load(data, Loader=loader)  # noqa: S506 - a safe loader, in C if available
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:  # PyYAML raises all of these
         raise ValueError(f"is not YAML: {error}") from None
 
 
@@ -170,7 +170,7 @@ def _parse_spec(value: object, path: Path) -> Iterator[Device]:
     spec = _mapping(value, "the file")
     version, kind = spec.get("cdiVersion"), spec.get("kind")
     if version not in VERSIONS:
-        raise ValueError(f"has cdiVersion {version!r}; known are {VERSIONS[0]} to {VERSIONS[-1]}")
+        raise ValueError(f"has cdiVersion {version!r}; supported versions are {VERSIONS[0]} to {VERSIONS[-1]}")
     if not isinstance(kind, str) or not DEVICE_KIND.fullmatch(kind):
         raise ValueError(f"has kind {kind!r}, which is not vendor/class")
     common = _parse_edits(spec.get("containerEdits"))
@@ -183,7 +183,7 @@ def _parse_spec(value: object, path: Path) -> Iterator[Device]:
         short = device.get("name")
         name = f"{kind}={short}"
         if not isinstance(short, str) or not DEVICE_NAME.fullmatch(name):
-            raise ValueError(f"has a device named {short!r}, which is no text of letters, digits and _-.:")
+            raise ValueError(f"has a device named {short!r}; a name may contain letters, digits and _-.:")
         if name in names:
             raise ValueError(f"describes {name} twice")
         names.add(name)
@@ -215,7 +215,7 @@ def _parse_node(value: object) -> DeviceNode:
     path = _path(node.get("path"), "deviceNodes.path")
     permissions = node.get("permissions") or "rw"
     if not isinstance(permissions, str) or not set(permissions) <= set("rwm"):
-        raise ValueError(f"has device permissions {permissions!r}, which are not of r, w and m")
+        raise ValueError(f"has device permissions {permissions!r}; only r, w and m are allowed")
     if node.get("type", "") not in _NODE_TYPES:
         raise ValueError(f"has a device of type {node['type']!r}, which is not one of b, c, u and p")
     host = node.get("hostPath")
@@ -241,13 +241,13 @@ def _parse_hook(value: object) -> Hook:
 
 def _parse_group(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**32:
-        raise ValueError(f"has the group {value!r}, which is no group id")
+        raise ValueError(f"has the group {value!r}, which is not a group id")
     return value
 
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"has {type(value).__name__} where {what} should be, which is a mapping")  # noqa: TRY004
+        raise ValueError(f"has {type(value).__name__} instead of a mapping for {what}")  # noqa: TRY004
     return value
 
 
@@ -255,18 +255,18 @@ def _list(value: object, what: str) -> Sequence[object]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise ValueError(f"has {what} that is no list")  # noqa: TRY004 - all that is wrong with a file is one error
+        raise ValueError(f"has {what} that is not a list")  # noqa: TRY004 - one error type for every fault of a file
     return value
 
 
 def _texts(value: object, what: str) -> tuple[str, ...]:
     texts = _list(value, what)
     if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise ValueError(f"has {what} that are no texts")
+        raise ValueError(f"has {what} that are not all strings")
     return tuple(str(text) for text in texts)
 
 
 def _path(value: object, what: str) -> str:
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        raise ValueError(f"has {what} {value!r}, which is no absolute path")
+        raise ValueError(f"has {what} {value!r}, which is not an absolute path")
     return value

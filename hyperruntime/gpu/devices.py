@@ -1,7 +1,7 @@
-"""Which devices this machine's CDI specs describe, by name.
+"""Load the devices of this machine's CDI specs.
 
-A malformed file is a finding, never a crash. How engines name places: ``/etc/cdi`` for what an administrator wrote,
-``/var/run/cdi`` for what programs write.
+An invalid file is a finding, never an error. As in the engines, ``/etc/cdi`` is for specs of an administrator and
+``/var/run/cdi`` for generated specs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hyperruntime.driver import Finding
 from hyperruntime.errors import DeviceNotFoundError, name_hint
 from hyperruntime.gpu.cdi import Device, Edits, read_spec
 
-DEFAULT_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one wins
+DEFAULT_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # a later directory has precedence
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_CDI_DIRS"
-GENERATE = "make one with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` as root"
+GENERATE = "generate one with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` as root"
 _SUFFIXES = (".json", ".yaml", ".yml")
 
 
 @attrs.frozen(kw_only=True)
 class DeviceRegistry:
-    """The devices of all specs.
+    """The devices of all CDI specs.
 
     Attributes:
-        devices: by name; without those that two files of one directory describe.
-        findings: what is wrong with which file.
-        directories: where was looked.
+        devices: devices by name, without those that two specs of one directory describe.
+        findings: faults of the spec files.
+        directories: the searched directories.
     """
 
     devices: Mapping[str, Device] = attrs.field(factory=dict)
@@ -37,14 +37,14 @@ class DeviceRegistry:
     directories: tuple[Path, ...] = ()
 
     def names(self, kind: str | None = None) -> tuple[str, ...]:
-        """Return the names, all or of one kind."""
+        """Return the device names of a kind such as ``nvidia.com/gpu``; None for all."""
         return tuple(name for name, device in self.devices.items() if kind in (None, device.kind))
 
     def resolve(self, names: Iterable[str]) -> tuple[Device, ...]:
-        """Return the devices of these names.
+        """Return the devices with these names, without duplicates.
 
         Raises:
-            DeviceNotFoundError: a name is of no device that can be used; says which there are and how to make a spec.
+            DeviceNotFoundError: a name is unknown; the message suggests names or how to generate a spec.
         """
         wanted = tuple(dict.fromkeys(names))
         for name in wanted:
@@ -55,7 +55,7 @@ class DeviceRegistry:
     def _explain(self, name: str) -> str:
         places = ", ".join(str(directory) for directory in self.directories)
         broken = [f"{finding.subject}: {finding.detail}" for finding in self.findings]
-        troubles = f"; files that cannot be used: {'; '.join(broken)}" if broken else ""
+        troubles = f"; invalid files: {'; '.join(broken)}" if broken else ""
         if not self.devices:
             return f"no CDI spec in {places} describes any device; {GENERATE}{troubles}"
         kind = name.partition("=")[0]
@@ -65,7 +65,7 @@ class DeviceRegistry:
 
 
 def merge_edits(devices: Iterable[Device]) -> Edits:
-    """Return what giving all these devices to one container takes."""
+    """Return the edits that give all these devices to one container."""
     total = Edits()
     for device in devices:
         total = total + device.edits
@@ -73,16 +73,16 @@ def merge_edits(devices: Iterable[Device]) -> Edits:
 
 
 def spec_directories() -> tuple[Path, ...]:
-    """Return where CDI specs are: what ``HYPERRUNTIME_CDI_DIRS`` lists (as PATH does), else the standard places."""
+    """Return the directories of CDI specs: those of ``HYPERRUNTIME_CDI_DIRS`` (a list as in PATH), or the defaults."""
     named = [part for part in os.environ.get(ENVIRONMENT_VARIABLE, "").split(os.pathsep) if part]
     return tuple(Path(part) for part in named or DEFAULT_DIRECTORIES)
 
 
 def load_devices(directories: Sequence[str | os.PathLike[str]] | None = None) -> DeviceRegistry:
-    """Read every CDI spec; never raises.
+    """Return the devices of every CDI spec; a faulty file becomes a finding.
 
     Args:
-        directories: where; a device in a later one takes the place of the same in an earlier one. None is
+        directories: directories to read; a later one replaces devices of an earlier one. None for
             :func:`spec_directories`.
     """
     places = spec_directories() if directories is None else tuple(Path(place) for place in directories)
@@ -99,13 +99,13 @@ def load_devices(directories: Sequence[str | os.PathLike[str]] | None = None) ->
                 devices[name] = claims[0]
             else:
                 first, *_, last = claims
-                detail = f"describes {name}, as {str(first.file)!r} does, so neither counts"
+                detail = f"describes {name}, as does {str(first.file)!r}, so the device is ignored"
                 findings.append(_broken(last.file, detail, "remove one of the two"))
     return DeviceRegistry(devices=devices, findings=tuple(findings), directories=places)
 
 
 def _broken(path: Path, detail: str, next_step: str = "") -> Finding:
-    step = next_step or f"remove or mend it; {GENERATE}"
+    step = next_step or f"remove or repair it; {GENERATE}"
     return Finding(subject=f"CDI spec {str(path)!r}", ok=False, detail=detail, next_step=step)
 
 
@@ -115,15 +115,13 @@ def _spec_files(directory: Path, findings: list[Finding]) -> Iterator[Path]:
     except FileNotFoundError:
         return
     except OSError as error:
-        findings.append(
-            _broken(directory, f"cannot be read: {error.strerror}", "make it a directory that you may read")
-        )
+        findings.append(_broken(directory, f"cannot be read: {error.strerror}", "make it a readable directory"))
         return
     yield from (directory / name for name in names if name.endswith(_SUFFIXES))
 
 
 def _read_spec(path: Path, findings: list[Finding]) -> tuple[Device, ...]:
-    """Return the devices of a file, all or none."""
+    """Return the devices of a file; if the file is invalid, add a finding and return none."""
     try:
         return read_spec(path)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Which GPUs a container gets: by name, or those used least; and whether they arrived.
+"""Select the GPUs of a container, by name or by least use, and check that the container has them.
 
-``auto:N`` is settled here, before a driver sees it: a driver is asked for ``all`` or for names. A GPU taken by
-``auto`` is locked until the container closes; the lock is the kernel's and dies with the process that has it.
+``auto:N`` is replaced by names here; a driver receives only ``all`` or names. A GPU selected by ``auto`` is locked
+until the container closes. The lock is a kernel lock, so it ends with the process that holds it.
 Design: docs/decisions/0013-gpus.md.
 """
 
@@ -23,8 +23,8 @@ from hyperruntime.spec import ExecResult
 log = get_logger(__name__)
 
 NVIDIA_KIND = "nvidia.com/gpu"
-# One place for every run of a user on a machine, whatever its TMPDIR: a job scheduler gives each job its own.
-LOCK_ROOT = Path("/tmp")  # noqa: S108 - the directory made in it is private, and checked
+# All runs of a user on a machine share it, so it cannot depend on TMPDIR: a job scheduler may set TMPDIR per job.
+LOCK_ROOT = Path("/tmp")  # noqa: S108 - the directory in it is private, and its owner is checked
 _AUTO = "auto:"
 _CHECK_TIMEOUT_S = 30.0
 _MISSING = 'for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done'
@@ -32,16 +32,20 @@ _NO_NVIDIA = 'for path in /dev/nvidia[0-9]*; do [ -e "$path" ] && exit; done; ec
 
 
 def gpu_kind(registry: DeviceRegistry) -> str:
-    """Return the CDI kind that indices are of: NVIDIA's, unless another vendor's GPUs are the only ones described."""
+    """Return the CDI kind of GPU indices: that of NVIDIA, unless the specs describe GPUs of another vendor only."""
     kinds = dict.fromkeys(device.kind for device in registry.devices.values() if device.kind.endswith("/gpu"))
     return next(iter(kinds)) if len(kinds) == 1 else NVIDIA_KIND
 
 
 def gpu_devices(gpus: str | Sequence[str], registry: DeviceRegistry) -> tuple[Device, ...]:
-    """Return the CDI devices that a spec's ``gpus`` names; ``auto`` has been settled before.
+    """Return the CDI devices for ``gpus`` of a container spec.
+
+    Args:
+        gpus: ``all``, or names or indices; not ``auto:N``.
+        registry: the devices of this machine.
 
     Raises:
-        DeviceNotFoundError: a name is not described; says which are.
+        DeviceNotFoundError: no CDI spec describes a device with this name.
     """
     kind = gpu_kind(registry)
     if gpus == "all":
@@ -56,20 +60,21 @@ class GpuGrant:
     """The GPUs of one container, from before its start to its end.
 
     Attributes:
-        gpus: None, ``all``, names, or ``auto:N`` before :meth:`take`.
+        gpus: None, ``all`` or names; ``auto:N`` only before :meth:`take`.
     """
 
     def __init__(self, gpus: str | tuple[str, ...] | None) -> None:
-        """Note what is asked for; nothing is taken yet."""
+        """Store the request; nothing is locked yet."""
         self._locks: list[int] = []
         self.gpus = gpus
 
     def take(self) -> str | tuple[str, ...] | None:
-        """Settle ``auto:N``, lock what it takes, and return what the driver is asked for.
+        """Replace ``auto:N`` by the indices of N locked GPUs, and return the GPUs for the driver.
 
         Raises:
-            DeviceError: there are no GPUs, or ``nvidia-smi`` cannot be asked.
-            DeviceBusyError: too few are free.
+            DeviceError: ``nvidia-smi`` is missing or fails.
+            DeviceBusyError: too few GPUs are free.
+            StorageError: the locks cannot be created.
         """
         if isinstance(self.gpus, str) and self.gpus.startswith(_AUTO):
             release_on_fork(self)
@@ -77,13 +82,13 @@ class GpuGrant:
         return self.gpus
 
     def check(self, run: Callable[..., ExecResult]) -> None:
-        """Look into the container for what was asked for.
+        """Check that the device files of the GPUs exist in the container.
 
         Args:
             run: :meth:`Container.exec`.
 
         Raises:
-            DeviceNotVisibleError: something is not there.
+            DeviceNotVisibleError: a device file is missing.
         """
         if self.gpus is None:
             return
@@ -91,25 +96,25 @@ class GpuGrant:
         result = run(args, timeout_s=_CHECK_TIMEOUT_S, workdir="/").check()
         if missing := tuple(result.stdout.decode(errors="replace").splitlines()):
             raise DeviceNotVisibleError(
-                f"gpus={self.gpus!r} was asked for and {', '.join(missing)} is not there in the container; "
-                "`hyperrun doctor --gpu IMAGE` finds out why",
+                f"gpus={self.gpus!r} was requested, but {', '.join(missing)} is missing in the container; "
+                "run `hyperrun doctor --gpu IMAGE` to find the reason",
                 missing,
             )
 
     def release(self) -> None:
-        """Let others have them; may be called again."""
+        """Release the locks; may be called again."""
         locks, self._locks = self._locks, []
         for descriptor in locks:
             os.close(descriptor)
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return the locks, which a forked child may not keep."""
+        """Return the file descriptors of the locks; a forked child must close them."""
         return tuple(self._locks)
 
     def _lock(self, count: int) -> tuple[str, ...]:
         gpus = only_allowed(list_gpus())
         if len(gpus) < count:
-            raise DeviceBusyError(f"gpus='auto:{count}' needs {count} GPUs and this machine lets us have {len(gpus)}")
+            raise DeviceBusyError(f"gpus='auto:{count}' needs {count} GPUs, but only {len(gpus)} are visible here")
         directory = lock_directory()
         taken: list[Gpu] = []
         for gpu in sorted(gpus, key=lambda gpu: gpu.load):
@@ -119,8 +124,8 @@ class GpuGrant:
         if len(taken) < count:
             self.release()
             raise DeviceBusyError(
-                f"gpus='auto:{count}' needs {count} free GPUs, and of {len(gpus)} other containers of this user have "
-                f"{len(gpus) - len(taken)}; wait until one closes, start fewer at once, or name GPUs by index"
+                f"gpus='auto:{count}' needs {count} free GPUs, but of {len(gpus)} GPUs other containers of this user "
+                f"hold {len(gpus) - len(taken)}; wait until one closes, start fewer at once, or name GPUs by index"
             )
         log.info("gpus taken", gpus=[gpu.index for gpu in taken])
         return tuple(gpu.index for gpu in sorted(taken, key=lambda gpu: int(gpu.index)))
@@ -130,7 +135,7 @@ def lock_directory() -> Path:
     """Return the directory of this user's GPU locks on this machine.
 
     Raises:
-        StorageError: it cannot be made, or is somebody else's.
+        StorageError: it cannot be created, is a symbolic link, or belongs to another user.
     """
     path = LOCK_ROOT / f"hyperruntime-gpus-{os.getuid()}"
     try:
@@ -138,15 +143,15 @@ def lock_directory() -> Path:
         status = path.lstat()
     except OSError as error:
         raise StorageError(
-            f"GPU locks cannot be kept in {str(path)!r}: {error}; make it a directory of yours"
+            f"GPU locks cannot be kept in {str(path)!r}: {error}; make it a directory that you own"
         ) from error
     if path.is_symlink() or status.st_uid != os.getuid():
-        raise StorageError(f"{str(path)!r}, where GPU locks are kept, is somebody else's; ask its owner to remove it")
+        raise StorageError(f"{str(path)!r} (for GPU locks) belongs to another user; ask the owner to remove it")
     return path
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds a lock, or None while another has it."""
+    """Return a file descriptor that holds the lock, or None if another one holds it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -160,7 +165,7 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _visibility_args(gpus: str | tuple[str, ...]) -> list[str]:
-    """Return the command that prints what is missing; where no CDI spec says what to expect, NVIDIA's own names."""
+    """Return a command that prints the missing device files; without a CDI spec, it expects NVIDIA's standard names."""
     try:
         nodes = merge_edits(gpu_devices(gpus, load_devices())).device_nodes
         expected = [node.path for node in nodes]

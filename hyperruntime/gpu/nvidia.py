@@ -1,4 +1,4 @@
-"""What ``nvidia-smi`` says of this machine's GPUs."""
+"""List this machine's GPUs with ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hyperruntime.host.process import find_program, run_process
 
 PROGRAM = "nvidia-smi"
 NO_DRIVER = (
-    "there is no nvidia-smi on PATH, so no NVIDIA driver is installed here or this machine has no GPU; install the "
-    "driver, or run on a machine that has one (under Slurm: `srun --gres=gpu:1 ...`)"
+    "nvidia-smi is not on PATH, so this machine has no NVIDIA driver or no GPU; install the driver, or use a machine "
+    "with a GPU (under Slurm: `srun --gres=gpu:1 ...`)"
 )
 _FIELDS = ("index", "uuid", "memory.used", "memory.total", "utilization.gpu", "driver_version", "name")
 _TIMEOUT_S = 30.0
@@ -24,13 +24,13 @@ class Gpu:
     """One GPU.
 
     Attributes:
-        index: as nvidia-smi counts.
-        uuid: names it for ever.
-        memory_used_mib: of its memory, by anybody; 0 where it does not say.
-        memory_total_mib: of its memory; 0 where it does not say.
-        utilization: per cent of the last second; 0 where it does not say.
-        driver: version of the driver.
-        name: of the product.
+        index: index in nvidia-smi.
+        uuid: permanent identifier.
+        memory_used_mib: memory in use by all processes, in MiB; 0 if unknown.
+        memory_total_mib: total memory, in MiB; 0 if unknown.
+        utilization: utilization in per cent; 0 if unknown.
+        driver: version of the NVIDIA driver.
+        name: name of the product.
     """
 
     index: str
@@ -43,15 +43,15 @@ class Gpu:
 
     @property
     def load(self) -> tuple[float, int, int]:
-        """What to sort by: the least used first."""
+        """The sort key that puts the least used GPU first."""
         return (self.memory_used_mib / max(1, self.memory_total_mib), self.utilization, int(self.index))
 
 
 def list_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs of this machine that we may see.
+    """Return the GPUs that ``nvidia-smi`` lists.
 
     Raises:
-        DeviceError: there is no driver, or it fails.
+        DeviceError: ``nvidia-smi`` is missing or fails.
     """
     program = find_program(PROGRAM)
     if program is None:
@@ -63,25 +63,32 @@ def list_gpus() -> tuple[Gpu, ...]:
         raise DeviceError(f"nvidia-smi cannot be run: {error}; see `nvidia-smi` and `dmesg`") from error
     if result.exit_code != 0:
         words = " ".join((result.stdout + result.stderr).decode(errors="replace").split())[-300:]
-        raise DeviceError(f"nvidia-smi fails with exit code {result.exit_code}: {words}; see `nvidia-smi` and `dmesg`")
+        raise DeviceError(f"nvidia-smi failed with exit code {result.exit_code}: {words}; see `nvidia-smi` and `dmesg`")
     return parse_gpus(result.stdout.decode(errors="replace"))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Return the GPUs of nvidia-smi's table; a line that is none is left out."""
+    """Return the GPUs in the output of nvidia-smi; invalid lines are skipped."""
     rows = ([cell.strip() for cell in line.split(",", len(_FIELDS) - 1)] for line in text.splitlines())
     return tuple(_gpu(row) for row in rows if len(row) == len(_FIELDS) and _is_number(row[0]))
 
 
 def only_allowed(gpus: Sequence[Gpu], env: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
-    """Return those that ``CUDA_VISIBLE_DEVICES`` lets us have: a job scheduler says so with it."""
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` allows; a job scheduler may set it.
+
+    Args:
+        gpus: the GPUs of the machine.
+        env: environment to read; None for that of this process.
+
+    Source: CUDA C++ Programming Guide, "CUDA Environment Variables".
+    """
     text = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return tuple(gpus)
     chosen: list[Gpu] = []
     for word in (part.strip() for part in text.split(",")):
         matches = [gpu for gpu in gpus if word and (word == gpu.index or gpu.uuid.startswith(word))]
-        if len(matches) != 1:  # as CUDA does: what follows a name that is none does not count
+        if len(matches) != 1:  # as in CUDA: an invalid name ends the list
             break
         chosen += [gpu for gpu in matches if gpu not in chosen]
     return tuple(chosen)

@@ -1,4 +1,4 @@
-"""What the library does on the host itself: processes, their owner and their limits, disk space, caches.
+"""The host: processes, their owner and limits, watchdogs, disk space and caches.
 
 May import ``concurrency`` and what stands before it in ``tests/unit/test_folders.py``.
 """

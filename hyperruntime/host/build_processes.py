@@ -1,7 +1,7 @@
-"""End a program that runs others in namespaces of their own, so that it can tidy up after them.
+"""End an image build through its inner processes, so that the build program can clean up.
 
-A build by Podman runs each step in a container that it alone knows. Killed at once it leaves that container's
-processes, its storage and its directories behind. When the step is killed instead, the build fails and cleans up.
+A Podman build runs each step in a container that only the build knows. If the build is killed, the processes, storage
+and directories of that container remain. If the step is killed instead, the build fails and cleans up.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ _ROUND_S = 0.1
 
 
 def end_inner(pid: int, timeout_s: float) -> None:
-    """Kill what a program started in pid namespaces of its own, until the program has ended by itself.
+    """Kill a program's descendants in other pid namespaces until the program has ended by itself.
 
     Args:
-        pid: of a child of this process. timeout_s: how long it may take; then it is left to be killed.
+        pid: pid of the program, a child of this process.
+        timeout_s: seconds to wait for its end; after that the caller must kill it.
     """
     deadline, ours = time.monotonic() + timeout_s, _namespace(os.getpid())
     while _runs(pid) and time.monotonic() < deadline:
         for child in _below(pid):
             if _namespace(child.pid) not in ("", ours):
-                with suppress(psutil.Error):  # it may be gone by now
+                with suppress(psutil.Error):  # it may have ended
                     child.kill()
         time.sleep(_ROUND_S)
 

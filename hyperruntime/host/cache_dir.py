@@ -1,4 +1,4 @@
-"""Where the library keeps what it may lose: one directory of the user's."""
+"""The library's cache: one directory of the user; its content can be removed at any time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hyperruntime.errors import StorageError
 
 
 def cache_directory() -> Path:
-    """Return the user's cache directory of this library, which may not exist yet.
+    """Return the library's cache directory of this user; it may not exist yet.
 
     Raises:
-        StorageError: the user has no home.
+        StorageError: the user has no home directory.
     """
     try:
         return user_cache_path("hyperruntime")
     except RuntimeError as error:
-        raise StorageError(f"there is no cache directory: {error}") from error
+        raise StorageError(f"the user has no cache directory: {error}; set HOME or XDG_CACHE_HOME") from error

@@ -1,4 +1,4 @@
-"""What the kernel's cgroup files say of a container on this machine."""
+"""Read the kernel's cgroup files of a container on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KILLED = re.compile(r"^oom_kill [1-9]", re.MULTILINE)
 
 
 def memory_cgroups(pid: int) -> tuple[Path, ...]:
-    """Return the directories of a process's memory cgroup that can be seen from here; none when it is gone."""
+    """Return the visible directories of a process's memory cgroup; empty if the process is gone."""
     try:
         return cgroup_paths(Path("/proc", str(pid), "cgroup").read_text()) if pid > 0 else ()
     except OSError:
@@ -18,7 +18,7 @@ def memory_cgroups(pid: int) -> tuple[Path, ...]:
 
 
 def cgroup_paths(text: str) -> tuple[Path, ...]:
-    """Return the directories of a memory cgroup from the text of ``/proc/PID/cgroup``. Source: cgroups(7)."""
+    """Return the existing directories of a memory cgroup from ``/proc/PID/cgroup``'s text. Source: cgroups(7)."""
     paths = []
     for line in text.splitlines():
         number, controllers, path = line.split(":", 2)
@@ -30,7 +30,7 @@ def cgroup_paths(text: str) -> tuple[Path, ...]:
 
 
 def kernel_killed_in(cgroup: Path) -> bool:
-    """Tell whether the kernel killed a process for want of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
+    """Return whether the kernel killed a process out of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
     for name in ("memory.events", "memory.oom_control"):
         try:
             if _KILLED.search((cgroup / name).read_text()):

@@ -1,6 +1,6 @@
-"""How much space a container's writable places take, as the host sees them.
+"""Measure from the host how much space a container's writable directories use.
 
-What the container wrote is not trusted: no link is followed, no file is opened, and what cannot be looked at is said.
+The container's files are not trusted: no link is followed and no file is opened; unreadable entries are reported.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import attrs
 
 from hyperruntime.host.process_tree import Namespace, members, tmpfs_bytes
 
-LEAST_BYTES = 4096  # of each name, for names and empty files take space that no file's size tells
-_BLOCK = 512  # of st_blocks, whatever the file system's own; source: inode(7)
-_LARGE_BYTES = 1024**2  # from here a file is known again that loses its name while we look
+LEAST_BYTES = 4096  # least size of each entry, because names and empty files also take space
+_BLOCK = 512  # unit of st_blocks on every file system; source: inode(7)
+_LARGE_BYTES = 1024**2  # large files are counted once even if they are unlinked during the count
 _MAX_DEPTH = 200
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UPPER = re.compile(r"[ ,]upperdir=((?:[^,\\]|\\.)*)")
@@ -25,11 +25,11 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @attrs.frozen
 class Use:
-    """What is taken.
+    """The result of a measurement.
 
     Attributes:
-        used_bytes: blocks of every file, at least ``LEAST_BYTES`` for each name.
-        hidden: whether there is something that could not be looked at.
+        used_bytes: size of the blocks of all files, at least ``LEAST_BYTES`` for each name.
+        hidden: whether an entry could not be read.
     """
 
     used_bytes: int
@@ -37,11 +37,12 @@ class Use:
 
 
 def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> Use:
-    """Return what some directories hold, and the memory file systems and deleted but open files of a container.
+    """Return the space used by directories, and by a container's memory file systems and deleted but open files.
 
     Args:
-        tops: directories of the host. namespace: of the container, where it is seen. stop_at: bytes after which the
-            count may end, for more makes no difference.
+        tops: directories of the host.
+        namespace: the container's processes, or None if they are not visible from here.
+        stop_at: number of bytes after which the count may stop.
     """
     count = _Count(stop_at)
     for top in tops:
@@ -55,7 +56,7 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
 
 
 def overlay_layer(namespace: Namespace | None) -> str:
-    """Return the host's directory that takes what a container writes to its image's files, or "" if none is known."""
+    """Return the host directory of a container's changes to its image (the overlay's upper layer); "" if unknown."""
     for line in _lines(f"/proc/{namespace.init}/mountinfo" if namespace is not None else os.devnull):
         before, _, after = line.partition(" - ")
         upper = _UPPER.search(after)
@@ -66,7 +67,7 @@ def overlay_layer(namespace: Namespace | None) -> str:
 
 
 class _Count:
-    """A sum over directories, each file once whatever its names."""
+    """A sum over directories that counts a file with several names once."""
 
     def __init__(self, stop_at: int) -> None:
         self.used = 0
@@ -76,7 +77,7 @@ class _Count:
         self._seen: set[tuple[int, int]] = set()
 
     def add_top(self, top: str) -> None:
-        """Count all below a directory of ours."""
+        """Count everything below a directory of this user."""
         try:
             self._add_directory(os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), 0)
         except FileNotFoundError:
@@ -85,7 +86,7 @@ class _Count:
             self.hidden = True
 
     def add_deleted(self, facts: os.stat_result) -> None:
-        """Count a file that has no name any more, if it is where the container may write."""
+        """Count a deleted file if it is on a file system that the container can write."""
         if facts.st_dev in self.devices:
             self._add(facts)
 
@@ -111,7 +112,7 @@ class _Count:
                 return
             self._add_directory(os.open(entry.name, _DIRECTORY, dir_fd=parent), depth + 1)
         except FileNotFoundError:
-            return  # it went while we looked
+            return  # removed meanwhile
         except OSError:
             self.hidden = True
 
@@ -126,13 +127,13 @@ class _Count:
 
 
 def _deleted_files(namespace: Namespace) -> Iterator[os.stat_result]:
-    """Yield the files that a container's processes hold open and that have no name any more."""
+    """Yield the deleted files that a container's processes hold open."""
     for pid in members((namespace,))[namespace.inode]:
         folder = f"/proc/{pid}/fd"
         try:
             names = os.listdir(folder)
         except OSError:
-            continue  # gone, or another user's
+            continue  # gone, or of another user
         for facts in _stats(f"{folder}/{name}" for name in names):
             if facts.st_nlink == 0 and stat.S_ISREG(facts.st_mode):
                 yield facts

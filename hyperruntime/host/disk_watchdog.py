@@ -1,8 +1,8 @@
-"""Watch how much disk a container takes, and end it past its limit or before the host's disk is full.
+"""Watch the disk use of a container, and end it when it exceeds its limit or the host's disk is almost full.
 
-No engine bounds this on every machine: mounts are plain directories, and quotas take root and a file system that has
-them. A thread per container looks, cheaply while nothing happens. It is no wall: between two looks a container can
-write. Design: docs/decisions/0019-disk.md.
+No engine limits disk use on every machine: mounts are plain directories, and quotas need root and a file system that
+supports them. One thread per container checks; a check is cheap while the free space does not change. Between two
+checks a container can write more than its limit. Design: docs/decisions/0019-disk.md.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from hyperruntime.units import MIB, format_size
 
 RESERVE_BYTES = 256 * MIB
 _TICK_S = 0.1
-_CALM_S = 1.0  # between counts while the file systems stay as they are
-_DUTY = 5  # a count that takes long is not repeated before so many times as long
-_RETURN_S = 3.0  # what an ended container gives back, it gives back later
+_CALM_S = 1.0  # least time between two counts; shorter if much space was taken since the last one
+_DUTY = 5  # a slow count is repeated after this many times its duration at the earliest
+_RETURN_S = 3.0  # an ended container frees its space with a delay
 
 End = Callable[[str, str], None]
 
 
 @attrs.frozen
 class Free:
-    """What a file system has left.
+    """The free space of a file system.
 
     Attributes:
-        space: bytes. names: how many more files it can have.
+        space: free bytes.
+        names: free inodes: how many more files it can hold.
     """
 
     space: int
@@ -40,18 +41,20 @@ class Free:
 
 
 class DiskWatch:
-    """One container under watch; a context of its own thread, which :meth:`stop` ends.
+    """The watch over the disk use of one container, with a thread of its own until :meth:`stop`.
 
     Attributes:
-        used_bytes: by the last count.
+        used_bytes: disk use at the last count.
     """
 
     def __init__(self, limit_bytes: int, tops: Sequence[str], namespace: Namespace | None, end: End) -> None:
-        """Begin to watch.
+        """Start the watch.
 
         Args:
-            limit_bytes: of all of them. tops: directories of the host that it writes. namespace: its processes, where
-                they are seen. end: ends it: why, and the limit it is past, or "" where it may not be to blame.
+            limit_bytes: limit for all directories together.
+            tops: directories of the host that the container can write.
+            namespace: its processes, or None if they are not visible from here.
+            end: ends the container; called with the reason and the exceeded limit, or "" if it may not be the cause.
         """
         self.used_bytes = 0
         self._limit_bytes, self._tops, self._namespace, self._end = limit_bytes, tops, namespace, end
@@ -66,7 +69,7 @@ class DiskWatch:
         threading.Thread(target=self._run, name="hyperruntime-disk", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more; a look that is going on may come to its end."""
+        """Stop the watch; a check in progress may still finish."""
         self._stopped.set()
         with _lock:
             if self in _watches:
@@ -80,7 +83,7 @@ class DiskWatch:
                 self._end(why, limit)
 
     def _look(self) -> tuple[str, str]:
-        """Return why the container must end, and the limit it is past; or two empty texts."""
+        """Return why the container must end and the exceeded limit; two empty strings if it may live."""
         now = free_space(self._places)
         low = next((device for device, free in now.items() if free.space < self._reserve.get(device, 0)), None)
         if (low is not None or time.monotonic() >= self._due(now)) and (why := self._count(now)):
@@ -88,7 +91,7 @@ class DiskWatch:
         return (self._judge_low(low, now[low]), self._blame(low)) if low is not None else ("", "")
 
     def _due(self, now: Mapping[int, Free]) -> float:
-        """Return when to count again: at once where half of what is left to it may have been taken."""
+        """Return the time of the next count: earlier if half of its remaining limit may have been taken."""
         room = max(MIB, (self._limit_bytes - self.used_bytes) // 2)
         taken = sum(_taken(self._counted[device], free) for device, free in now.items() if device in self._counted)
         return self._next - (_CALM_S if taken >= room else 0.0)
@@ -99,7 +102,7 @@ class DiskWatch:
         self.used_bytes, self._counted = use.used_bytes, now
         took = time.monotonic() - started
         self._next = started + took + max(_CALM_S, _DUTY * took)
-        if use.hidden:  # then what the file systems have lost since it started counts as its own
+        if use.hidden:  # then all space that the file systems lost since the start counts
             lost = sum(_taken(self._begun[device], free) for device, free in now.items() if device in self._begun)
             self.used_bytes = max(self.used_bytes, lost)
         if self.used_bytes <= self._limit_bytes:
@@ -108,9 +111,9 @@ class DiskWatch:
         return f"its files took {least} of limits.disk_bytes={self._limit_bytes}"
 
     def _judge_low(self, device: int, free: Free) -> str:
-        """End the one that takes most, and only one until it has given back what it took."""
+        """Return why this container must end: only the largest ends, and the next one not before its space is freed."""
         with _lock:
-            mine = [watch for watch in _watches if device in watch._begun]  # noqa: SLF001 - its own class
+            mine = [watch for watch in _watches if device in watch._begun]  # noqa: SLF001 - the same class
             if not mine or max(mine, key=lambda watch: watch.used_bytes) is not self:
                 return ""
             if time.monotonic() < _ended.get(device, 0.0) + _RETURN_S:
@@ -128,7 +131,7 @@ _ended: dict[int, float] = {}
 
 
 def free_space(tops: Sequence[str]) -> dict[int, Free]:
-    """Return what the file systems of some directories have left, by device; those that are gone are left out."""
+    """Return the free space of the file systems of directories, by device; missing directories are skipped."""
     found = {}
     for top in tops:
         try:

@@ -1,7 +1,4 @@
-"""What this process inherited from the job that started it, and what of it programs that we start must not have.
-
-Limits, variables and ignored signals pass from a process to its children.
-"""
+"""Inherited limits, variables and ignored signals that must not reach the programs that this process starts."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ import stat
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
-# By these a shell reads a file or takes a function for a program. Source: bash(1), "Bash Startup Files", "Functions".
+# Variables that make a shell read a file or define functions. Source: bash(1), "Bash Startup Files", "Functions".
 SHELL_VARIABLES = ("BASH_ENV", "ENV")
 SHELL_FUNCTION = "BASH_FUNC_"
-# By these the dynamic linker takes other libraries than a program was made with. Source: ld.so(8).
+# Variables that make the dynamic linker load other libraries. Source: ld.so(8).
 LINKER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 _RESET = (
     "import os, signal, sys\n"
@@ -23,12 +20,12 @@ _RESET = (
     "n = int(sys.argv[1]) + 2\n"
     "os.execvpe(sys.argv[n], sys.argv[n:], dict(pair.split('=', 1) for pair in sys.argv[2:n]))"
 )
-# What Popen restores by itself in every child. Source: Python's subprocess, ``restore_signals``.
+# Signals that Popen restores in every child. Source: Python's subprocess, ``restore_signals``.
 _RESTORED = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without those that change what a shell script does."""
+    """Return the environment without variables that change how a shell script runs."""
     return {
         name: value
         for name, value in environ.items()
@@ -37,33 +34,33 @@ def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def program_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for a program of the system: without those that change what its shells do or its libraries are.
+    """Return the environment for a system program: without variables that change its shells or its libraries.
 
-    Environment modules set them for the programs of a module; an engine, its helpers and its OCI runtime are not
-    among those.
+    Environment modules set these variables for their own programs, but not for an engine, its helpers and its OCI
+    runtime.
     """
     return {name: value for name, value in shell_environment(environ).items() if name not in LINKER_VARIABLES}
 
 
 def process_ceiling() -> int:
-    """Return the most processes that may be asked for here, or 0 for no such ceiling: a hard limit cannot be raised."""
+    """Return this process's hard limit on processes, which it cannot raise; 0 is no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     return 0 if hard == resource.RLIM_INFINITY else hard
 
 
 def stricter(wanted: int, ceiling: int) -> int:
-    """Return the lower of two limits, where a ceiling of 0 is none."""
+    """Return the lower of two limits; a ceiling of 0 is no limit."""
     return min(wanted, ceiling) if ceiling else wanted
 
 
 def nproc_option(wanted: int) -> str:
-    """Return the option of prlimit(1) for a limit on processes; where this process may have fewer, those count."""
+    """Return the prlimit(1) option for a limit on processes, lowered to :func:`process_ceiling`."""
     count = stricter(wanted, process_ceiling())
     return f"--nproc={count}:{count}"
 
 
 def ignored_signals() -> frozenset[signal.Signals]:
-    """Return the signals that this process ignores, and that its children would ignore too.
+    """Return the signals that this process ignores and its children would ignore too.
 
     ``nohup`` ignores SIGHUP; a shell without job control ignores SIGINT and SIGQUIT in background commands.
     Source: execve(2), POSIX.1 sh, "Asynchronous Lists".
@@ -73,21 +70,21 @@ def ignored_signals() -> frozenset[signal.Signals]:
 
 
 def default_signals_args(args: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Return the argv of a program that runs another with every signal at its default.
+    """Return the argv of a program that runs ``args`` with all signals at their defaults.
 
-    A shell cannot do it (POSIX.1 sh, ``trap``), and not every ``env`` has ``--default-signal``; so this Python does. It
-    may need variables that the other program must not have.
+    A shell cannot reset ignored signals (POSIX.1 sh, ``trap``), and not every ``env`` has ``--default-signal``; so a
+    Python process does it, which may need variables that the program must not have.
 
     Args:
-        args: of the program to run.
-        env: its whole environment; other users may see it for a moment.
+        args: argv of the program to run.
+        env: whole environment of the program; on the command line, so other users can see it for a moment.
     """
     pairs = [f"{name}={value}" for name, value in env.items()]
     return [sys.executable, "-I", "-S", "-c", _RESET, str(len(pairs)), *pairs, *args]
 
 
 def own_runtime_directory(environ: Mapping[str, str]) -> str:
-    """Return this user's directory for run files: ``XDG_RUNTIME_DIR``, else ``/run/user/UID``; "" if neither is usable.
+    """Return this user's runtime directory: ``XDG_RUNTIME_DIR``, else ``/run/user/UID``; "" if neither is usable.
 
     Source: XDG Base Directory Specification; pam_systemd(8).
     """
@@ -97,7 +94,7 @@ def own_runtime_directory(environ: Mapping[str, str]) -> str:
 
 
 def is_own_directory(path: str) -> bool:
-    """Tell whether a path is a directory of this user's that nobody else can write; a link to one is not."""
+    """Return whether a path is a directory of this user that no other user can write; a link is not."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -1,10 +1,9 @@
-"""Who owns what a runtime starts, and the promise that nothing outlives its owner.
+"""Ownership: every container and temporary file has an owning process and is removed when that process ends.
 
-Three things keep it, so that each may fail: a container's shell reads end-of-file when the owner's
-descriptors close and ends everything; a guard (one ``sh`` per runtime, blocked on a pipe of the owner's)
-then removes what is left, containers and temporary files; labels name the owner, so that ``prune`` can
-remove what a dead owner left on a machine where even the guard was killed. Design:
-docs/decisions/0003-ownership.md.
+Three mechanisms ensure it, so that one may fail. A container's shell reads end-of-file when the owner's descriptors
+close, and kills all processes. A guard (one ``sh`` per runtime, blocked on a pipe of the owner) then removes the
+remaining containers and temporary files. Labels name the owner, so that ``prune`` can clean up even if the guard was
+killed. Design: docs/decisions/0003-ownership.md.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from hyperruntime.host.process import DEVNULL, boot_id, is_alive, pid_namespace,
 
 LABEL = "io.hyperruntime.owner"
 _RECORD = "owner.json"
-_ALSO = "also"  # directories that go with the private one, one a line
+_ALSO = "also"  # file with directories to remove with the private one, one per line
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9/._+-]{1,40}")
 _GUARD = """
 read -r word && [ "$word" = done ] && exit 0
@@ -45,10 +44,10 @@ rm -rf -- "$private"
 
 
 class HoldsDescriptors(Protocol):
-    """Something whose descriptors tell a container that its owner lives."""
+    """An object whose open descriptors show a container that its owner is alive."""
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return them."""
+        """Return the descriptors."""
         ...
 
 
@@ -58,8 +57,8 @@ _fork_hooked = False
 
 
 def release_on_fork(holder: HoldsDescriptors) -> None:
-    """See to it that a forked child does not keep a holder's containers alive: its copies become /dev/null."""
-    global _fork_hooked  # noqa: PLW0603 - os.register_at_fork is per process, and has no undo
+    """Redirect a holder's descriptors to /dev/null in forked children: they must not keep its containers alive."""
+    global _fork_hooked  # noqa: PLW0603 - os.register_at_fork is per process and cannot be undone
     with _fork_hook:
         _held.add(holder)
         if not _fork_hooked:
@@ -68,28 +67,28 @@ def release_on_fork(holder: HoldsDescriptors) -> None:
 
 
 def _release_all() -> None:
-    """Make the parent's descriptors harmless; runs in the child, whose only thread this is, so it takes no lock."""
-    global _fork_hook  # noqa: PLW0603 - another thread of the parent may have held it
+    """Redirect the parent's descriptors to /dev/null. Lock-free: it runs in the child, which has only this thread."""
+    global _fork_hook  # noqa: PLW0603 - another thread of the parent may have held the lock
     _fork_hook = threading.Lock()
     null = os.open(os.devnull, os.O_RDWR)
     for holder in tuple(_held):
         for descriptor in holder.descriptors():
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
-    _held.clear()  # what has the same numbers later is the child's own
+    _held.clear()  # later descriptors with the same numbers are the child's own
 
 
 @attrs.frozen(kw_only=True)
 class OwnerIdentity:
-    """Names one process for ever.
+    """Identifies one process uniquely, also after it has ended.
 
     Attributes:
-        token: unique for each runtime that was opened.
+        token: unique for each opened runtime.
         host: the machine's name.
-        boot_id: the boot of the machine; "" where it is not known.
-        pid_namespace: in which the pid counts; 0 where it is not known.
+        boot_id: the machine's boot; "" if unknown.
+        pid_namespace: inode of the namespace of the pid; 0 if unknown.
         pid: the owning process.
-        start_ticks: when that process started, clock ticks since boot (pids are used again).
+        start_ticks: start of that process in clock ticks since boot, because pids are reused.
     """
 
     token: str
@@ -113,10 +112,10 @@ class OwnerIdentity:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> OwnerIdentity:
-        """Return whom a stored record names; one that does not name a boot is of nobody who can be looked at.
+        """Return the owner that a stored record names; a record without a boot id has an unknown owner.
 
         Raises:
-            ValueError, TypeError, KeyError: it is no record.
+            ValueError, TypeError, KeyError: it is not a valid record.
         """
         return cls(
             token=str(record["token"]),
@@ -129,7 +128,7 @@ class OwnerIdentity:
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> OwnerIdentity | None:
-        """Return whom labels name, or None when they are not ours."""
+        """Return the owner that labels name, or None if they are not valid labels of this library."""
         if LABEL not in labels:
             return None
         prefix = f"{LABEL}."
@@ -140,14 +139,14 @@ class OwnerIdentity:
             return None
 
     def to_labels(self) -> dict[str, str]:
-        """Return it as container labels."""
+        """Return the identity as container labels."""
         facts = {name: str(value) for name, value in attrs.asdict(self).items() if name != "token"}
         return {LABEL: self.token, **{f"{LABEL}.{name}": value for name, value in facts.items()}}
 
     def state(self) -> str:
-        """Return ``alive``, ``dead``, or ``elsewhere`` (where nobody can look from here).
+        """Return ``alive``, ``dead``, or ``elsewhere`` if the owner is not visible from here.
 
-        Elsewhere is another machine, another pid namespace, and a record that does not say where.
+        ``elsewhere`` means another machine, another pid namespace, or a record without a boot id.
         """
         if not self.boot_id:
             return "elsewhere"
@@ -159,29 +158,29 @@ class OwnerIdentity:
 
 
 class Owner:
-    """This process as the owner of what one runtime starts.
+    """This process as the owner of everything that one runtime starts.
 
     Attributes:
-        identity: in the labels of every container.
-        private_dir: a directory only this user can enter, removed with the owner.
+        identity: the owner's identity, put in the labels of every container.
+        private_dir: a directory that only this user can enter, removed with the owner.
     """
 
     def __init__(self, cleanup_args: tuple[str, ...], identity: OwnerIdentity) -> None:
         """Make the private directory and start the guard.
 
         Args:
-            cleanup_args: argv that removes what this owner left in the engine.
-            identity: whose.
+            cleanup_args: argv that removes this owner's containers from the engine.
+            identity: identity of this process.
 
         Raises:
-            StorageError: no temporary directory can be written, or no process started.
+            StorageError: no temporary directory can be written, or the guard cannot be started.
         """
         self.identity = identity
         self._pid = os.getpid()
         self.private_dir = _new_path(identity)
         _require_text(self.private_dir)
         args = ["/bin/sh", "-c", _GUARD, "hyperruntime-guard", self.private_dir, *cleanup_args]
-        try:  # before there is a directory, which a kill between the two would leave
+        try:  # before the directory exists, because a kill between the two steps would leave it
             self._guard = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
         except OSError as error:
             raise StorageError(f"no guard can be started: {error}; end other processes") from error
@@ -194,19 +193,19 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the owning process, and no forked child of it."""
+        """Whether this is the owning process and not a forked child."""
         return os.getpid() == self._pid
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return the guard's pipe."""
+        """Return the descriptor of the guard's pipe, if it is open."""
         stdin = self._guard.stdin
         return () if stdin is None or stdin.closed else (stdin.fileno(),)
 
     def close(self) -> None:
-        """Remove the private directory and dismiss the guard; may be called again. Does nothing in a forked child.
+        """Remove the private directory and end the guard; may be called again. Does nothing in a forked child.
 
-        The guard goes last: what an interrupt keeps this from, or a thread that still starts a container, it does when
-        the process ends.
+        The guard ends last. If an interrupt, or a thread that still starts a container, prevents the removal, the guard
+        removes the directory when the process ends.
         """
         if not self.is_here:
             return
@@ -225,11 +224,13 @@ class Owner:
 
 
 def make_short_directory(private_dir: str | None) -> str:
-    """Make a directory with a short and plain path, for sockets, that is removed with an owner's private directory.
+    """Make a directory for sockets, with a short path of plain characters.
 
-    Without a private directory the caller removes it, or ``prune`` after the caller's death.
+    The path of a Unix socket has at most 107 bytes, and some clients reject special characters in it. Source: unix(7).
 
-    The path of a Unix socket has at most 107 bytes (unix(7)), and not every client takes every character in it.
+    Args:
+        private_dir: private directory of an owner, with which it is removed; None leaves the removal to the caller, or
+            to ``prune`` after the caller's death.
 
     Raises:
         StorageError: it cannot be made.
@@ -248,10 +249,10 @@ def make_short_directory(private_dir: str | None) -> str:
 
 @contextmanager
 def owned_directory(*, short: bool = False) -> Iterator[str]:
-    """Yield a private directory that is gone afterwards; what a killed process left ``prune`` removes.
+    """Yield a private directory and remove it afterwards; ``prune`` removes those of killed processes.
 
     Args:
-        short: whether its path must be short and plain.
+        short: whether its path must be short and of plain characters, as sockets need it.
 
     Raises:
         StorageError: it cannot be made.
@@ -280,7 +281,7 @@ def stale_directories() -> Iterator[Path]:
 
 
 def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
-    """Return the path of a directory that is not there yet, in the directory for temporary files or another one."""
+    """Return the path of a new directory in ``root``; None is the directory for temporary files."""
     try:
         return os.path.join(root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}")
     except FileNotFoundError as error:
@@ -288,7 +289,7 @@ def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
 
 
 def _make_owned(directory: str, identity: OwnerIdentity) -> None:
-    """Make a directory that only this user can enter, with a record of its owner, by which ``prune`` knows it."""
+    """Make a directory that only this user can enter, with a record of its owner for ``prune``."""
     try:
         os.mkdir(directory, 0o700)
         try:
@@ -310,7 +311,7 @@ def _also(private_dir: str) -> list[str]:
 
 
 def _require_text(directory: str) -> None:
-    """Refuse a name that engines, which keep it as JSON, would change."""
+    """Check that a path is UTF-8, because engines store it as JSON."""
     try:
         os.fsencode(directory).decode()
     except UnicodeDecodeError:
@@ -318,7 +319,7 @@ def _require_text(directory: str) -> None:
 
 
 def _short_roots() -> Iterator[str]:
-    for root in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):  # noqa: S108 - what is made there is private
+    for root in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):  # noqa: S108 - the directories made there are private
         if _PLAIN_PATH.fullmatch(root) and os.access(root, os.W_OK | os.X_OK):
             yield root
 
@@ -326,7 +327,7 @@ def _short_roots() -> Iterator[str]:
 def _short_root() -> str:
     for root in _short_roots():
         return root
-    raise StorageError("neither XDG_RUNTIME_DIR nor /tmp can be written, where a socket must lie; make one writable")
+    raise StorageError("neither XDG_RUNTIME_DIR, /tmp nor /var/tmp can hold sockets; make one of them writable")
 
 
 def _prefix() -> str:

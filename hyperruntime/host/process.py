@@ -1,7 +1,7 @@
-"""Run programs on the host; the one home of ``subprocess``.
+"""Run programs on the host; the only module that uses ``subprocess``.
 
-Every process gets its own session, so that a signal to our process group never reaches it half-way and a
-``kill 0`` inside it never reaches us.
+Every process gets its own session, so that a signal to our process group does not reach it, and a ``kill 0`` in it does
+not reach us.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAIL_BYTES = 64 * 1024
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 HostProcess = subprocess.Popen[bytes]
-_streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # what stream_process runs, with its before_kill
+_streaming: dict[HostProcess, Callable[[int], None] | None] = {}  # processes of stream_process, with before_kill
 
 
 @attrs.frozen(kw_only=True)
@@ -34,10 +34,10 @@ class ProcessResult:
     """How a host process ended.
 
     Attributes:
-        args: its argv.
-        exit_code: 0-255, or minus the signal that ended it.
-        stdout: all it wrote (empty when streamed).
-        stderr: all it wrote; when streamed, the last 64 KiB of both streams.
+        args: argv of the process.
+        exit_code: 0-255, or minus the signal that killed it.
+        stdout: all of its output; empty when streamed.
+        stderr: all of its error output; when streamed, the last 64 KiB of both streams.
     """
 
     args: tuple[str, ...]
@@ -47,7 +47,7 @@ class ProcessResult:
 
     @property
     def error_text(self) -> str:
-        """The last non-empty line of stderr, for one-sentence messages."""
+        """The last non-empty line of stderr, else the exit code; for error messages."""
         lines = [line.strip() for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.exit_code}"
 
@@ -60,11 +60,18 @@ def run_process(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> ProcessResult:
-    """Run a program to its end and return all its output; a non-zero code is a result.
+    """Run a program to its end and return all its output; a non-zero exit code is a result, not an error.
+
+    Args:
+        args: argv.
+        input: data for its standard input; None is an empty one.
+        cwd: working directory; None is this process's.
+        env: whole environment; None as for :func:`spawn`.
+        timeout_s: seconds it may take; None is no limit.
 
     Raises:
-        FileNotFoundError: no such program (or ``cwd``).
-        TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
+        FileNotFoundError: the program or ``cwd`` does not exist.
+        TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
     process = spawn(args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env)
     try:
@@ -91,12 +98,15 @@ def stream_process(
     """Run a program and hand each line of its merged output to ``on_line`` while it runs.
 
     Args:
-        args, cwd, env: as for :func:`spawn`. on_line: takes a line. timeout_s: how long it may take.
-        before_kill: called with its pid before it is killed, whatever the reason.
+        on_line: called with each line, without its line end.
+        cwd: working directory; None is this process's.
+        env: whole environment; None as for :func:`spawn`.
+        timeout_s: seconds it may take; None is no limit.
+        before_kill: called with its pid before it is killed, for any reason.
 
     Raises:
-        FileNotFoundError: no such program (or ``cwd``).
-        TimeoutError: it ran past ``timeout_s`` and was killed with its whole session.
+        FileNotFoundError: the program or ``cwd`` does not exist.
+        TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
     process = spawn(args, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=cwd, env=env)
     _streaming[process] = before_kill
@@ -129,7 +139,7 @@ def stream_process(
 
 
 def end_streams() -> None:
-    """End every program that :func:`stream_process` runs now, in any thread: builds and pulls, which take long."""
+    """Kill every program that :func:`stream_process` runs now, in any thread, such as builds and pulls."""
     for process, before_kill in tuple(_streaming.items()):
         _kill_after(process, before_kill)
 
@@ -151,12 +161,18 @@ def spawn(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own with unbuffered pipes; the caller owns it.
+    """Start a program in a session of its own with unbuffered pipes; the caller must reap it.
 
-    Without ``env`` it gets this process's environment, less what would change what a shell script does.
+    Args:
+        args: argv.
+        stdin: as for ``subprocess.Popen``, like stdout and stderr.
+        stdout: see stdin.
+        stderr: see stdin.
+        cwd: working directory; None is this process's.
+        env: whole environment; None is this process's without the variables that change how a shell script runs.
 
     Raises:
-        FileNotFoundError: no such program (or ``cwd``).
+        FileNotFoundError: the program or ``cwd`` does not exist.
     """
     return subprocess.Popen(
         list(args),
@@ -171,15 +187,16 @@ def spawn(
 
 
 def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program in ``/`` with pipes for its streams, and with every signal at its default.
+    """Start a program in ``/`` with pipes for its streams and with all signals at their defaults.
 
-    For drivers whose engine hands the signals that we ignore on to what runs in a container.
+    For drivers whose engine passes our ignored signals on to the processes of a container.
 
     Args:
-        args: argv. env: its whole environment.
+        args: argv.
+        env: whole environment.
 
     Raises:
-        FileNotFoundError: no such program.
+        FileNotFoundError: the program does not exist.
     """
     if not ignored_signals():
         return spawn(args, cwd="/", env=env)
@@ -189,7 +206,7 @@ def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Po
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process made by :func:`spawn` and everything in its session's process group."""
+    """Kill a process made by :func:`spawn` with its process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -197,7 +214,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """Wait for a process at most ``timeout_s``; return its code, or None while it still runs."""
+    """Wait at most ``timeout_s`` for a process; return its exit code, or None if it still runs."""
     try:
         return process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -205,12 +222,12 @@ def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 
 
 def find_program(name: str) -> str | None:
-    """Return the path of a program on PATH, or None."""
+    """Return the path of a program on ``PATH``, or None."""
     return shutil.which(name)
 
 
 def boot_id() -> str:
-    """Return what names this boot of the machine, or "" where the kernel does not say. Source: random(4)."""
+    """Return the id of the machine's current boot, or "" if the kernel does not report it. Source: random(4)."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -219,7 +236,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> int:
-    """Return the inode of this process's pid namespace, or 0. Source: namespaces(7)."""
+    """Return the inode of this process's pid namespace, or 0 if unknown. Source: namespaces(7)."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -227,9 +244,9 @@ def pid_namespace() -> int:
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Return when a process started (clock ticks since boot), or None when there is none or only its zombie.
+    """Return the start of a process in clock ticks since boot, or None if it does not exist or is a zombie.
 
-    With pid, boot and pid namespace it identifies a process for ever. Changes of the clock do not touch it.
+    Together with pid, boot id and pid namespace it identifies a process uniquely. Clock changes do not affect it.
     Source: proc(5), fields 3 and 22 of ``/proc/PID/stat``.
     """
     try:
@@ -241,7 +258,12 @@ def process_start_ticks(pid: int) -> int | None:
 
 
 def is_alive(pid: int, start_ticks: int) -> bool:
-    """Tell whether the very process that had this pid and start still runs (a zombie does not)."""
+    """Return whether a process still runs; a zombie does not.
+
+    Args:
+        pid: pid of the process.
+        start_ticks: its start in clock ticks since boot, because pids are reused.
+    """
     started = process_start_ticks(pid)
     if started is not None or pid <= 0:
         return started == start_ticks
@@ -249,7 +271,7 @@ def is_alive(pid: int, start_ticks: int) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Tell whether another user's process is there that ``/proc`` mounted with ``hidepid`` does not show."""
+    """Return whether a process of another user exists that ``/proc`` hides (mount option ``hidepid``)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -260,12 +282,13 @@ def _is_hidden(pid: int) -> bool:
 
 
 def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool) -> int:
-    """Kill every living process of this machine with a hard limit in one of these ranges; return how many were found.
+    """Kill every living process of this machine with a hard limit in one of ``spans``; return the number found.
 
     Args:
-        title: the limit's first words in ``/proc/PID/limits``.
-        spans: least and greatest value, which nothing else has; see :class:`hyperruntime.exec.exec_marks.MarkLimit`.
-        groups: whether to kill their process groups too, which takes a whole fork loop at one stroke.
+        title: name of the limit in ``/proc/PID/limits``, after ``Max``.
+        spans: ranges (least, greatest) of values that no other process has; see
+            :class:`hyperruntime.exec.exec_marks.MarkLimit`.
+        groups: whether to kill their process groups too, which ends a whole fork loop in one call.
     """
     found, line = 0, re.compile(rb"Max %s +\S+ +(\d+) " % title.encode())
     for name in os.listdir("/proc"):
@@ -287,7 +310,7 @@ def kill_limited(title: str, spans: Collection[tuple[int, int]], *, groups: bool
 
 
 def _is_dead(pid: str) -> bool:
-    """Tell whether a process is a zombie, or gone. Source: proc(5), /proc/PID/stat."""
+    """Return whether a process is a zombie or gone. Source: proc(5), ``/proc/PID/stat``."""
     return _read_proc(pid, "stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [])
 
 
@@ -300,7 +323,13 @@ def _read_proc(pid: str, name: str) -> bytes:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:
-    """Poll a condition until it holds or the time is up; return whether it holds."""
+    """Poll a condition until it holds or the time is up; return whether it holds.
+
+    Args:
+        condition: called at least once.
+        timeout_s: seconds to poll.
+        interval_s: seconds between two calls.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
@@ -310,7 +339,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: floa
 
 
 class ProcessShell:
-    """An attached shell that is a process of the engine's command line; what most drivers hand back."""
+    """An attached shell that is a process of the engine's command line; most drivers return it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         """Take over a process whose three streams are pipes."""
@@ -327,21 +356,21 @@ class ProcessShell:
             self._process.stdin.close()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the exit code, or None while it runs."""
+        """Return the exit code, or None if the process still runs."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def close(self) -> None:
-        """Kill the attached process if it still runs; whoever reads its output sees the end."""
+        """Kill the attached process if it still runs; the reader of its output sees end-of-file."""
         self.close_input()
         if self._process.poll() is None:
             kill_group(self._process)
             self._process.wait()
 
     def close_output(self) -> None:
-        """Close the output descriptors, once nobody reads them."""
+        """Close the output descriptors; call it when no thread reads them."""
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()

@@ -1,6 +1,7 @@
-"""A container's processes as the host sees them: which they are, and the memory they use.
+"""Find a container's processes from the host, and measure their memory.
 
-They are those of the container's pid namespace, which nothing in it can leave. Source: pid_namespaces(7), proc(5).
+They are the processes of the container's pid namespace, which no process in it can leave. Source: pid_namespaces(7),
+proc(5).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Namespace:
     """A container's pid namespace.
 
     Attributes:
-        inode: names it while it lives.
-        init: the pid of its first process, with which all others end.
-        handle: a descriptor of that process, which stays its own when the pid is used again.
-        tmpfs: paths by which the host reaches the memory file systems of the container.
+        inode: identifies it while it exists.
+        init: pid of its first process on the host; all others end with it.
+        handle: pidfd of that process; stays valid if the pid is reused.
+        tmpfs: paths on the host of the container's memory file systems.
     """
 
     inode: int
@@ -33,14 +34,14 @@ class Namespace:
     tmpfs: tuple[str, ...] = ()
 
     def kill(self) -> None:
-        """End every process in it."""
+        """Kill every process in it."""
         try:
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
         except ProcessLookupError:
             pass
 
     def close(self) -> None:
-        """Forget it."""
+        """Close the handle."""
         os.close(self.handle)
 
 
@@ -48,12 +49,12 @@ def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
     """Return the pid namespace of the processes that see a mount whose source ends with ``mark``.
 
     Args:
-        mark: of one container only.
-        given: where the host's own directories are mounted in it, whose memory is not the container's.
+        mark: end of a mount source that only this container has.
+        given: mount points of the host's own directories in it, whose memory is not the container's.
 
     Returns:
-        None where the container shares the host's pid namespace, or its processes are not this machine's, or not ours
-        to look at.
+        None if the container shares the host's pid namespace, or its processes run on another machine or may not be
+        read by this user.
     """
     wanted, ours = mark.encode() + b" ", _namespace_of("self")
     for pid in _pids():
@@ -84,7 +85,7 @@ def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespac
 def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
     """Return the pids in each namespace, by its inode.
 
-    A process that we may not look at (it changed its user) is where its parent is.
+    A process that this user may not read (it changed its user) counts to the namespace of its parent.
     """
     found: dict[int, list[str]] = {namespace.inode: [] for namespace in namespaces}
     places: dict[str, int] = {}
@@ -109,16 +110,16 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
 
 
 def rough_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
-    """Return at least what processes and memory file systems use: pages that processes share count for each."""
+    """Return an upper bound of the memory of processes and memory file systems; shared pages count for each process."""
     return sum(_kib(_read(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + tmpfs_bytes(tmpfs)
 
 
 def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
-    """Return what processes and memory file systems use, each shared page once; much dearer than the rough sum."""
+    """Return the memory of processes and memory file systems, each shared page once; slower than the upper bound."""
     used = shared = 0
     for pid in pids:
         rollup = _read(pid, "smaps_rollup")
-        if not rollup:  # not ours to look at, or gone
+        if not rollup:  # not readable by this user, or gone
             used += _kib(_read(pid, "status"), (b"VmRSS", b"VmSwap"))
             continue
         used += _kib(rollup, (b"Pss", b"SwapPss"))
@@ -132,7 +133,7 @@ def _kib(text: bytes, names: tuple[bytes, ...]) -> int:
 
 
 def tmpfs_bytes(paths: Iterable[str]) -> int:
-    """Return what memory file systems hold, each once."""
+    """Return the bytes used in memory file systems, each file system once."""
     total, seen = 0, set()
     for path in paths:
         try:
@@ -146,12 +147,12 @@ def tmpfs_bytes(paths: Iterable[str]) -> int:
 
 
 def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:
-    """Yield the memory file systems that a process can write, without what the host has lent it."""
+    """Yield the writable memory file systems of a process, without those mounted from the host."""
     hosts = {line.split()[2] for line in _read("self", "mountinfo").splitlines()}
     for line in _read(pid, "mountinfo").splitlines():
         before, _, after = line.partition(b" - ")
         fields = before.split()
-        own = len(fields) > 5 and (fields[3] == b"/" or fields[2] not in hosts)  # else the rest of it is the host's
+        own = len(fields) > 5 and (fields[3] == b"/" or fields[2] not in hosts)  # else it is the host's
         if not own or not after.startswith(b"tmpfs ") or b"rw" not in fields[5].split(b","):
             continue
         point = os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), fields[4]))
@@ -171,7 +172,7 @@ def _namespace_of(pid: str) -> int | None:
 
 
 def _is_first(pid: str) -> bool:
-    """Tell whether a process is number 1 of its namespace."""
+    """Return whether a process has pid 1 in its namespace."""
     for line in _read(pid, "status").splitlines():
         if line.startswith(b"NSpid:"):
             return line.split()[-1] == b"1"

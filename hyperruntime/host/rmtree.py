@@ -1,4 +1,4 @@
-"""Remove directories that somebody untrusted has filled, however deep."""
+"""Remove directory trees of any depth with untrusted content."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import secrets
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_DEPTH = 50  # levels that are open at once
+_MAX_DEPTH = 50  # levels that are open at the same time
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:
-    """Remove a directory with all in it, following no link; what cannot be removed stays, and is no error.
+    """Remove a directory tree without following links; skip entries that cannot be removed.
 
-    ``shutil.rmtree`` holds a descriptor and a stack frame for each level, so a few thousand levels, which a path cannot
-    name but ``mkdir`` and ``chdir`` can make, end the program that calls it. Here what lies deeper is moved up first.
+    ``shutil.rmtree`` holds a descriptor and a stack frame for each level, so it fails on a tree of a few thousand
+    levels, which ``mkdir`` and ``chdir`` can make although no path can name it. This function first moves directories
+    below 50 levels up.
     """
     try:
         root = os.open(path, _DIRECTORY)
@@ -31,7 +32,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 
 
 def _empty(directory: int, root: int, depth: int) -> bool:
-    """Remove what is in a directory; return whether something was moved up and is still to be removed."""
+    """Remove the content of a directory; return whether directories were moved up to ``root`` and remain to remove."""
     moved = False
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]

@@ -1,8 +1,7 @@
-"""Limits that no engine enforces here, enforced from outside: memory, where asked for; wall clock and disk, always.
+"""Enforce limits from outside the container: wall clock and disk always, memory if the caller asks for it.
 
-One thread for all containers of a process looks at their processes and ends a container that is past its limit. It is
-no wall: between two looks a container can take more than its limit.
-Design: docs/decisions/0014-watchdog.md.
+One thread for all containers of a process checks them and ends a container that exceeds a limit. Between two checks a
+container can use more than its limit. Design: docs/decisions/0014-watchdog.md.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from hyperruntime.units import format_duration, format_size
 log = get_logger(__name__)
 
 _CALM_S = 0.1
-_NEAR_S = 0.02  # between looks while a container uses more than half of what it may
+_NEAR_S = 0.02  # between checks while a container uses more than half of its limit
 
 
 @attrs.frozen(kw_only=True)
 class Watched:
-    """What is left to the watchdog.
+    """The limits that the watchdog enforces; None is no limit.
 
     Attributes:
-        memory_bytes: of all processes of the container, or None.
-        wall_s: from now on, or None.
-        disk_bytes: of all that it writes, or None.
+        memory_bytes: memory of all processes of the container.
+        wall_s: lifetime in seconds, from the start of the watch.
+        disk_bytes: size of the files that it can write.
     """
 
     memory_bytes: int | None = None
@@ -51,7 +50,7 @@ class Watched:
 
 
 def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Watched]:
-    """Return the limits that the engine is asked for, and those that are watched."""
+    """Split the limits of a spec into those for the engine and those for the watchdog."""
     limits = spec.limits
     enforced = info.limits.get("memory_bytes", "no") != "no"
     memory = limits.memory_bytes if spec.limits_mode == "watchdog" and not enforced else None
@@ -60,16 +59,25 @@ def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Watched
 
 
 class Watch:
-    """One container under watch.
+    """The watch over one container.
 
     Attributes:
-        verdict: why the watchdog ended it, or "" while it has not.
-        limit: field of the limits that it was past, or "".
-        disk: what watches its disk, or None.
+        verdict: why the watchdog ended the container, or "".
+        limit: name of the field of the limits that it exceeded, or "".
+        disk: the watch over its disk use, or None.
+        memory_bytes: its memory limit, or None.
+        namespace: its processes, or None if they are not visible from here.
+        deadline: end of its lifetime, by the monotonic clock, or None.
     """
 
     def __init__(self, watched: Watched, namespace: Namespace | None, remove: Callable[[], None]) -> None:
-        """Start the clock."""
+        """Start the clock.
+
+        Args:
+            watched: the limits.
+            namespace: its processes, or None if they are not visible from here.
+            remove: removes the container; called if ``namespace`` is None.
+        """
         self.verdict = self.limit = ""
         self.disk: DiskWatch | None = None
         self.memory_bytes = watched.memory_bytes
@@ -84,7 +92,7 @@ class Watch:
             self.end(f"it lived for limits.wall_s={format_duration(self._wall_s)}", "wall_s")
 
     def judge_memory(self, pids: list[str]) -> bool:
-        """End the container if these processes, its own, use too much; return whether they come near it."""
+        """End the container if its processes exceed the memory limit; return whether they use more than half of it."""
         if self.memory_bytes is None or self.namespace is None:
             return False
         used = rough_memory_bytes(pids, self.namespace.tmpfs)
@@ -96,7 +104,12 @@ class Watch:
         return used > self.memory_bytes // 2
 
     def end(self, why: str, limit: str) -> None:
-        """End the container; the first reason given is the one that is told."""
+        """End the container; only the first reason is kept.
+
+        Args:
+            why: the reason, as part of a sentence.
+            limit: name of the field of the limits that was exceeded, or "".
+        """
         with self._lock:
             if not self.verdict:
                 self.verdict, self.limit = f"this library's watchdog ended it, because {why}", limit
@@ -107,7 +120,7 @@ class Watch:
                 threading.Thread(target=self._remove, name="hyperruntime-watchdog-remove", daemon=True).start()
 
     def close(self) -> None:
-        """Forget its processes."""
+        """Stop the watch over its disk and release its processes."""
         if self.disk is not None:
             self.disk.stop()
         with self._lock:
@@ -117,10 +130,10 @@ class Watch:
 
 
 class Watcher:
-    """The thread that looks; it runs while there is something to watch."""
+    """The thread that checks all watched containers; it runs while there are any."""
 
     def __init__(self) -> None:
-        """Start nothing."""
+        """Prepare; no thread runs yet."""
         self._watches: list[Watch] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -135,7 +148,7 @@ class Watcher:
             self._changed.notify()
 
     def drop(self, watch: Watch) -> None:
-        """Watch it no more; once this returns nothing of it is looked at."""
+        """Stop a watch; after the return the thread does not check it."""
         with self._changed:
             if watch in self._watches:
                 self._watches.remove(watch)
@@ -151,7 +164,7 @@ class Watcher:
             self._thread = None
 
     def _look(self) -> float | None:
-        """Judge every container; return when to look again, in seconds."""
+        """Check every container; return the seconds until the next check, or None to wait for a change."""
         near = False
         for watch in self._watches:
             watch.judge_time()
@@ -168,20 +181,20 @@ class Watcher:
         return max(0.0, min(waits)) if waits else None
 
 
-_watchers: dict[int, Watcher] = {}  # by process: a forked child has no thread of its parent's
+_watchers: dict[int, Watcher] = {}  # by process: a forked child has no threads of its parent
 
 
 def watch_container(watched: Watched, launch: Launch, driver_name: str, live: LiveContainer) -> Watch | None:
-    """Watch a container that has started; return its watch, or None where there is nothing to watch.
+    """Watch a running container; return its watch, or None if there is no limit to watch.
 
     Args:
         watched: its limits.
-        launch: how it was started.
-        driver_name: for the error.
-        live: it.
+        launch: the request that started it.
+        driver_name: name of the driver, for the error.
+        live: the container.
 
     Raises:
-        UnsupportedOptionError: its memory cannot be watched, because its processes are not seen from here.
+        UnsupportedOptionError: its memory cannot be watched, because its processes are not visible from here.
     """
     if watched.nothing:
         return None
@@ -189,7 +202,7 @@ def watch_container(watched: Watched, launch: Launch, driver_name: str, live: Li
     targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]
     namespace = find_namespace(mark, targets)
     if namespace is None and watched.memory_bytes is not None:
-        why = "its processes cannot be seen from here (another machine or user), so not even watched"
+        why = "its processes are not visible from here (another machine or user), so the watchdog cannot watch them"
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
     watch = Watch(watched, namespace, live.remove)
     if watched.disk_bytes is not None:
@@ -201,7 +214,7 @@ def watch_container(watched: Watched, launch: Launch, driver_name: str, live: Li
 
 
 def unwatch(watch: Watch | None) -> None:
-    """Watch a container no more."""
+    """Stop watching a container; None is allowed and does nothing."""
     if watch is not None:
         _watchers[os.getpid()].drop(watch)
 

@@ -1,4 +1,4 @@
-"""Images by name: recipes, builds, Containerfiles and definition files, saved files.
+"""Container images: recipes, builds, pulls, Containerfiles, definition files and saved archives.
 
 May import ``gpu`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,8 +1,7 @@
-"""Make the base image's root filesystem from Debian packages, with no registry.
+"""Build the root filesystem of the base image from Debian packages, without a registry.
 
-``mmdebstrap`` does the work, as root or, in a user namespace, as an ordinary
-user. Packages come from where the host's own apt takes Debian packages (mirror, proxy,
-certificates), and nothing of that stays in the image.
+``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. It uses the mirror, proxy and
+certificates of the host's apt; none of them stays in the image.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _APT_OPTIONS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::
 _WORK_BYTES = 1 << 30
 _UNNEEDED = tuple(f"/usr/share/{name}" for name in ("info", "lintian", "locale", "man"))
 
-# dpkg reads this while it installs; as `--dpkgopt` it would send every package through a slow filter (+10 s).
+# Written to a configuration file of dpkg: with `--dpkgopt`, every package passes through a slow filter (+10 s).
 _DPKG_OPTIONS = (
     "force-unsafe-io",
     "path-exclude=/usr/share/doc/*",
@@ -51,39 +50,39 @@ _WRITE_DPKG_OPTIONS = (
 _REMOVE_UNNEEDED = 'find "$1/usr/share/doc" ! -type d ! -name copyright -delete && rm -rf ' + " ".join(
     f'"$1"{path}/*' for path in _UNNEEDED
 )
-# The host's mirror, proxy, name and name servers are no part of an image.
+# The image must not contain the host's mirror, proxy, host name or name servers.
 _REMOVE_HOST = (
     'rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap" "$1/etc/dpkg/dpkg.cfg.d/hyperruntime" '
     '&& : > "$1/etc/resolv.conf" && echo localhost > "$1/etc/hostname"'
 )
 
-# First match wins: what mmdebstrap, apt, dpkg or tar wrote, and the sentence for it.
+# First match wins: a pattern in the output of mmdebstrap, apt, dpkg or tar, and the message for it.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"No space left on device|Disk quota exceeded",
-        "the disk is full; 1 GiB is needed where the image is written and in TMPDIR",
+        "the disk is full; free 1 GiB in the directory of the image and in TMPDIR",
     ),
     (
         r"Temporary failure resolving|Could not resolve|Network is unreachable|Unable to connect"
         r"|Could not connect|Connection (timed out|refused|failed)|No route to host",
-        "the Debian package archive cannot be reached; check the network and proxy, or name a mirror",
+        "the Debian package archive cannot be reached; check the network and the proxy, or give a mirror",
     ),
     (
         r"newuidmap|newgidmap|/etc/sub[ug]id|user namespace|(unable to|cannot) unshare|pick chroot mode",
-        "this user may not make user namespaces; ask the administrator for the package uidmap and for "
+        "this user cannot create user namespaces; ask the administrator for the package uidmap and for "
         "`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`",
     ),
     (
         r"NO_PUBKEY|is not signed|signatures? (couldn't|could not) be verified",
-        "the archive's signature cannot be checked; install debian-archive-keyring",
+        "the signature of the archive cannot be verified; install debian-archive-keyring",
     ),
     (
         r"not valid yet|has expired|is expired",
-        "the archive's dates do not fit this machine's clock; set the clock",
+        "the dates of the archive do not match the clock of this machine; set the clock",
     ),
     (
         r"Unable to locate package|has no installation candidate|does not have a Release file|404 +Not Found",
-        "the archive lacks a package or the suite; check the package names, the suite and the mirror",
+        "the archive does not have a package or the suite; check the package names, the suite and the mirror",
     ),
 )
 
@@ -98,18 +97,18 @@ def build_base_rootfs(
 ) -> None:
     """Write a root filesystem with ``packages`` as an uncompressed tar.
 
-    The file appears under its name only when it is whole. The same packages give the same
-    bytes, on the same day: file times are at most ``SOURCE_DATE_EPOCH``, or the start of the day (UTC).
+    The file appears under its name only when it is complete. The same packages on the same day give the same bytes:
+    file times are at most ``SOURCE_DATE_EPOCH``, or the start of the day (UTC).
 
     Args:
-        target_tar: the file to write; one that is there is replaced.
-        packages: what is installed beside Debian's essential packages.
+        target_tar: the file to write; an existing file is replaced.
+        packages: packages to install in addition to Debian's essential packages.
         suite: the Debian release.
-        mirror: a package archive's URL; None takes what the host's apt uses, else the official archive.
+        mirror: URL of a package archive; None for the mirrors of the host's apt, or else the official archive.
         on_output: called with each line of progress.
 
     Raises:
-        ImageBuildError: it could not be made; the message says why and what to do.
+        ImageBuildError: the build failed; the message gives the reason and the next step.
     """
     if shutil.which("mmdebstrap") is None:
         raise ImageBuildError("mmdebstrap is missing; install it with `apt-get install mmdebstrap`")
@@ -133,7 +132,7 @@ def _mmdebstrap_args(tar: Path, packages: Sequence[str], suite: str, sources: Se
     args += [f"--aptopt={option}" for option in _host_apt_options()]
     included = list(packages)
     if Path(_MERGED_USR_HOOK).is_dir():
-        # Starting out merged spares the conversion of a split /usr.
+        # A tree that is merged from the start needs no conversion of a split /usr.
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")
         included.append("usr-is-merged")
     args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
@@ -142,11 +141,11 @@ def _mmdebstrap_args(tar: Path, packages: Sequence[str], suite: str, sources: Se
 
 
 def _namespaces() -> list[str]:
-    """Return what puts mmdebstrap into namespaces of its own.
+    """Return the command prefix that runs mmdebstrap in its own namespaces; empty if not needed or not possible.
 
-    As root it mounts the host's /dev/shm and /sys in the tree. Were it killed, those mounts would stay, and
-    removing the tree would remove the host's files. In its own namespaces all of it ends with it; as
-    an ordinary user it makes them itself.
+    As root, mmdebstrap mounts the host's /dev/shm and /sys in the tree. If it were killed, the mounts would stay, and
+    removing the tree would remove the host's files. In its own namespaces the mounts end with it. As an ordinary user,
+    mmdebstrap creates the namespaces itself.
     """
     if os.geteuid() != 0:
         return []
@@ -156,13 +155,13 @@ def _namespaces() -> list[str]:
 
 
 def _write_sources(suite: str) -> str:
-    """Return the hook that leaves the official archive in the image's sources.list."""
+    """Return the hook that writes the official archive to the image's sources.list."""
     rows = " ".join(f"'{row}'" for row in _official_sources(suite))
     return f'mkdir -p "$1/etc/apt" && printf "%s\\n" {rows} > "$1/etc/apt/sources.list"'
 
 
 def _official_sources(suite: str) -> list[str]:
-    """Return the sources of a suite at Debian's own address."""
+    """Return the sources of a suite in the official archive."""
     return [
         f"deb {_ARCHIVE} {suite} main",
         f"deb {_ARCHIVE} {suite}-updates main",
@@ -179,7 +178,7 @@ def _sources(suite: str, mirror: str | None) -> list[str]:
 
 
 def _host_sources(suite: str) -> list[str]:
-    """Return sources at the mirrors from which the host's apt takes Debian packages, for ``suite``."""
+    """Return the sources of ``suite`` at the Debian mirrors of the host's apt."""
     targets = _output(
         [
             "apt-get",
@@ -193,9 +192,13 @@ def _host_sources(suite: str) -> list[str]:
 
 
 def parse_index_targets(lines: Iterable[str], suite: str) -> list[str]:
-    """Return one-line sources for ``suite`` from apt's lines ``origin|uri|codename|component``.
+    """Return one-line sources for ``suite``; empty unless the host has a main archive of Debian.
 
-    A mirror that carries one Debian suite carries the others. Empty unless a main archive is among them.
+    A mirror of one Debian suite is assumed to have the others.
+
+    Args:
+        lines: apt's index targets, as ``origin|uri|codename|component``.
+        suite: the Debian release.
     """
     rows: dict[str, None] = {}
     found_main = False
@@ -209,13 +212,13 @@ def parse_index_targets(lines: Iterable[str], suite: str) -> list[str]:
 
 
 def _host_apt_options() -> list[str]:
-    """Return the host apt's settings for reaching an archive: proxies, certificates, date checks."""
+    """Return the settings of the host's apt for access to an archive: proxies, certificates, date checks."""
     dump = _output(["apt-config", "dump", "--no-empty", "--format", '%f "%v";%n', "Acquire"])
     return ['Acquire::Retries "3";', *(line for line in dump.splitlines() if line.startswith(_APT_OPTIONS))]
 
 
 def _output(args: Sequence[str]) -> str:
-    """Return a program's stdout, or nothing where it is missing or fails."""
+    """Return a program's standard output; empty if the program is missing or fails."""
     if shutil.which(args[0]) is None:
         return ""
     result = run_process(args, timeout_s=60)
@@ -223,11 +226,11 @@ def _output(args: Sequence[str]) -> str:
 
 
 def _environment(work: Path) -> Mapping[str, str]:
-    """Return mmdebstrap's environment: ours, with the scratch directory and the date of the build."""
+    """Return mmdebstrap's environment: the inherited one, with the scratch directory and the date of the build."""
     now = dt.datetime.now(dt.UTC)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     defaults = {"SOURCE_DATE_EPOCH": str(int(midnight.timestamp()))}
-    # Packages compile their Python files as they are installed; our own Python settings must not matter.
+    # Packages compile Python files during installation; the Python settings of this process must not affect that.
     known = program_environment(os.environ)
     inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}
     fixed = {"TMPDIR": str(work), "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
@@ -236,13 +239,13 @@ def _environment(work: Path) -> Mapping[str, str]:
 
 @contextmanager
 def _partial_file(target: Path) -> Iterator[Path]:
-    """Yield a name beside ``target`` that becomes it on success and is gone otherwise."""
+    """Yield a temporary path beside ``target``; it is renamed to ``target`` on success and removed otherwise."""
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.touch()
     except OSError as error:
-        raise ImageBuildError(f"cannot write {str(target)!r}: {error.strerror}; choose another place") from error
+        raise ImageBuildError(f"cannot write {str(target)!r}: {error.strerror}; choose another path") from error
     try:
         yield partial
         os.replace(partial, target)
@@ -252,21 +255,21 @@ def _partial_file(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _work_directory() -> Iterator[Path]:
-    """Yield a scratch directory that is gone afterwards: in memory where there is plenty, else in TMPDIR.
+    """Yield a scratch directory that is removed afterwards: in memory if enough is free, else in TMPDIR.
 
-    Package installation is thousands of small synced writes; in memory it takes half the time.
+    Package installation makes thousands of small synced writes; in memory it takes half the time.
     """
     work = Path(tempfile.mkdtemp(prefix="hyperruntime-bootstrap-", dir=_memory_directory()))
     try:
-        work.chmod(0o755)  # in a user namespace mmdebstrap is another user
+        work.chmod(0o755)  # in a user namespace, mmdebstrap runs as another user
         yield work
     finally:
         _remove_tree(work)
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a build's scratch tree, unless something is mounted in it: those files are not ours."""
-    for _ in range(20):  # what a killed build started may still be ending
+    """Remove the scratch tree of a build, unless a mount is in it: the mounted files belong to the host."""
+    for _ in range(20):  # processes of a killed build may still be exiting
         mounted = mount_points_under(path, Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
         if mounted:
             log.warning("scratch directory left, for something is mounted in it", path=str(path), mounts=mounted)
@@ -274,7 +277,7 @@ def _remove_tree(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
             return
-        if os.geteuid() != 0:  # files of the namespace's users, left by an interrupted build
+        if os.geteuid() != 0:  # an interrupted build left files of users in its namespace
             run_process(["mmdebstrap", "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)])
         time.sleep(0.1)
     log.warning("scratch directory could not be removed", path=str(path))
@@ -282,6 +285,10 @@ def _remove_tree(path: Path) -> None:
 
 def mount_points_under(path: Path, mountinfo: str) -> list[str]:
     """Return the mount points at or below ``path``.
+
+    Args:
+        path: a directory; links in it are resolved.
+        mountinfo: content of ``/proc/self/mountinfo``.
 
     Source: proc(5), /proc/pid/mountinfo: field 5, with space, tab, newline and backslash as octal escapes.
     """
@@ -292,7 +299,7 @@ def mount_points_under(path: Path, mountinfo: str) -> list[str]:
 
 
 def _memory_directory() -> str | None:
-    """Return /dev/shm where a root filesystem fits and is allowed there, else None; a set TMPDIR wins."""
+    """Return /dev/shm if a root filesystem fits and may be used there, else None; TMPDIR has precedence."""
     shm = "/dev/shm"  # noqa: S108 - the directory in it is made by mkdtemp
     if os.environ.get("TMPDIR") or not os.access(shm, os.W_OK | os.X_OK):
         return None
@@ -303,11 +310,11 @@ def _memory_directory() -> str | None:
 
 
 def _failure(lines: Sequence[str], result: ProcessResult) -> str:
-    """Return one sentence for a failed build."""
+    """Return a one-line message for a failed build."""
     said = [line.strip() for line in lines if line.strip() and not line.startswith("I:")]
     for pattern, sentence in _CAUSES:
         if any(re.search(pattern, line) for line in said):
-            return f"the base image cannot be made: {sentence}"
+            return f"cannot build the base image: {sentence}"
     errors = [line.removeprefix("E: ") for line in said if line.startswith("E: ")]
-    first = (errors or said[-1:] or [f"mmdebstrap ended with exit code {result.exit_code}"])[0]
-    return f"the base image cannot be made: {first}"
+    first = (errors or said[-1:] or [f"mmdebstrap failed with exit code {result.exit_code}"])[0]
+    return f"cannot build the base image: {first}"

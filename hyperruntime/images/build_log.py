@@ -1,4 +1,4 @@
-"""The whole output of a build in a file that stays, and the step at which it failed."""
+"""Keep the whole output of a build in a log file, and find the step that failed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from hyperruntime.host.cache_dir import cache_directory
 
 _KEPT = 20
 _TAIL_LINES = 12
-# Podman, Docker and Apptainer each announce a step in their own words.
+# How Podman, Docker and Apptainer announce a step.
 _STEP = re.compile(r"(?:STEP|Step) \d+(?:/\d+)?\s?: (?P<step>.*)|INFO:\s+Running (?P<section>\w+) scriptlet")
 
 
 class BuildLog:
-    """Writes each line of one build to a file, and hands it on.
+    """Writes each line of one build to a log file, and passes it on.
 
     Attributes:
-        path: the file.
-        step: the step that was last begun, or "".
+        path: the log file.
+        step: the step that started last, or "".
     """
 
     def __init__(self, reference: str, on_output: Callable[[str], None] | None) -> None:
-        """Make the file, which only its user can read; the newest twenty are kept.
+        """Create the file with mode 0600, and remove all but the newest twenty log files.
+
+        Args:
+            reference: the image; part of the file name.
+            on_output: called with each line; None to only write the file.
 
         Raises:
             StorageError: the cache directory cannot be written.
@@ -47,7 +51,7 @@ class BuildLog:
         _forget_old(folder)
 
     def __enter__(self) -> BuildLog:
-        """Say where the output goes."""
+        """Pass on a line with the path of the log file."""
         self._hand_on(f"the whole output is kept in {self.path}")
         return self
 
@@ -58,7 +62,11 @@ class BuildLog:
         os.close(self._descriptor)
 
     def __call__(self, line: str) -> None:
-        """Take a line of output."""
+        """Write a line of output, and pass it on.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
         try:
             os.write(self._descriptor, f"{line}\n".encode(errors="replace"))
         except OSError as error:
@@ -71,7 +79,12 @@ class BuildLog:
         self._hand_on(line)
 
     def failure(self, reference: str, error: ImageBuildError) -> ImageBuildError:
-        """Return an engine's error with the step that failed, its last lines and the file's name."""
+        """Return an engine's error, extended with the failed step, its last lines and the path of the log file.
+
+        Args:
+            reference: the image.
+            error: the error of the engine.
+        """
         if not self.step:
             return ImageBuildError(f"{error}\nthe whole output is in {self.path}")
         lines = "\n".join(f"    {line}" for line in self._tail)
@@ -82,7 +95,7 @@ class BuildLog:
 
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a directory of yours with room")
+    return StorageError(f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room")
 
 
 def _forget_old(folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""Make definition files from Containerfiles, for machines whose only engine is Apptainer.
+"""Convert Containerfiles to definition files, for machines whose only engine is Apptainer.
 
-One stage, whose steps are run by the shell that the Containerfile means, in its directory and with its variables. What
-is only for a container's start (``CMD``, ``EXPOSE``, ...) is left out: commands are given by whoever starts one. What
-would change the outcome and is not done here is refused by name.
+A Containerfile may have one stage. Its steps run in the shell, directory and variables that it sets. Instructions
+for the start of a container (``CMD``, ``EXPOSE``, ...) are skipped, because the caller gives the command. Other
+instructions that are not supported raise SpecError.
 
 Source: the Dockerfile reference of docs.docker.com.
 """
@@ -38,11 +38,11 @@ _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 @attrs.frozen(kw_only=True)
 class Made:
-    """A definition file that was made.
+    """A generated definition file.
 
     Attributes:
-        definition: its path, in the directory that its ``%files`` are relative to.
-        workdir: where the image's commands start.
+        definition: its path; its ``%files`` are relative to its directory.
+        workdir: working directory of the image's commands.
     """
 
     definition: Path
@@ -53,16 +53,16 @@ class Made:
 def definition_of(
     containerfile: Path, context: Path, build_args: Mapping[str, str], is_here: Callable[[str], bool]
 ) -> Iterator[Made]:
-    """Yield a definition file, with all that it copies, that builds what a Containerfile says.
+    """Yield a definition file, with all files that it copies, that builds the same image as a Containerfile.
 
     Args:
-        containerfile: what is built.
-        context: what it copies from.
-        build_args: for its ``ARG``.
-        is_here: tells whether an image need not be fetched.
+        containerfile: the file to convert.
+        context: directory that ``COPY`` and ``ADD`` copy from.
+        build_args: values for ``ARG``.
+        is_here: returns whether an image is on this machine already.
 
     Raises:
-        SpecError: it says what is not done here.
+        SpecError: the Containerfile uses an unsupported instruction or form.
     """
     with owned_directory() as directory:
         folder = Path(directory) / "build"
@@ -75,9 +75,9 @@ def definition_of(
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each instruction in capitals, and what follows it, on one line."""
+    """Yield each instruction in capitals, and the rest of its line; continued lines are joined."""
     if re.match(r"\s*#\s*escape\s*=", text):
-        _refuse("# escape", "backslash as the escape")
+        _refuse("# escape", "the escape character must be a backslash")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\[ \t]*\n(?:[ \t]*\n)*", "", "\n".join(lines) + "\n")
     for line in joined.splitlines():
@@ -85,18 +85,18 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            _refuse(line, "an instruction")
+            _refuse(line, "the line must be an instruction")
         rest = (found[2] or "").strip()
         if found[1].upper() in ("RUN", "COPY", "ADD") and re.search(r"<<-?[\"']?\w", rest):
-            _refuse(line, "no here-document")
+            _refuse(line, "here-documents are not supported")
         yield found[1].upper(), rest
 
 
 class _Maker:
-    """Gathers the parts of a definition file.
+    """Collects the parts of a definition file.
 
     Attributes:
-        workdir: where the next step runs.
+        workdir: working directory of the next step.
     """
 
     def __init__(
@@ -114,20 +114,28 @@ class _Maker:
         self._copies = 0
 
     def take(self, instruction: str, rest: str) -> None:
-        """Take an instruction."""
+        """Convert one instruction.
+
+        Args:
+            instruction: in capitals.
+            rest: the rest of its line.
+
+        Raises:
+            SpecError: the instruction is not supported.
+        """
         if instruction in _FOR_THE_START:
             return
         method = getattr(self, f"_take_{instruction.lower()}", None)
         if method is None:
-            _refuse(instruction, "an instruction of one stage that is done without Podman and Docker")
+            _refuse(instruction, "the instruction is not supported without Podman and Docker")
         if not self._base and instruction not in ("FROM", "ARG"):
-            _refuse(instruction, "FROM first")
+            _refuse(instruction, "FROM must come first")
         method(rest)
 
     def text(self) -> str:
-        """Return the definition file."""
+        """Return the text of the definition file."""
         if not self._base:
-            _refuse("no FROM", "FROM and an image")
+            _refuse("no FROM", "the file must have FROM and an image")
         kind = "localimage" if is_local(self._base) or self._is_here(self._base) else "docker"
         parts = [f"Bootstrap: {kind}\nFrom: {self._base}\n"]
         if self._copies:
@@ -143,9 +151,9 @@ class _Maker:
     def _take_from(self, rest: str) -> None:
         words = [word for word in rest.split() if not word.startswith("--platform")]
         if self._base:
-            _refuse(f"FROM {rest}", "one stage")
+            _refuse(f"FROM {rest}", "only one stage is supported")
         if not words or words[0] == "scratch" or (len(words) != 1 and words[1].lower() != "as"):
-            _refuse(f"FROM {rest}", "FROM and an image")
+            _refuse(f"FROM {rest}", "FROM must name an image")
         self._base = _VARIABLE.sub(lambda found: self._arguments.get(found[1], ""), words[0])
 
     def _take_arg(self, rest: str) -> None:
@@ -168,27 +176,27 @@ class _Maker:
             self._labels.append(_plain(f"{name} {value}".replace("\n", " ")))
 
     def _take_shell(self, rest: str) -> None:
-        self._shell = _words(rest) or _refuse(f"SHELL {rest}", 'a list such as ["/bin/bash", "-c"]')
+        self._shell = _words(rest) or _refuse(f"SHELL {rest}", 'SHELL must be a list such as ["/bin/bash", "-c"]')
 
     def _take_user(self, rest: str) -> None:
         if rest not in _ROOT:
-            _refuse(f"USER {rest}", "root: Apptainer's images have no user")
+            _refuse(f"USER {rest}", "the user must be root; Apptainer images have no user")
 
     def _take_workdir(self, rest: str) -> None:
         if "$" in rest:
-            _refuse(f"WORKDIR {rest}", "a path without variables")
+            _refuse(f"WORKDIR {rest}", "the path must not contain variables")
         self.workdir = posixpath.normpath(posixpath.join(self.workdir, rest.strip("\"'")))
         self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
 
     def _take_run(self, rest: str) -> None:
         if rest.startswith("--"):
-            _refuse(f"RUN {rest}", "RUN without options")
+            _refuse(f"RUN {rest}", "options of RUN are not supported")
         args = _words(rest) or [*self._shell, rest]
         self._post.append(_plain(shlex.join(args)))
 
     def _take_add(self, rest: str) -> None:
         if "://" in rest or re.search(r"\.(tar|tgz|gz|bz2|xz)\b", rest):
-            _refuse(f"ADD {rest}", "COPY of files; archives and addresses are not unpacked and fetched")
+            _refuse(f"ADD {rest}", "archives and URLs are not supported; use COPY with files")
         self._take_copy(rest)
 
     def _take_copy(self, rest: str) -> None:
@@ -196,7 +204,7 @@ class _Maker:
         plain = rest[option.end() :] if option else rest
         words = _words(plain) or _split(plain)
         if len(words) < 2 or words[0].startswith("--") or "$" in plain:
-            _refuse(f"COPY {rest}", "sources and a target, with --chmod=NUMBER at most")
+            _refuse(f"COPY {rest}", "write sources and a target without variables; the only option is --chmod=NUMBER")
         target = posixpath.normpath(posixpath.join(self.workdir, words[-1]))
         found = [path for word in words[:-1] for path in self._sources(word)]
         into = words[-1].endswith(("/", "/.")) or words[-1] in (".", "..") or len(found) > 1
@@ -208,10 +216,10 @@ class _Maker:
         pattern = word.lstrip("/") or "."
         found = [self._context / name for name in sorted(glob.glob(pattern, root_dir=self._context))]
         if not found:
-            _refuse(f"COPY {word}", f"a source that is in {self._context}")
+            _refuse(f"COPY {word}", f"the source does not exist in {self._context}")
         for path in found:
             if not path.resolve().is_relative_to(self._context):
-                _refuse(f"COPY {word}", "a source in the build's directory")
+                _refuse(f"COPY {word}", "the source must be in the build context")
         return found
 
     def _stage(self, path: Path, mode: int | None) -> str:
@@ -230,7 +238,7 @@ class _Maker:
 
 
 def _put(name: str, target: str, *, directory: bool, into: bool) -> tuple[str, str]:
-    """Return the commands that put something in its place; of a directory it is what it holds."""
+    """Return the commands that copy a file, or the contents of a directory, to its target."""
     source, place = shlex.quote(name), shlex.quote(target.rstrip("/") or "/")
     if directory:
         return f"mkdir -p {place}", f"cp -RPp {source}/. {place}/"
@@ -240,7 +248,7 @@ def _put(name: str, target: str, *, directory: bool, into: bool) -> tuple[str, s
 
 
 def _words(rest: str) -> list[str]:
-    """Return the words of a JSON list, or nothing where it is none."""
+    """Return the words of a JSON list of strings; empty for any other text."""
     if not rest.startswith("["):
         return []
     try:
@@ -254,11 +262,11 @@ def _split(rest: str) -> list[str]:
     try:
         return shlex.split(rest)
     except ValueError:
-        _refuse(rest, "quotes that end")
+        _refuse(rest, "a quote is not closed")
 
 
 def _plain(line: str, quotes: str = "''") -> str:
-    """Return a line of a script in which Apptainer sees no build argument: quotes end and begin between braces."""
+    """Return a line of a script with quotes between two opening braces: Apptainer reads ``{{`` as a build argument."""
     return re.sub(r"\{(?=\{)", "{" + quotes, line)
 
 
@@ -273,4 +281,4 @@ def _quoted(value: Value) -> str:
 
 
 def _refuse(value: str, allowed: str) -> NoReturn:
-    raise SpecError("Containerfile", os.fspath(value), f"{allowed} (or have Podman or Docker build it)")
+    raise SpecError("Containerfile", os.fspath(value), f"{allowed} (or build it with Podman or Docker)")

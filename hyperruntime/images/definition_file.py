@@ -1,6 +1,6 @@
-"""Apptainer definition files as values: what one says, with no engine and no file of the host read.
+"""Parse Apptainer definition files into values, without an engine and without access to files.
 
-Source: the Apptainer user guide, "Definition Files"; what it leaves open is as Apptainer 1.4 does it.
+Source: the Apptainer user guide, "Definition Files"; where the guide is silent, the behaviour of Apptainer 1.4.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 from hyperruntime.errors import SpecError
 from hyperruntime.spec import frozen_mapping
 
-# What runs on the machine that builds, as whoever builds.
+# These sections run on the build machine, as the user who builds.
 HOST_SECTIONS = ("pre", "setup")
 _KNOWN = (
     *HOST_SECTIONS,
@@ -40,8 +40,8 @@ class Copied:
     """A line of ``%files``.
 
     Attributes:
-        source: of the host, relative to where the build runs; may hold wildcards.
-        target: in the image; "" for the source's own path.
+        source: path on the host, relative to the directory of the build; may contain wildcards.
+        target: path in the image; "" for the path of the source.
     """
 
     source: str
@@ -50,11 +50,11 @@ class Copied:
 
 @attrs.frozen(kw_only=True)
 class Script:
-    """A section that is run.
+    """A section that is a script.
 
     Attributes:
         text: the script.
-        arguments: what stands behind the section's name, such as ``-c /bin/bash``.
+        arguments: the text after the section's name, such as ``-c /bin/bash``.
     """
 
     text: str = ""
@@ -62,24 +62,24 @@ class Script:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The arguments' words without a comment."""
+        """The words of the arguments, without a comment."""
         return tuple(self.arguments.split("#")[0].split())
 
 
 @attrs.frozen(kw_only=True)
 class Definition:
-    """What one stage of a definition file says.
+    """A definition file of one stage.
 
     Attributes:
-        bootstrap: where its base comes from: ``docker``, ``localimage``, ``scratch``, ...
-        base: the base as written, registry and namespace put before it.
-        files: what is copied in before ``post`` is run.
-        post: run in the new image.
-        environment: a shell script that every command of a container is to see the effect of.
-        labels: of the image.
-        runscript: what the image does by itself.
-        test: run when everything is made; its failure is the build's.
-        host_sections: names of sections that are there and run on the host.
+        bootstrap: source of the base: ``docker``, ``localimage``, ``scratch``, ...
+        base: the base as written, with registry and namespace as prefixes.
+        files: files that are copied into the image before ``post`` runs.
+        post: script that runs in the new image.
+        environment: shell script that sets the environment of every command in a container.
+        labels: labels of the image.
+        runscript: default program of the image.
+        test: script that runs at the end of the build; the build fails if it fails.
+        host_sections: names of the non-empty sections that would run on the host.
         text: the file with build arguments filled in.
     """
 
@@ -96,14 +96,18 @@ class Definition:
 
 
 def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> Definition:
-    """Return what a definition file says, its build arguments filled in.
+    """Return the parsed definition file, with build arguments filled in.
+
+    Args:
+        text: the definition file.
+        build_args: values that override the defaults in ``%arguments``.
 
     Raises:
-        SpecError: it is malformed, has more than one stage, or sections for applications.
+        SpecError: the file is invalid, has more than one stage, or has an unknown section.
     """
     filled = _fill(text, build_args or {})
     if len(_STAGE.findall(filled)) > 1:
-        _refuse("a second Bootstrap line", "one stage; build the first as an image of its own and start from it")
+        _refuse("a second Bootstrap line", "only one stage is supported; build the first stage as a separate image")
     header, sections = _split(filled)
     fields = _header(header)
     scripts = {name: Script(text=body, arguments=args) for name, args, body in _merged(sections)}
@@ -124,14 +128,20 @@ def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> 
 
 
 def with_base(text: str, bootstrap: str, base: str) -> str:
-    """Return a definition file that starts from another base."""
+    """Return a definition file with another base.
+
+    Args:
+        text: the definition file.
+        bootstrap: source of the base, such as ``localimage``.
+        base: the new base.
+    """
     header, percent, rest = _cut(text)
     kept = [line for line in header.splitlines() if line.partition(":")[0].strip().lower() not in _HEADERS]
     return "\n".join([f"Bootstrap: {bootstrap}", f"From: {base}", *kept, ""]) + percent + rest
 
 
 def _fill(text: str, given: Mapping[str, str]) -> str:
-    """Put build arguments, or the defaults of ``%arguments``, where they are named."""
+    """Replace the placeholders by build arguments, or by their defaults from ``%arguments``."""
     if not _PLACEHOLDER.search(text):
         return text
     body = "".join(body for name, _, body in _split(text)[1] if name == "arguments")
@@ -141,33 +151,33 @@ def _fill(text: str, given: Mapping[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
-            _refuse(match[0], "a build argument that is given, or has a default in %arguments")
+            _refuse(match[0], "the build argument has no value; pass it, or give it a default in %arguments")
         return values[match[1]]
 
     return _PLACEHOLDER.sub(value, text)
 
 
 def _cut(text: str) -> tuple[str, str, str]:
-    """Return the header, and the sections with their first ``%`` apart."""
+    """Return the header, the first ``%``, and the text after it."""
     found = re.search(r"^[ \t]*%", text, re.MULTILINE)
     return (text, "", "") if found is None else (text[: found.start()], "%", text[found.end() :])
 
 
 def _split(text: str) -> tuple[str, list[tuple[str, str, str]]]:
-    """Return the header and ``(name, arguments, body)`` of each section: any line whose first letter is ``%``."""
+    """Return the header and ``(name, arguments, body)`` of each section; a line that starts with ``%`` starts one."""
     header, percent, rest = _cut(text.replace("\r\n", "\n"))
     sections = []
     for part in re.split(r"^[ \t]*%", rest, flags=re.MULTILINE) if percent else ():
         line, _, body = part.partition("\n")
         name, _, arguments = line.strip().lstrip("%").partition(" ")
         if name.lower() not in _KNOWN:
-            _refuse(f"%{name}", f"a line that begins with % begins a section: one of {', '.join(_KNOWN)}")
+            _refuse(f"%{name}", f"a line that starts with % must start a section: {', '.join(_KNOWN)}")
         sections.append((name.lower(), arguments.strip(), body))
     return header, sections
 
 
 def _merged(sections: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Return each section once: the texts of those of one name after one another, the last arguments."""
+    """Merge sections of the same name: their bodies are joined; the last non-empty arguments are kept."""
     found: dict[str, tuple[str, str]] = {}
     for name, arguments, body in sections:
         before = found.get(name, ("", ""))
@@ -182,25 +192,25 @@ def _header(text: str) -> dict[str, str]:
             continue
         name, colon, value = line.split("#")[0].partition(":")
         if not colon:
-            _refuse(line, "a header line of the form `Name: value`")
+            _refuse(line, "a header line must have the form `Name: value`")
         fields[name.strip().lower()] = value.strip()
     if not fields.get("bootstrap"):
-        _refuse("no Bootstrap line", "`Bootstrap: docker` or `Bootstrap: localimage`, and a `From:` line")
+        _refuse("no Bootstrap line", "add `Bootstrap: docker` or `Bootstrap: localimage`, and a `From:` line")
     if not fields.get("from") and fields["bootstrap"].lower() != "scratch":
-        _refuse("no From line", "`From:` and the image that it starts from")
+        _refuse("no From line", "add `From:` and the base image")
     return fields
 
 
 def _files(arguments: str, body: str) -> list[Copied]:
     if arguments.partition("#")[0].strip():
-        _refuse(f"%files {arguments}", "%files without a stage")
+        _refuse(f"%files {arguments}", "write %files without a stage")
     copies = []
     for line in body.splitlines():
         if not (line := line.strip()) or line.startswith("#"):
             continue
         words = [_QUOTED.sub(r"\1", word) for word in _WORD.findall(line)]
         if not words or len(words) > 2:
-            _refuse(line, 'a source and a target in a line of %files; write "a b" for a name with spaces')
+            _refuse(line, 'a line of %files must have a source and a target; write "a b" for a name with spaces')
         copies.append(Copied(source=words[0], target=words[1] if len(words) > 1 else ""))
     return copies
 

@@ -1,8 +1,8 @@
-"""Make Containerfiles from definition files, so that every engine builds what a definition file says.
+"""Convert definition files to Containerfiles, so that every engine can build them.
 
-What Apptainer does with ``cp`` and ``sh`` is done here by the same programs of the image, in steps of the build: a
-copied directory, a missing parent and a script's shell are then treated alike. Only the environment becomes ``ENV``,
-for nothing sources a script before a command.
+Apptainer copies files with ``cp`` and runs scripts with ``sh``. The build steps use the same programs of the image, so
+that copied directories, missing parents and shells behave alike. Only the environment becomes ``ENV``, because no
+engine sources a script before a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORK = "/.hyperruntime-build"
 _PAYLOAD = "payload"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _LATE_ENVIRONMENT = re.compile(r"(APPTAINER|SINGULARITY)_ENVIRONMENT")
-_OF_THE_SHELL = set("$`{}\\'\"();<>|&")  # Apptainer hands sources to a shell of its own
+_OF_THE_SHELL = set("$`{}\\'\"();<>|&")  # Apptainer expands sources in a shell
 _PUT = """\
 put() {
     case $2 in
@@ -43,10 +43,15 @@ put() {
 def containerfile_of(
     definition_file: Path, context: Path, build_args: Mapping[str, str] | None = None
 ) -> Iterator[Path]:
-    """Yield a Containerfile, in a private directory with all that it copies, that builds what a definition file says.
+    """Yield a Containerfile that builds the same image as a definition file, in a directory with all files it copies.
+
+    Args:
+        definition_file: the file to convert.
+        context: directory that the sources of ``%files`` are relative to.
+        build_args: values for the placeholders of the definition file.
 
     Raises:
-        SpecError: the definition is malformed, or says what no Containerfile can.
+        SpecError: the definition file is invalid, or no Containerfile can express it.
     """
     definition = parse_definition(definition_file.read_text(), build_args)
     with owned_directory() as directory:
@@ -63,14 +68,14 @@ def containerfile_of(
 
 
 def render(definition: Definition) -> str:
-    """Return the Containerfile of a definition whose files and scripts lie in ``payload/`` beside it.
+    """Return the Containerfile of a definition; its files and scripts are in ``payload/`` beside it.
 
     Raises:
-        SpecError: it says what no Containerfile can.
+        SpecError: no Containerfile can express the definition.
     """
     check_no_host_sections(definition)
     if _LATE_ENVIRONMENT.search(definition.post.text):
-        raise SpecError("definition file", "$APPTAINER_ENVIRONMENT in %post", "variables that %environment sets")
+        raise SpecError("definition file", "$APPTAINER_ENVIRONMENT in %post", "set the variables in %environment")
     lines = [f"FROM {_base(definition)}", "USER 0:0", "WORKDIR /"]
     scripts = (definition.post, definition.test, definition.runscript)
     needs_payload = bool(definition.files or any(script.text.strip() for script in scripts))
@@ -81,7 +86,7 @@ def render(definition: Definition) -> str:
     if definition.post.text.strip():
         lines.append(_run(*script_args(definition.post, f"{_WORK}/post.sh")))
     if variables := parse_assignments(definition.environment):
-        # One instruction: in it, every reference means the value from before.
+        # One instruction, because a reference means the value before the whole script.
         lines.append("ENV " + " ".join(f"{name}={_quoted(value)}" for name, value in variables.items()))
     if definition.labels:
         pairs = (f"{_quoted((name,))}={_quoted((value,))}" for name, value in definition.labels.items())
@@ -97,21 +102,25 @@ def render(definition: Definition) -> str:
 
 
 def check_no_host_sections(definition: Definition) -> None:
-    """Refuse what would run on the machine that builds.
+    """Raise SpecError if a definition has sections that run on the build machine.
 
     Raises:
         SpecError: the definition has such a section.
     """
     if definition.host_sections:
         named = ", ".join(f"%{name}" for name in definition.host_sections)
-        raise SpecError("definition file", named, "nothing that runs on the host: do it in %post, or copy with %files")
+        raise SpecError("definition file", named, "no section may run on the host; use %post, or copy with %files")
 
 
 def check_contained(definition: Definition, context: Path) -> None:
-    """Refuse a definition that would take from the host what is not in its context.
+    """Raise SpecError if a definition copies host files from outside its context.
+
+    Args:
+        definition: the definition.
+        context: directory that the sources of ``%files`` are relative to.
 
     Raises:
-        SpecError: a line of ``%files`` names something elsewhere, by itself or by a link.
+        SpecError: a source of ``%files`` does not exist, leads out of the context, or contains a link that does.
     """
     for line in definition.files:
         for path in _sources(line, context):
@@ -119,13 +128,21 @@ def check_contained(definition: Definition, context: Path) -> None:
 
 
 def script_args(script: Script, path: str) -> tuple[str, ...]:
-    """Return the argv that runs a section's script, as Apptainer does: ``-c`` names another shell."""
+    """Return the argv that runs a section's script, as Apptainer does.
+
+    Args:
+        script: the section; ``-c`` in its arguments gives another shell.
+        path: path of the script in the image.
+
+    Raises:
+        SpecError: no shell follows ``-c``.
+    """
     words = script.words
     if "-c" not in words:
         return ("/bin/sh", "-ex", *words, path)
     at = words.index("-c")
     if at + 1 == len(words):
-        raise SpecError("definition file", script.arguments, "a shell behind -c")
+        raise SpecError("definition file", script.arguments, "name a shell after -c")
     return ("/bin/sh", "-ex", *words[:at], "-c", " ".join((*words[at + 1 :], path)))
 
 
@@ -134,9 +151,9 @@ def _base(definition: Definition) -> str:
     if kind == "scratch":
         return "scratch"
     if kind not in ("docker", "localimage"):
-        raise SpecError("definition file", f"Bootstrap: {kind}", "docker, localimage or scratch, without Apptainer")
+        raise SpecError("definition file", f"Bootstrap: {kind}", "without Apptainer, use docker, localimage or scratch")
     if not _IMAGE.fullmatch(base) or base.endswith(".sif"):
-        raise SpecError("definition file", f"From: {base}", "an image's reference, without Apptainer")
+        raise SpecError("definition file", f"From: {base}", "without Apptainer, the base must be an image reference")
     first, slash, _ = base.partition("/")
     if kind == "localimage" or (slash and (first == "localhost" or set(first) & set(".:"))):
         return base
@@ -148,13 +165,13 @@ def _run(*args: str) -> str:
 
 
 def _quoted(value: Value) -> str:
-    """Return a word of a Containerfile."""
+    """Return a value as a quoted word of a Containerfile."""
     text = ""
     for part in value:
         if isinstance(part, Reference):
             text += f"${{{part.name}:-{part.default}}}" if part.default else f"${{{part.name}}}"
         elif "\n" in part:
-            raise SpecError("definition file", part, "values of one line, where no Apptainer builds it")
+            raise SpecError("definition file", part, "without Apptainer, a value must be one line")
         else:
             text += re.sub(r'(["\\$])', r"\\\1", part)
     return f'"{text}"'
@@ -162,15 +179,15 @@ def _quoted(value: Value) -> str:
 
 def _sources(line: Copied, context: Path) -> list[Path]:
     if set(line.source) & _OF_THE_SHELL:
-        raise SpecError("definition file", line.source, "a path in %files, with *, ? and [] at most")
+        raise SpecError("definition file", line.source, "a path in %files may contain only the wildcards *, ? and []")
     found = sorted(glob.glob(line.source, root_dir=context))
     if not found:
-        raise SpecError("definition file", line.source, f"a source of %files that is in {context}")
+        raise SpecError("definition file", line.source, f"the source of %files does not exist in {context}")
     return [context / name for name in found]
 
 
 def _staged(line: Copied, context: Path, payload: Path, number: int) -> str:
-    """Copy what a line of ``%files`` names to the payload, links followed; return the commands that put it in place."""
+    """Copy the sources of a ``%files`` line to the payload, following links; return the commands for the build."""
     commands = ""
     for index, path in enumerate(_sources(line, context)):
         _check_tree(path, context.resolve())
@@ -189,10 +206,10 @@ def _staged(line: Copied, context: Path, payload: Path, number: int) -> str:
 
 
 def _check_tree(path: Path, root: Path) -> None:
-    """Refuse a path that leads out of a directory, itself or by a link in it."""
+    """Raise SpecError if a path, or a path below it, leads out of ``root`` or is a special file."""
     for found in (path, *(path.rglob("*") if path.is_dir() else ())):
         real = found.resolve()
         if not real.is_relative_to(root):
-            raise SpecError("definition file", str(found), f"files that lie in {root}; copy what is needed there")
+            raise SpecError("definition file", str(found), f"the files must lie in {root}; copy them there")
         if not (real.is_file() or real.is_dir()):
-            raise SpecError("definition file", str(found), "files and directories in %files")
+            raise SpecError("definition file", str(found), "%files may contain only files and directories")

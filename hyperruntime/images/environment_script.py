@@ -1,4 +1,4 @@
-"""Shell scripts that only set variables, as values: what ``%environment`` of a definition file mostly is."""
+"""Parse shell scripts that only set variables, such as the ``%environment`` of most definition files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 
-# Known when a container runs, not when its image is made.
+# Set when a container runs; unknown when its image is built.
 _OF_THE_RUN = ("HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHELL", "HOSTNAME", "UID", "TERM", "TMPDIR")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _REFERENCE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::-([\w./:@%+,=-]*))?\})", re.ASCII)
@@ -19,11 +19,11 @@ _ESCAPED_IN_QUOTES = '"\\$`'
 
 @attrs.frozen
 class Reference:
-    """The value that a variable has before the script.
+    """A reference to the value of a variable before the script.
 
     Attributes:
-        name: of the variable.
-        default: what it is where the variable is not set or empty.
+        name: name of the variable.
+        default: value if the variable is unset or empty.
     """
 
     name: str
@@ -35,15 +35,15 @@ Value = tuple[Part, ...]
 
 
 def parse_assignments(script: str) -> dict[str, Value]:
-    """Return the variables that a script exports, in the order in which they are set.
+    """Return the variables that a script exports, in the order of their export.
 
     Raises:
-        SpecError: it does more than set variables to texts and to values of others.
+        SpecError: the script does more than set variables to text and to values of other variables.
     """
     scanner = _Scanner(script)
     values: dict[str, Value] = {}
     exported: dict[str, None] = {}
-    always = ("PATH",)  # in every environment already, so that a plain assignment is seen
+    always = ("PATH",)  # exported in every environment, so a plain assignment has an effect
     while scanner.next_command():
         exporting = scanner.take("export")
         while (name := scanner.name()) is not None:
@@ -58,7 +58,7 @@ def parse_assignments(script: str) -> dict[str, Value]:
 
 
 def _resolve(value: Value, known: dict[str, Value]) -> Value:
-    """Return a value in which variables that the script itself has set are no references any more."""
+    """Return a value in which references to variables set by the script are replaced by their values."""
     parts: list[Part] = []
     for part in value:
         if not isinstance(part, Reference) or part.name not in known:
@@ -66,7 +66,7 @@ def _resolve(value: Value, known: dict[str, Value]) -> Value:
         elif not part.default or any(isinstance(p, str) or p.default for p in known[part.name]):
             parts += known[part.name]
         elif known[part.name]:
-            raise SpecError("%environment", f"${{{part.name}:-{part.default}}}", "no default of what may be empty")
+            raise SpecError("%environment", f"${{{part.name}:-{part.default}}}", "it may be empty; remove the default")
         else:
             parts.append(part.default)
     merged: list[Part] = []
@@ -79,23 +79,23 @@ def _resolve(value: Value, known: dict[str, Value]) -> Value:
 
 
 class _Scanner:
-    """Reads a script from its start."""
+    """Reads a script from start to end."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text.replace("\\\n", ""), 0
 
     def next_command(self) -> bool:
-        """Go to the next command; tell whether there is one."""
+        """Move to the next command; return False at the end."""
         while match := re.compile(r"[\s;]+|#[^\n]*").match(self._text, self._at):
             self._at = match.end()
         return self._at < len(self._text)
 
     def take(self, word: str) -> bool:
-        """Read a word and the blanks behind it, if it comes next."""
+        """Read ``word`` and the blanks after it, and return whether it comes next."""
         return self._match(rf"{word}[ \t]+") is not None
 
     def name(self) -> str | None:
-        """Return a variable's name if one comes next."""
+        """Read a variable's name; return None if none comes next."""
         self._match(r"[ \t]*")
         found = _NAME.match(self._text, self._at)
         if found is None or not re.match(r"=|[ \t]*(?:[;\n#]|$)|[ \t]+[A-Za-z_]", self._text[found.end() :]):
@@ -104,11 +104,15 @@ class _Scanner:
         return found[0]
 
     def value_follows(self) -> bool:
-        """Read ``=`` if it comes next."""
+        """Read ``=``, and return whether it comes next."""
         return self._match("=") is not None
 
     def value(self) -> Value:
-        """Read the rest of a word."""
+        """Read the rest of a word.
+
+        Raises:
+            SpecError: the word uses unsupported syntax.
+        """
         parts: list[Part] = []
         start = self._at
         while self._at < len(self._text) and self._text[self._at] not in " \t\n;":
@@ -130,7 +134,11 @@ class _Scanner:
         return tuple(parts)
 
     def end_command(self) -> None:
-        """Check that nothing but the command's end comes next."""
+        """Check that the command ends here.
+
+        Raises:
+            SpecError: it does not.
+        """
         if not re.compile(r"[ \t]*(?:$|[;\n]|#)").match(self._text, self._at):
             self.refuse()
 
@@ -163,7 +171,7 @@ class _Scanner:
         return found
 
     def refuse(self) -> NoReturn:
-        """Say that the script does more than it may.
+        """Raise the error for the current line.
 
         Raises:
             SpecError: always.
@@ -171,5 +179,5 @@ class _Scanner:
         start = self._text.rfind("\n", 0, self._at) + 1
         line = self._text[start:].partition("\n")[0].strip()
         raise SpecError(
-            "%environment", line, "`export NAME=value`, with quotes and $OTHER at most, where no Apptainer builds it"
+            "%environment", line, "without Apptainer, write `export NAME=value`; only quotes and $OTHER are supported"
         )

@@ -1,6 +1,6 @@
-"""What every engine's pull has in common: which registry is asked and how, and what a failure means. Pure.
+"""Parse image references, and classify the output of a failed pull.
 
-All engines hand on the words of the same two registry clients, so one table tells them apart.
+All engines report the messages of the same two registry clients, so one table serves them all.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ _SHORT_NAME = re.compile(r"short-name .* did not resolve|no unqualified-search r
 
 
 def registry_of(reference: str) -> str:
-    """Return the registry that a reference names; without one it is Docker Hub."""
+    """Return the registry of a reference; Docker Hub if it names none."""
     first, slash, _ = reference.partition("/")
     return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
 
 
 def is_loopback(reference: str) -> bool:
-    """Tell whether a reference's registry is on this machine, where plain HTTP is allowed."""
+    """Return whether a reference's registry is on this machine's loopback, where plain HTTP is allowed."""
     return _LOOPBACK.fullmatch(registry_of(reference)) is not None
 
 
 def is_local(reference: str) -> bool:
-    """Tell whether a reference is the name of what was built here: ``localhost/...``, which no registry serves."""
+    """Return whether a reference names a locally built image: ``localhost/...``, which no registry serves."""
     return reference.startswith("localhost/")
 
 
 def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> ImagePullError:
-    """Return the error that says why an image did not come.
+    """Return the error for a failed pull.
 
     Args:
-        reference: what was asked for.
-        output: what the engine wrote; its last line that is no retry says why.
-        login: the command that logs in at a registry, such as ``podman login``.
-        scheme: what that command wants before the registry's name.
+        reference: the image.
+        output: output of the engine; its last line that does not report a retry is the reason.
+        login: command that logs in at a registry, such as ``podman login``.
+        scheme: prefix of the registry in that command, such as ``docker://``.
     """
     registry, why = registry_of(reference), _reason(output)
     if _PLAIN_HTTP.search(why):
-        said = f"registry {registry} speaks plain HTTP, which is allowed on this machine's own addresses only"
-        return RegistryUnreachableError(reference, said, "give it a certificate, or reach it through a loopback port")
+        said = f"registry {registry} uses plain HTTP, which is allowed only on loopback addresses of this machine"
+        return RegistryUnreachableError(reference, said, "give it a certificate, or forward a loopback port to it")
     if _UNREACHABLE.search(why):
         said = f"registry {registry} cannot be reached: {why}"
-        step = "check its name, the network and the proxy variables, or bring an archive and use `hyperrun image load`"
+        step = "check its name, the network and the proxy variables, or load an archive with `hyperrun image load`"
         return RegistryUnreachableError(reference, said, step)
     if _LOGIN.search(why):
         step = f"log in with `{login} {scheme}{registry}`, or check the name (private and missing images look alike)"
@@ -72,7 +72,7 @@ def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> I
         return ImageUnknownError(reference, said, "check the name and the tag")
     if _SHORT_NAME.search(why):
         return ImageUnknownError(reference, "it names no registry", f"name one, as in docker.io/library/{reference}")
-    return ImagePullError(reference, why, "see the lines above it")
+    return ImagePullError(reference, why, "see the engine's output above")
 
 
 def _reason(output: str) -> str:

@@ -1,8 +1,8 @@
 """The image recipes that ship with the library: one folder each, with a Containerfile and a definition file.
 
-Beside the two may lie ``requirements.txt`` (what pip installs) and ``recipe.toml``: ``wheels_for`` names the image's
-Python when pip of the host shall fetch the wheels, and ``[choices.NAME.VALUE]`` says which build arguments the one
-argument ``NAME=VALUE`` stands for.
+A folder may also have ``requirements.txt`` (for pip) and ``recipe.toml``. In the latter, ``wheels_for`` is the image's
+Python version, so that pip of the host downloads the wheels; ``[choices.NAME.VALUE]`` lists the build arguments that
+the user's argument ``NAME=VALUE`` stands for.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from hyperruntime.images.wheels import download_wheels
 
 PREFIX = "localhost/hyperruntime/"
 BASE = "base"
-# Every builder knows these without their being declared.
+# Every builder accepts these without a declaration.
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """What an image is made from.
+    """The recipe of an image.
 
     Attributes:
-        name: the folder's name.
-        base: the image it starts from, as written.
-        declared: the build arguments that its Containerfile takes.
-        choices: per argument of people's and its value, the build arguments that it stands for.
-        wheels_for: the image's Python, as ``3.11``, when the host fetches the wheels; else "".
+        name: name of the folder.
+        base: the base image, as written.
+        declared: build arguments that the Containerfile declares.
+        choices: a user's argument, then its value, to the build arguments that it stands for.
+        wheels_for: the image's Python version, such as ``3.11``, if the host downloads the wheels; else "".
     """
 
     name: str
@@ -50,25 +50,25 @@ class Recipe:
 
     @property
     def reference(self) -> str:
-        """The reference of the image that it makes."""
+        """The reference of the built image."""
         return f"{PREFIX}{self.name}:latest"
 
     @property
     def base_recipe(self) -> str | None:
-        """The recipe that makes its base, where a recipe does."""
+        """The name of the recipe that builds the base, or None."""
         name = self.base.removeprefix(PREFIX).removesuffix(":latest")
         return name if self.base.startswith(PREFIX) and name in recipe_names() else None
 
     @property
     def needs_no_registry(self) -> bool:
-        """Whether it can be made where no registry is."""
+        """Whether the image can be built without a registry."""
         return self.name == BASE or is_local(self.base)
 
     def arguments(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the build arguments that a user's stand for.
+        """Return the build arguments that a user's arguments stand for.
 
         Raises:
-            SpecError: the recipe takes no such argument, or not this value.
+            SpecError: an argument or its value is unknown.
         """
         known = (*self.choices, *self.declared)
         found: dict[str, str] = {}
@@ -81,7 +81,7 @@ class Recipe:
 
     @contextmanager
     def context(self, on_output: Callable[[str], None]) -> Iterator[Path]:
-        """Yield a private copy of its folder, with the wheels it needs where the host can fetch them."""
+        """Yield a temporary copy of the folder, with the wheels if the host can download them."""
         with owned_directory() as directory, resources.as_file(_folder() / self.name) as folder:
             copy = Path(directory) / self.name
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -99,10 +99,10 @@ def load_recipe(name: str) -> Recipe:
     """Return a recipe.
 
     Raises:
-        SpecError: no recipe has this name.
+        SpecError: the name is unknown.
     """
     if name not in recipe_names():
-        raise SpecError("image recipe", name, f"no recipe has this name; {name_hint(name, recipe_names())}")
+        raise SpecError("image recipe", name, f"unknown recipe; {name_hint(name, recipe_names())}")
     text = (_folder() / name / "Containerfile").read_text()
     settings = _settings(name)
     return Recipe(
@@ -115,20 +115,20 @@ def load_recipe(name: str) -> Recipe:
 
 
 def recipe_of(name: str) -> Recipe | None:
-    """Return the recipe that a name or an image's reference means, if one does."""
+    """Return the recipe for its name or its image's reference, or None."""
     short = name.removeprefix(PREFIX).removesuffix(":latest")
     meant = name in recipe_names() or (name.startswith(PREFIX) and short in recipe_names())
     return load_recipe(short) if meant else None
 
 
 def image_reference(name: str) -> str:
-    """Return the reference that a recipe's name means; what is no recipe's name is a reference."""
+    """Return the image reference of a recipe's name; return any other name unchanged."""
     return load_recipe(name).reference if name in recipe_names() else name
 
 
 def _chosen(name: str, value: str, choices: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
     if value not in choices:
-        raise SpecError(f"build argument {name}", value, f"one of {', '.join(choices)}")
+        raise SpecError(f"build argument {name}", value, f"use one of {', '.join(choices)}")
     return choices[value]
 
 

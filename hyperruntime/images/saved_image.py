@@ -1,4 +1,4 @@
-"""Tell before an engine is asked whether a file can hold an image."""
+"""Check a saved image archive before an engine loads it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ _MANIFESTS = frozenset({"manifest.json", "index.json"})
 
 
 def check_archive(path: Path) -> None:
-    """Refuse what is no saved image; what is compressed or an engine's own format is left to the engine.
+    """Raise an error if a file is not a saved image; the engine checks compressed files and its own formats.
 
     Raises:
-        SpecError: it is no file.
-        ImageError: it cannot be read, is empty, or is a tar of something else.
+        SpecError: the path is not a file.
+        ImageError: the file cannot be read, is empty, or is a tar without an image.
     """
     if not path.is_file():
-        raise SpecError("archive", str(path), "a file made by `hyperrun image save`, `podman save` or `docker save`")
+        raise SpecError(
+            "archive", str(path), "name a file made by `hyperrun image save`, `podman save` or `docker save`"
+        )
     try:
         if not path.stat().st_size:
             raise ImageError(f"{path} cannot be loaded as an image: it is empty; save the image again")
@@ -31,6 +33,6 @@ def check_archive(path: Path) -> None:
         raise ImageError(f"{path} cannot be read: {error}") from error
     if not found:
         raise ImageError(
-            f"{path} cannot be loaded as an image: it is a tar without an image's manifest (a root file system?); "
-            "make it with `hyperrun image save`, `podman save` or `docker save`"
+            f"{path} cannot be loaded as an image: it is a tar without an image manifest (a root filesystem?); "
+            "create it with `hyperrun image save`, `podman save` or `docker save`"
         )

@@ -1,4 +1,4 @@
-"""Images by name: recipes that ship with the library, and what an open engine holds."""
+"""Build, pull, load and save the images of an open engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ImageStore:
         self._images = images
 
     def exists(self, reference: str) -> bool:
-        """Tell whether an image of exactly this reference is here."""
+        """Return whether the engine has an image with exactly this reference."""
         return self._images.exists(reference)
 
     def list(self) -> tuple[Image, ...]:
@@ -46,7 +46,7 @@ class ImageStore:
         """Remove a reference.
 
         Raises:
-            ImageNotFoundError: it is not here.
+            ImageNotFoundError: the image is not on this machine.
             EngineError: a container uses it.
         """
         self._images.remove(reference)
@@ -55,8 +55,8 @@ class ImageStore:
         """Load a saved image archive; return its references.
 
         Raises:
-            SpecError: there is no such file.
-            ImageError: it holds no image.
+            SpecError: the file does not exist.
+            ImageError: the file does not hold an image.
         """
         path = Path(archive).absolute()
         check_archive(path)
@@ -64,38 +64,49 @@ class ImageStore:
             return self._images.load(path)
 
     def save(self, reference: str, archive: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write an image to an archive that :meth:`load` reads, here or elsewhere: whole, or not at all.
+        """Write an image to an archive for :meth:`load` on any machine; the file appears only when it is complete.
+
+        Args:
+            reference: the image.
+            archive: the file to write.
+            force: replace an existing file.
 
         Raises:
-            ImageNotFoundError: the image is not here.
-            SpecError: the file exists, and ``force`` was not said.
-            StorageError: it cannot be written.
+            ImageNotFoundError: the image is not on this machine.
+            SpecError: the file exists, and ``force`` is false.
+            StorageError: the file cannot be written.
         """
         path = Path(archive).absolute()
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         if not force and path.exists():
-            raise SpecError("archive", str(archive), "a file that does not exist yet, unless it is forced")
+            raise SpecError("archive", str(archive), "name a file that does not exist yet, or set force")
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
-            # The engine would say in its own words, after minutes, that it may not write here.
+            # Fail now: the engine would report an unwritable path only after minutes.
             partial.touch()
             partial.unlink()
             self._images.save(reference, partial)
             partial.replace(path)
         except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error}; name a file in a directory of yours") from error
+            raise StorageError(f"{path} cannot be written: {error}; name a file in a writable directory") from error
         finally:
             partial.unlink(missing_ok=True)
 
     def pull(self, reference: str, *, on_output: OnOutput = None) -> str:
-        """Get an image from its registry, anew where its tag has moved; return the reference.
+        """Pull an image from its registry, again if its tag has moved; return the reference.
 
-        Two processes at once pull once: the second waits and finds it. Plain HTTP is spoken with registries on this
-        machine's loopback only.
+        Two processes that pull the same image at once pull it once: the second one waits. Plain HTTP is used only for
+        registries on the loopback of this machine.
+
+        Args:
+            reference: the image.
+            on_output: called with each line of progress.
 
         Raises:
-            ImagePullError: its subclasses tell a wrong name or tag, a refused login and a silent registry apart.
+            ImageNotFoundError: the reference starts with ``localhost/``, which no registry serves.
+            ImagePullError: the pull failed; subclasses are an unknown image, a refused login and an unreachable
+                registry.
         """
         if is_local(reference):
             raise ImageNotFoundError(reference, f"no registry serves localhost/ names; {_how_to_make(reference)}")
@@ -106,17 +117,19 @@ class ImageStore:
         return reference
 
     def ensure(self, name: str, *, on_output: OnOutput = None) -> str:
-        """Return the reference of a recipe's image, or of any image that is here.
+        """Return the reference of an image; build a missing recipe image if that needs no registry.
 
-        A recipe's image that is missing is made, where that takes no registry.
+        Args:
+            name: name of a recipe, or a reference.
+            on_output: called with each line of progress.
 
         Raises:
-            ImageNotFoundError: it is no such recipe's, and not here.
-            ImageBuildError: it could not be made.
+            ImageNotFoundError: the image is not on this machine, and cannot be built without a registry.
+            ImageBuildError: the build failed.
         """
         recipe = recipe_of(name)
         reference = recipe.reference if recipe is not None else name
-        bare = recipe is None and "/" not in reference  # which Podman builds under localhost/
+        bare = recipe is None and "/" not in reference  # Podman builds it under localhost/
         for known in (reference, f"localhost/{reference}") if bare else (reference,):
             if self.exists(known):
                 return known
@@ -127,12 +140,16 @@ class ImageStore:
         return self._build_recipe(recipe.name, {}, force=False, on_output=on_output)
 
     def bootstrap(self, *, force: bool = False, on_output: OnOutput = None) -> str:
-        """Make the base image from Debian packages, with no registry; return its reference.
+        """Build the base image from Debian packages, without a registry; return its reference.
 
-        Two processes at once make one: the second waits and finds it.
+        Two processes at once build it once: the second one waits.
+
+        Args:
+            force: build it even if it exists.
+            on_output: called with each line of progress.
 
         Raises:
-            ImageBuildError: Debian's packages cannot be had, or mmdebstrap is missing.
+            ImageBuildError: mmdebstrap is missing, or the build failed.
         """
         reference = f"{PREFIX}{BASE}:latest"
         with _lock(reference):
@@ -155,25 +172,31 @@ class ImageStore:
         force: bool = False,
         on_output: OnOutput = None,
     ) -> str:
-        """Build a recipe by its name, or any Containerfile under a name of the user's; return the reference.
+        """Build a recipe, or a Containerfile under any name; return the reference.
 
-        A ``containerfile`` whose name ends in ``.def`` is an Apptainer definition file, which every engine builds.
+        The proxy variables of the environment are passed on. The whole output is kept in a log file; the first line
+        for ``on_output`` is its path.
 
-        An image that exists is not built again unless ``force``. Proxy variables of the environment are
-        passed on. The whole output is kept in a file that ``on_output`` hears of first.
+        Args:
+            name: name of a recipe, or the reference of the new image if ``containerfile`` is given.
+            containerfile: a Containerfile, or a definition file if its name ends in ``.def``; None builds a recipe.
+            context: directory that the build copies from; None for the directory of ``containerfile``.
+            build_args: build arguments.
+            force: build the image even if it exists.
+            on_output: called with each line of output.
 
         Raises:
-            ImageBuildError: a step failed; the message holds it, its last lines and the file's name.
-            SpecError: no such recipe, file or argument of a recipe.
+            ImageBuildError: a step failed; the message has the step, its last lines and the path of the log file.
+            SpecError: the recipe, a recipe's argument, the file or the context does not exist.
         """
         if containerfile is None:
             return self._build_recipe(name, build_args or {}, force=force, on_output=on_output)
         path = Path(containerfile)
         if not path.is_file():
-            raise SpecError("containerfile", str(path), "a file that exists")
+            raise SpecError("containerfile", str(path), "name a file that exists")
         folder = Path(context) if context is not None else path.parent
         if not folder.is_dir():
-            raise SpecError("context", str(folder), "a directory that exists")
+            raise SpecError("context", str(folder), "name a directory that exists")
         with _lock(name):
             if force or not self.exists(name):
                 with BuildLog(name, on_output) as lines:
@@ -227,8 +250,8 @@ def _how_to_make(name: str) -> str:
     if recipe is not None:
         return f"`hyperrun image build {recipe.name}`"
     if is_local(name):
-        return f"`hyperrun image build {name} --file ./Containerfile`, or `hyperrun image load` of an archive of it"
-    if "/" not in name:  # a name that is its maker's alone more often than a registry's
+        return f"`hyperrun image build {name} --file ./Containerfile`, or load an archive with `hyperrun image load`"
+    if "/" not in name:  # more often a locally built image than one of a registry
         return f"`hyperrun image build {name} --file ./Dockerfile`, or `hyperrun image pull {name}`"
     return f"`hyperrun image pull {name}`"
 
@@ -239,13 +262,13 @@ def _ignore(line: str) -> None:
 
 @contextmanager
 def _lock(name: str) -> Iterator[bool]:
-    """Hold the lock on one thing to make; yield whether another process held it before."""
+    """Hold the lock for one image; yield whether another process held it before."""
     path = cache_directory() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a directory of yours"
+            f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory"
         ) from error
     lock, waited = FileLock(path), False
     try:

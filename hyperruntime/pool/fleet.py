@@ -1,7 +1,6 @@
-"""The containers of a pool as they come and go: growth, spares, shrinking, recycling, health, replacement.
+"""The containers of a pool: start, spares, shrinking, recycling, health checks, replacement.
 
-Everything here runs on the pool's event loop, and nothing holds a lock while a container starts; what blocks runs in
-the pool's own threads.
+The code runs on the pool's event loop; blocking calls run in threads. No lock is held during a blocking call.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from hyperruntime.spec import ContainerSpec
 log = get_logger(__name__)
 
 _TICK_S = 0.2
-_PATIENCE_S = 10.0  # with a container that is asked whether it answers
+_PATIENCE_S = 10.0  # upper bound on the timeout of a health check
 
 
 class OpensContainers(Protocol):
-    """What the pool needs of a runtime."""
+    """The part of a runtime that the pool uses."""
 
     def container(self, spec: ContainerSpec, /) -> Container:
         """Start a container."""
@@ -42,8 +41,8 @@ class Fleet:
     """The containers of one pool.
 
     Attributes:
-        roster: those that are there.
-        trouble: what kept one from starting.
+        roster: the containers that have started and not ended.
+        trouble: the failures to start since the last success.
     """
 
     def __init__(
@@ -56,15 +55,15 @@ class Fleet:
         changed: Callable[[], None],
         lost: Callable[[Member, str], None],
     ) -> None:
-        """Begin with none.
+        """Begin without containers.
 
         Args:
-            runtime: starts them.
-            config: how many, how long.
-            plan: what they are.
-            keeper: makes places in them.
-            changed: called when there may be a free place, or trouble.
-            lost: called when one ended by itself, with the reason.
+            runtime: starts the containers.
+            config: the pool's configuration.
+            plan: the same, resolved for this engine.
+            keeper: creates and resets the slots.
+            changed: called when a slot may be free, or a start has failed.
+            lost: called with the container and the reason when a container ended by itself.
         """
         self.roster = Roster(config.max_containers)
         self.trouble = StartBackoff()
@@ -73,20 +72,20 @@ class Fleet:
         self._starting = self._closing = 0
         self._waiting = 0
         self._asleep = False
-        self._owed = 0  # containers to be started for those that a released slot used up
+        self._owed = 0  # containers to start in place of those that a released slot used up
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._open: set[Member] = set()
-        self._lock = threading.Lock()  # of the two above; never held while anything blocks
+        self._lock = threading.Lock()  # for _closed and _open; never held during a blocking call
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def starting(self) -> int:
-        """How many are starting."""
+        """Number of containers that are starting."""
         return self._starting
 
     def status(self) -> PoolStatus:
-        """Return what it holds; of who waits and what was lost it knows nothing."""
+        """Return the status, without waiting acquires and lost containers."""
         counts = {state: sum(1 for _ in self.roster.cells(state)) for state in CellState}
         serving = self.roster.serving()
         return PoolStatus(
@@ -108,10 +107,10 @@ class Fleet:
         )
 
     async def start(self) -> None:
-        """Start the minimum, many at a time.
+        """Start the minimum of containers, several at the same time.
 
         Raises:
-            HyperRuntimeError: one cannot be started; those that were are left to :meth:`close`.
+            HyperRuntimeError: a container cannot be started; :meth:`close` ends the others.
         """
         while len(self.roster.serving()) < self._config.min_containers and not self._closed:
             self.balance(0)
@@ -122,11 +121,15 @@ class Fleet:
             raise PoolClosedError("the pool was stopped while it was starting")
 
     def coming(self) -> int:
-        """Return how many slots will be free soon without anybody's doing."""
+        """Return how many slots will be free soon: in starting containers, or after their reset."""
         return self._starting * self._plan.slots + sum(1 for _ in self.roster.cells(CellState.CLEANING))
 
     def balance(self, waiting: int) -> None:
-        """End what is not needed, start what is: called whenever something changed."""
+        """End unneeded containers and start needed ones; the pool calls this after every change.
+
+        Args:
+            waiting: number of waiting acquires.
+        """
         if self._closed:
             return
         self._waiting = waiting
@@ -145,7 +148,7 @@ class Fleet:
             self._watching = self._spawn(self._watch())
 
     def shrink(self) -> None:
-        """End every container that nobody uses, below the minimum too, until a slot is asked for again."""
+        """End all unused containers, even below the minimum; the minimum returns with the next acquire."""
         self._asleep = True
         for member in self.roster.serving():
             if not member.is_busy:
@@ -191,13 +194,23 @@ class Fleet:
                 self.drain(member, "it was idle")
 
     def drain(self, member: Member, why: str) -> None:
-        """Give out no more places of a container; it ends once the last is released."""
+        """Lease no more slots of a container; it ends after the last release.
+
+        Args:
+            member: the container.
+            why: the reason, for the log.
+        """
         if not member.draining:
             member.draining = why
             log.info("container draining", pool=self._config.name, container=member.container.name, why=why)
 
     def lose(self, member: Member, why: str) -> None:
-        """Note that a container has ended by itself: its leases are lost, another one takes its place."""
+        """Record that a container ended by itself; its leases are lost, and a new container may replace it.
+
+        Args:
+            member: the container; it is ignored if it is no longer in the roster.
+            why: the reason, for the log and for the errors of its leases.
+        """
         if member not in self.roster:
             return
         member.lost = True
@@ -208,7 +221,7 @@ class Fleet:
         self._changed()
 
     async def renew(self, cell: Cell) -> None:
-        """Make a place new after a lease, or end its container."""
+        """Reset a slot after a lease, or drain its container."""
         member = cell.member
         if self._closed or member.lost:
             return
@@ -221,10 +234,10 @@ class Fleet:
         self._changed()
 
     async def end_processes(self, place: SlotExec) -> None:
-        """End everything that runs in a place, and leave its files.
+        """End all processes of a slot; its files stay.
 
         Raises:
-            PoolError: something could not be ended.
+            PoolError: a process could not be ended.
         """
         await place.close()
         if not await blocking(RESETS, lambda: self._keeper.end(place)):
@@ -234,7 +247,7 @@ class Fleet:
         member = cell.member
         try:
             cell.place = await blocking(RESETS, lambda: self._keeper.renew(cell.place))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the place is not known to be clean
+        except Exception as error:  # noqa: BLE001 - after any error the slot may not be clean
             if self._closed or member.lost:
                 return
             cell.state = CellState.QUARANTINED
@@ -244,7 +257,7 @@ class Fleet:
             cell.state = CellState.FREE
 
     async def close(self) -> None:
-        """End all of them, also those that are starting."""
+        """End all containers, including those that are starting."""
         with self._lock:
             self._closed = True
             members = tuple(self._open)
@@ -259,7 +272,10 @@ class Fleet:
                 raise error
 
     def abandon(self) -> None:
-        """End every container here and now, from any thread: for a program that ends without :meth:`close`."""
+        """End all containers and block until they have ended; for a program that exits without :meth:`close`.
+
+        Safe in any thread.
+        """
         with self._lock:
             self._closed = True
             members = tuple(self._open)
@@ -273,7 +289,7 @@ class Fleet:
             member = await blocking(STARTS, self._open_member)
         except PoolClosedError:
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits shall hear of it
+        except Exception as error:  # noqa: BLE001 - waiting acquires must get any error
             delay_s = self.trouble.note(error, loop.time())
             log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
         else:
@@ -287,7 +303,7 @@ class Fleet:
             self._changed()
 
     def _open_member(self) -> Member:
-        """Start a container and make its places; what fails half-way leaves nothing. Blocks."""
+        """Start a container and create its slots; remove it if that fails. Blocks."""
         member = Member(container=self._runtime.container(self._plan.spec), born=0.0, idle_since=0.0)
         try:
             with self._lock:
@@ -347,23 +363,23 @@ class Fleet:
             self._watching = None
 
     def _ask_idle(self, member: Member) -> None:
-        """Ask a container that nobody uses whether it answers, when it is time for that."""
+        """Start a health check of an unused container if one is due."""
         interval, now = self._config.health_interval_s, asyncio.get_running_loop().time()
         if interval is None or member.draining or not member.is_settled:
             return
         if now - max(member.asked, member.idle_since) < interval:
             return
-        member.asked = math.inf  # once at a time: an answer may take longer than the interval
+        member.asked = math.inf  # one check at a time: it may take longer than the interval
 
         async def ask() -> None:
             try:
                 answers = await blocking(RESETS, lambda: member.container.responds(min(interval, _PATIENCE_S)))
-            except Exception as error:  # noqa: BLE001 - it says nothing of the container; it is asked again
+            except Exception as error:  # noqa: BLE001 - the check failed, not the container; it is repeated
                 log.warning("container not asked", container=member.container.name, why=str(error))
                 answers = True
             finally:
                 member.asked = asyncio.get_running_loop().time()
-            if not answers and not self._closed and member.is_settled:  # whoever uses it by now finds out by a command
+            if not answers and not self._closed and member.is_settled:  # a user of it notices by a command
                 self.lose(member, "it did not answer")
 
         self._spawn(ask())

@@ -1,4 +1,4 @@
-"""A leased slot with hands: what environments and embedding programs use."""
+"""A lease bound to its pool: the interface for environments and embedding programs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """One leased slot: commands, tools and files in it, all as the slot's own user.
+    """One leased slot; commands, tools and file copies run as the slot's user.
 
     Attributes:
-        slot: the lease.
-        pool: whose it is.
+        slot: the handle of the lease.
+        pool: the pool that the slot belongs to.
     """
 
     def __init__(self, pool: SlotPool, slot: Slot) -> None:
-        """Give a lease hands; the pool decides with each call whether it is good."""
+        """Bind a lease to its pool; the pool checks with each call that the lease is still valid."""
         self.pool, self.slot = pool, slot
 
     async def exec(
@@ -41,11 +41,16 @@ class Lease:
         input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> ExecResult:
-        """Run a command in the workspace, or in ``workdir`` (absolute, or relative to the workspace).
+        """Run a command in the slot. Arguments not listed are those of :meth:`Container.aexec`.
+
+        Args:
+            timeout_s: time limit in seconds; None means no limit.
+            env: variables in addition to the slot's.
+            workdir: absolute, or relative to the workspace; None means the workspace.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
-            SandboxLostError: its container ended.
+            SandboxLostError: the slot's container ended.
         """
         return await self.pool.run(
             self.slot,
@@ -62,14 +67,14 @@ class Lease:
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
     ) -> ExecutionResult:
-        """Call a tool; the same as ``pool.execute``."""
+        """Call a tool in the slot; see :meth:`SlotPool.execute` for arguments and errors."""
         return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
 
     async def end_processes(self) -> None:
-        """End everything that runs in the slot, background processes and persistent shells too; its files stay.
+        """End all processes of the slot, including background processes and the persistent shell; its files stay.
 
         Raises:
-            PoolError: something could not be ended.
+            PoolError: a process could not be ended.
         """
         await self.pool.end_processes(self.slot)
 
@@ -80,9 +85,12 @@ class Lease:
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Copy a file or directory of the host to ``target`` (absolute, or relative to the workspace).
+        """Copy a file or directory of the host into the slot; the errors are those of :meth:`Container.put`.
 
-        The other arguments and the errors are those of :meth:`Container.put`.
+        Args:
+            source: path on the host.
+            target: path in the slot: absolute, or relative to the workspace.
+            timeout_s: time limit in seconds; None means no limit.
         """
 
         async def copy(place: SlotExec) -> None:
@@ -99,9 +107,15 @@ class Lease:
         limits: ExtractLimits | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> ExtractReport:
-        """Copy a path of the slot to the host; what it holds is not trusted.
+        """Copy a file or directory of the slot to the host; the content is not trusted.
 
-        The other arguments and the errors are those of :meth:`Container.get`.
+        The errors are those of :meth:`Container.get`.
+
+        Args:
+            source: path in the slot: absolute, or relative to the workspace.
+            target: path on the host.
+            limits: limits on the extracted files; None means the defaults.
+            timeout_s: time limit in seconds; None means no limit.
         """
 
         async def copy(place: SlotExec) -> ExtractReport:

@@ -1,4 +1,4 @@
-"""The table of leases: who may use which place, and what is running for whom."""
+"""The table of leases: which handles are valid, and which calls run for each lease."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Grant:
     """One lease, as the pool knows it.
 
     Attributes:
-        slot: the handle that its holder has.
-        cell: the place.
-        verdict: makes the error that every call of it meets from now on, or None while it is good.
-        running: calls under way.
-        timer: ends it when it has been held too long.
+        slot: the handle of its holder.
+        cell: the leased slot.
+        verdict: makes the error for all its calls once the lease has ended; None while the lease is valid.
+        running: the calls that are running.
+        timer: ends the lease at its timeout; None if it has none.
     """
 
     slot: Slot
@@ -42,10 +42,10 @@ class Grant:
     timer: asyncio.TimerHandle | None = None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carry out a call of the holder; the lease's end ends it with the lease's error.
+        """Run a call of the holder; it is cancelled when the lease ends.
 
         Raises:
-            HyperRuntimeError: the lease ended meanwhile.
+            HyperRuntimeError: the lease ended during the call; the error says why.
         """
         task = asyncio.ensure_future(work)
         self.running.add(task)
@@ -63,7 +63,7 @@ class Grant:
             raise self.verdict() from error
 
     async def end_calls(self) -> None:
-        """End what is running, and wait until it has, but not for ever."""
+        """Cancel the running calls, and wait at most 30 s for their end."""
         running = tuple(self.running)
         for task in running:
             task.cancel()
@@ -75,45 +75,45 @@ class LeaseTable:
     """All leases of a pool that have not been released."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with an empty table."""
         self._grants: dict[str, Grant] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of leases."""
         return len(self._grants)
 
     def __iter__(self) -> Iterator[Grant]:
-        """Return them."""
+        """Iterate over a copy of the leases."""
         return iter(tuple(self._grants.values()))
 
     def add(self, grant: Grant) -> None:
-        """Note one."""
+        """Add a lease."""
         self._grants[grant.slot.slot_id] = grant
 
     def find(self, slot: Slot) -> Grant:
-        """Return the lease that a handle stands for, be it good or not.
+        """Return the lease of a handle, even if its container was lost.
 
         Raises:
-            StaleLeaseError: it was released or expired, or this pool never gave it out.
+            StaleLeaseError: the lease was released or expired, or is not of this pool.
         """
         if not isinstance(slot, Slot):
-            raise StaleLeaseError(f"{slot!r} is no slot; use what acquire() returned")
+            raise StaleLeaseError(f"{slot!r} is not a Slot; use what acquire() returned")
         grant = self._grants.get(slot.slot_id)
         if grant is None or grant.slot != slot:
-            raise stale(slot, "is not leased, or is another holder's by now")
+            raise stale(slot, "is not leased, or has a newer lease")
         return grant
 
     def has(self, slot: Slot) -> bool:
-        """Tell whether a handle stands for a lease that was not released."""
+        """Return whether the lease of a handle is in the table."""
         grant = self._grants.get(slot.slot_id)
         return grant is not None and grant.slot == slot
 
     def good(self, slot: Slot) -> Grant:
-        """Return the lease that a handle stands for.
+        """Return the valid lease of a handle.
 
         Raises:
             StaleLeaseError: as in :meth:`find`.
-            HyperRuntimeError: its container ended, or the pool was stopped.
+            HyperRuntimeError: the container ended, or the pool was stopped.
         """
         grant = self.find(slot)
         if grant.verdict is not None:
@@ -121,7 +121,7 @@ class LeaseTable:
         return grant
 
     def remove(self, grant: Grant) -> None:
-        """Forget one."""
+        """Remove a lease and cancel its timer."""
         del self._grants[grant.slot.slot_id]
         if grant.timer is not None:
             grant.timer.cancel()
@@ -132,7 +132,12 @@ class LeaseTable:
 
 
 def stale(slot: Slot, why: str) -> StaleLeaseError:
-    """Return the error of a handle that is good no more."""
+    """Return the error for a stale slot handle.
+
+    Args:
+        slot: the handle.
+        why: what happened to the lease; the rest of a sentence that begins with the slot.
+    """
     return StaleLeaseError(
         f"slot {slot.slot_id} (lease {slot.generation} for {slot.task_id!r}) {why}; acquire another one"
     )

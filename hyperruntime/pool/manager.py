@@ -1,7 +1,6 @@
-"""Several pools under one roof: profiles by name, and pools made for a spec.
+"""Several pools in one object: one for each profile, and one for each spec that is asked for.
 
-A profile's pool starts when it is first asked for something. A slot knows its pool, so whatever is done with one needs
-no profile's name.
+A profile's pool starts with its first use. A slot names its pool, so calls with a slot need no profile.
 """
 
 from __future__ import annotations
@@ -34,39 +33,49 @@ _DIGITS = 12
 
 
 class PoolManager:
-    """Pools of several kinds of containers; ``async with PoolManager(runtime, profiles) as pools:`` ends them all.
+    """Manages several pools; ``async with PoolManager(runtime, profiles) as pools:`` stops them at the end.
 
     Attributes:
-        default_profile: the one that is meant where none is named.
-        max_spec_pools: how many pools made by :meth:`pool_for` may hold containers that nobody uses.
+        default_profile: the profile to use if the caller names none.
+        max_spec_pools: how many unused pools of :meth:`pool_for` may keep their containers.
     """
 
     def __init__(self, runtime: Runtime, profiles: Profiles, *, max_spec_pools: int = 16) -> None:
-        """Describe them; nothing starts yet."""
+        """Store the configuration; nothing starts yet.
+
+        Args:
+            runtime: starts the containers; it must stay open as long as the pools.
+            profiles: the configuration of each pool.
+            max_spec_pools: how many unused pools of :meth:`pool_for` may keep their containers.
+
+        Raises:
+            SpecError: ``max_spec_pools`` is less than 1.
+        """
         if max_spec_pools < 1:
             raise SpecError("max_spec_pools", max_spec_pools, "a whole number, at least 1")
         self.default_profile, self.max_spec_pools = profiles.default, max_spec_pools
         self._runtime, self._configs = runtime, dict(profiles.configs)
         self._pools: dict[str, SlotPool] = {}
         self._starting: dict[str, asyncio.Task[SlotPool]] = {}
-        self._spec_names: dict[str, None] = {}  # the least recently used first
+        self._spec_names: dict[str, None] = {}  # in order of last use
         self._closed = False
 
     async def __aenter__(self) -> PoolManager:
-        """Return itself: pools start when they are asked for."""
+        """Return the manager; pools start with their first use."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop them all, whatever happened."""
+        """Stop all pools."""
         await self.stop()
 
     async def start(self, *profiles: str) -> None:
-        """Start the pools of these profiles now, at the same time.
+        """Start the pools of these profiles now, all at the same time.
 
         Raises:
-            HyperRuntimeError: one cannot be started.
+            SpecError: a profile is unknown.
+            HyperRuntimeError: a pool cannot be started.
         """
         await asyncio.gather(*(self.pool(name) for name in profiles))
 
@@ -84,8 +93,9 @@ class PoolManager:
         """Return the pool of a profile, started.
 
         Raises:
-            SpecError: there is no such profile.
-            HyperRuntimeError: it cannot be started; the next call tries again.
+            SpecError: the profile is unknown.
+            PoolClosedError: the pools were stopped.
+            HyperRuntimeError: the pool cannot be started; the next call tries again.
         """
         name = self.default_profile if profile is None else profile
         if name not in self._configs:
@@ -93,10 +103,14 @@ class PoolManager:
         return await self._started(self._configs[name])
 
     async def pool_for(self, spec: ContainerSpec) -> SlotPool:
-        """Return a pool of containers of a spec, with the numbers of the default profile and no minimum.
+        """Return the pool of a spec, with the settings of the default profile but no minimum of containers.
 
-        There may be any number of such pools; of those that nobody uses all but the ``max_spec_pools`` used last give
-        up their containers.
+        The number of such pools is not limited. Of the unused pools, only the last ``max_spec_pools`` keep their
+        containers.
+
+        Raises:
+            PoolClosedError: the pools were stopped.
+            HyperRuntimeError: the pool cannot be started; the next call tries again.
         """
         digest = hashlib.sha256(repr(spec).encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
         template = self._configs[self.default_profile]
@@ -115,12 +129,17 @@ class PoolManager:
         spec: ContainerSpec | None = None,
         timeout_s: float | None = None,
     ) -> Slot:
-        """Lease a slot of a profile, or one in a container of a spec; see :meth:`SlotPool.acquire`."""
+        """Lease a slot; see :meth:`SlotPool.acquire` for the other arguments and errors.
+
+        Args:
+            profile: name of the profile; None means the default profile.
+            spec: lease a slot in a container of this spec instead; ``profile`` is then ignored.
+        """
         pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
         return await pool.acquire(task_id, timeout_s=timeout_s)
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """Give a slot back; see :meth:`SlotPool.release`."""
+        """Release a slot; see :meth:`SlotPool.release`."""
         await self.pool_of(slot).release(slot, reset_workspace=reset_workspace)
 
     @asynccontextmanager
@@ -132,24 +151,26 @@ class PoolManager:
         spec: ContainerSpec | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Lease]:
-        """Lease a slot for a block; see :meth:`SlotPool.lease`."""
+        """Lease a slot for a block; see :meth:`acquire` and :meth:`SlotPool.lease`."""
         pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
         async with pool.lease(task_id, timeout_s=timeout_s) as lease:
             yield lease
 
     def lease_of(self, slot: Slot) -> Lease:
-        """Return a lease with hands; see :meth:`SlotPool.lease_of`."""
+        """Return the lease of a slot handle, bound to its pool; see :meth:`SlotPool.lease_of`."""
         return self.pool_of(slot).lease_of(slot)
 
     def pool_of(self, slot: Slot) -> SlotPool:
-        """Return the pool that gave out a slot.
+        """Return the pool that a slot belongs to.
 
         Raises:
-            StaleLeaseError: none of these did.
+            StaleLeaseError: the slot does not belong to a pool of this manager.
         """
         pool = self._pools.get(slot.profile)
         if pool is None:
-            raise StaleLeaseError(f"slot {slot.slot_id} is of no pool here; use what acquire() returned")
+            raise StaleLeaseError(
+                f"slot {slot.slot_id} does not belong to this PoolManager; use what acquire() returned"
+            )
         return pool
 
     async def execute(
@@ -170,7 +191,7 @@ class PoolManager:
         return await self.execute(slot, tool, args, timeout_s=timeout_s)
 
     def status(self) -> dict[str, PoolStatus]:
-        """Return the state of each pool that was started."""
+        """Return the status of each started pool, by name."""
         return {name: pool.status() for name, pool in self._pools.items()}
 
     async def _started(self, config: PoolConfig) -> SlotPool:
@@ -191,7 +212,7 @@ class PoolManager:
         return pool
 
     def _shrink_unused(self) -> None:
-        """Let pools of a spec that nobody uses give up their containers, but for the last few."""
+        """End the containers of unused spec pools, except those of the last ``max_spec_pools``."""
         unused = [name for name in self._spec_names if self._pools[name].status().is_unused]
         for name in unused[: max(0, len(unused) - self.max_spec_pools)]:
             self._pools[name].shrink()

@@ -1,4 +1,4 @@
-"""The containers of a pool and the places in them: their states, and nothing that waits."""
+"""The containers of a pool, their slots, and the state of both; nothing here blocks or waits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class CellState(enum.Enum):
-    """What a place is doing."""
+    """The state of a slot."""
 
     FREE = "free"  # verified clean
     LEASED = "leased"
-    KEPT = "kept"  # released as it was, for the same task
+    KEPT = "kept"  # released without a reset, for the same task
     CLEANING = "cleaning"
-    QUARANTINED = "quarantined"  # could not be made clean: no more leases
+    QUARANTINED = "quarantined"  # not clean: no more leases
 
 
 @attrs.define(eq=False)
 class Cell:
-    """One place of a container, leased again and again.
+    """One slot of a container, leased again and again.
 
     Attributes:
         member: its container.
-        place: where its commands run; a new one after each reset.
-        state: what it is doing.
+        place: runs its commands; a new object after each reset.
+        state: its state.
         generation: how often it has been leased.
-        task_id: for whom it is or was leased.
-        kept_since: time of the event loop when it was released as it was.
+        task_id: the task of its present or last lease.
+        kept_since: time of the event loop when it was released without a reset.
     """
 
     member: Member
@@ -49,11 +49,11 @@ class Member:
     """One container of a pool.
 
     Attributes:
-        container: it.
+        container: the container.
         born: time of the event loop when it was ready.
-        cells: its places.
         idle_since: time of the event loop when it was last in use.
-        asked: time of the event loop when it was last asked whether it answers.
+        asked: time of the event loop of its last health check; infinite during a check.
+        cells: its slots.
         draining: why it gets no more leases, or "".
         lost: whether it ended by itself.
     """
@@ -68,24 +68,24 @@ class Member:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody holds a place of it."""
+        """Whether a slot is leased or kept for a task."""
         return any(cell.state in (CellState.LEASED, CellState.KEPT) for cell in self.cells)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody holds a place of it and none is being cleaned."""
+        """Whether no slot is leased, kept for a task, or being cleaned."""
         return not any(cell.state in (CellState.LEASED, CellState.KEPT, CellState.CLEANING) for cell in self.cells)
 
     def count(self, state: CellState) -> int:
-        """Return how many places are in a state."""
+        """Return how many slots are in a state."""
         return sum(cell.state is state for cell in self.cells)
 
 
 class Roster:
-    """The containers that are there, and which place is given out next."""
+    """The containers that have started and not ended; chooses the slot to lease next."""
 
     def __init__(self, max_busy: int) -> None:
-        """Begin with none.
+        """Begin without containers.
 
         Args:
             max_busy: how many containers may be in use at the same time.
@@ -94,40 +94,43 @@ class Roster:
         self._members: dict[str, Member] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of containers."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Return them, the oldest first."""
+        """Iterate over a copy of the containers, the oldest first."""
         return iter(tuple(self._members.values()))
 
     def __contains__(self, member: Member) -> bool:
-        """Tell whether it is one of them still."""
+        """Return whether this container is in the roster."""
         return self._members.get(member.container.name) is member
 
     def add(self, member: Member) -> None:
-        """Take one in."""
+        """Add a container."""
         self._members[member.container.name] = member
 
     def discard(self, member: Member) -> None:
-        """Take one out."""
+        """Remove a container if it is in the roster."""
         if member in self:
             del self._members[member.container.name]
 
     def serving(self) -> list[Member]:
-        """Return those that take leases."""
+        """Return the containers that are not draining."""
         return [member for member in self._members.values() if not member.draining]
 
     def cells(self, state: CellState) -> Iterator[Cell]:
-        """Return the places in a state."""
+        """Return the slots in a state."""
         return (cell for member in tuple(self._members.values()) for cell in member.cells if cell.state is state)
 
     def busy(self) -> int:
-        """Return how many are in use."""
+        """Return how many containers have a leased or kept slot."""
         return sum(member.is_busy for member in self._members.values())
 
     def next_free(self) -> Cell | None:
-        """Return the place to lease next: in the container that is used most already, so that others may end."""
+        """Return the slot to lease next; None if none is free, or too many containers are in use.
+
+        It is in the container with the most leases, so that other containers become unused and can end.
+        """
         best: Cell | None = None
         best_leased = -1
         for member in self._members.values():
@@ -146,5 +149,5 @@ class Roster:
         return best
 
     def kept_for(self, task_id: str) -> Cell | None:
-        """Return the place that a task released as it was."""
+        """Return the slot that a task released without a reset, or None."""
         return next((cell for cell in self.cells(CellState.KEPT) if cell.task_id == task_id), None)

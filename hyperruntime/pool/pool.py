@@ -1,6 +1,6 @@
-"""A pool of slots: leases of private workspaces in containers that come and go. See docs/decisions/0023-pool.md.
+"""A pool that leases slots (private workspaces) in containers. See docs/decisions/0023-pool.md.
 
-All methods are for one event loop: the one that :meth:`SlotPool.start` ran on.
+All methods must run on the event loop of :meth:`SlotPool.start`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ T = TypeVar("T")
 
 
 class SlotPool:
-    """Slots of one kind; ``async with SlotPool(runtime, config) as pool:`` starts and stops it.
+    """A pool of equal slots; ``async with SlotPool(runtime, config) as pool:`` starts and stops it.
 
     Attributes:
-        config: what it was made from.
+        config: the pool's configuration.
     """
 
     def __init__(self, runtime: Runtime, config: PoolConfig) -> None:
-        """Describe it; nothing starts yet.
+        """Store the configuration; nothing starts yet.
 
         Args:
-            runtime: where its containers are; stays the caller's, and must stay open as long as the pool.
-            config: everything else.
+            runtime: starts the containers; the caller closes it, after the pool has stopped.
+            config: the pool's configuration.
         """
         self.config = config
         self._runtime = runtime
@@ -72,11 +72,12 @@ class SlotPool:
         self._lost = 0
 
     async def start(self) -> None:
-        """Start the containers that it has at least.
+        """Start the minimum of containers.
 
         Raises:
-            SpecError: this engine cannot keep slots apart as the config asks.
-            HyperRuntimeError: a container cannot be started; nothing is left of those that were.
+            PoolClosedError: the pool was started before.
+            SpecError: this engine cannot isolate slots as the config asks.
+            HyperRuntimeError: a container cannot be started; all others are removed.
         """
         if self._state != "new":
             raise PoolClosedError(f"pool {self.config.name!r} was started before; make another one")
@@ -104,34 +105,34 @@ class SlotPool:
         )
 
     async def stop(self) -> None:
-        """End everything: waiting acquires, running commands, all containers; may be called again."""
+        """End waiting acquires, running commands and all containers; may be called again."""
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._stop())
         await asyncio.shield(self._stopping)
 
     async def __aenter__(self) -> SlotPool:
-        """Start it."""
+        """Start the pool."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it, whatever happened."""
+        """Stop the pool."""
         await self.stop()
 
     async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
-        """Lease a slot, first come first served; containers are started for it if need be and the config allows.
+        """Lease a slot, first come first served; the pool starts a container if needed and allowed.
 
         Args:
-            task_id: for whom; a name is made up for None. A task that released its slot as it was gets that one.
-            timeout_s: how long to wait, 0 for not at all; None is the config's ``acquire_timeout_s``.
+            task_id: the task of the lease; None means a random name. A task gets the slot that it kept at its release.
+            timeout_s: how long to wait; 0 means not at all, None the config's ``acquire_timeout_s``.
 
         Raises:
-            SpecError: ``timeout_s`` is no such time, or ``task_id`` no text.
-            SlotTimeoutError: none became free in time.
+            SpecError: ``timeout_s`` or ``task_id`` is invalid.
+            SlotTimeoutError: no slot became free in time.
             PoolStartError: no container can be started; its cause says why.
-            PoolClosedError: the pool is not open.
+            PoolClosedError: the pool is not started, or was stopped.
         """
         fleet = self._fleet
         task_id = task_id or os.urandom(8).hex()
@@ -156,15 +157,15 @@ class SlotPool:
         )
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """Give a slot back: what runs in it ends, and it is made new before anybody gets it. Returns at once.
+        """Release a slot; its processes end and it is reset before its next lease. Does not wait for that.
 
         Args:
             slot: what :meth:`acquire` returned.
-            reset_workspace: False keeps it as it is, processes too, for the next acquire of the same task; it is made
-                new when somebody else waits for a slot, or nobody came for ``idle_timeout_s``.
+            reset_workspace: False keeps the slot with its files and processes for the next acquire of the same task. It
+                is reset when another acquire needs a slot, or after ``idle_timeout_s``.
 
         Raises:
-            StaleLeaseError: it was released before, expired, or is not this pool's.
+            StaleLeaseError: the slot was released before, its lease expired, or it is not of this pool.
         """
         grant = self._grants.find(slot)
         if not reset_workspace and grant.verdict is None and not grant.cell.member.draining:
@@ -175,7 +176,7 @@ class SlotPool:
 
     @asynccontextmanager
     async def lease(self, task_id: str | None = None, *, timeout_s: float | None = None) -> AsyncIterator[Lease]:
-        """Lease a slot for a block; it is released and reset after it, whatever happened in it."""
+        """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments and errors."""
         slot = await self.acquire(task_id, timeout_s=timeout_s)
         try:
             yield Lease(self, slot)
@@ -183,15 +184,15 @@ class SlotPool:
             await self.release_if_held(slot)
 
     async def release_if_held(self, slot: Slot) -> None:
-        """Give a slot back unless it was, or the lease has expired: what a ``finally`` needs."""
+        """Release a slot, except if it was released or its lease expired; for ``finally`` blocks."""
         if self._grants.has(slot):
             await self.release(slot)
 
     def lease_of(self, slot: Slot) -> Lease:
-        """Return a lease with hands.
+        """Return the lease of a slot handle, bound to this pool.
 
         Raises:
-            StaleLeaseError: it is good no more.
+            StaleLeaseError: the slot was released, or its lease expired.
         """
         self._grants.find(slot)
         return Lease(self, slot)
@@ -205,24 +206,26 @@ class SlotPool:
         timeout_s: float | None = None,
         policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
-        """Call a tool in a slot, by the config's policy or this call's own.
+        """Call a tool in a slot; the calls of one slot run one after another, in the order they came.
 
-        Calls in one slot run one after another, in the order they came.
+        Args:
+            timeout_s: most seconds for the call; None leaves it to ``args`` and the policy.
+            policy: limits and rights; None means the config's ``tools``.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
-            SandboxLostError: its container ended.
+            SandboxLostError: the slot's container ended.
         """
         return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, policy or self.config.tools))
 
     async def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
-        """Call many tools, different slots at the same time; results in the order of the requests, failures among them.
+        """Call many tools, in different slots at the same time; errors become results, in the order of the requests.
 
         Args:
-            requests: slot, tool and its arguments.
-            timeout_s: of each call; None is what the call or the policy says.
+            requests: the slot, the tool's name and its arguments for each call.
+            timeout_s: most seconds for each call; None leaves it to the arguments and the policy.
         """
         from hyperruntime.pool.tools.batch import run_batch
 
@@ -234,11 +237,11 @@ class SlotPool:
         return await run_batch(requests, execute, timeout_s=timeout_s)
 
     async def run(self, slot: Slot, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
-        """Carry out any work in a slot's place; it is cancelled when the lease ends.
+        """Run ``work`` with the slot's :class:`SlotExec`; it is cancelled when the lease ends.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
-            SandboxLostError: its container ended.
+            SandboxLostError: the slot's container ended.
         """
         fleet, grant = self._fleet, self._grants.good(slot)
         try:
@@ -249,11 +252,11 @@ class SlotPool:
             raise verdict() from error
 
     async def end_processes(self, slot: Slot) -> None:
-        """End everything that runs in a slot; its files stay. See :meth:`Lease.end_processes`."""
+        """End all processes of a slot; its files stay. See :meth:`Lease.end_processes`."""
         await self.run(slot, self._fleet.end_processes)
 
     def status(self) -> PoolStatus:
-        """Return what it holds at this moment."""
+        """Return the pool's present status."""
         fleet, plan = self._fleet_or_none, self._plan
         if fleet is None or plan is None:
             return PoolStatus(name=self.config.name, state=self._state)
@@ -261,16 +264,16 @@ class SlotPool:
         return attrs.evolve(status, state=self._state, waiting=len(self._line), lost=self._lost)
 
     def shrink(self) -> None:
-        """End every container that nobody uses, below the minimum too, until a slot is asked for again."""
+        """End all unused containers, even below the minimum; the minimum returns with the next acquire."""
         self._fleet.shrink()
 
     def abandon(self) -> None:
-        """End every container here and now, from any thread: for a program that ends without :meth:`stop`."""
+        """End all containers and block until they have ended, in any thread; for an exit without :meth:`stop`."""
         if self._fleet_or_none is not None:
             self._fleet_or_none.abandon()
 
     async def settle(self) -> None:
-        """Wait until every slot that was released is as new, or given up."""
+        """Wait until every released slot is reset or quarantined."""
         while self._resets:
             await asyncio.wait(tuple(self._resets))
 
@@ -300,7 +303,7 @@ class SlotPool:
         return slot
 
     def _dispatch(self) -> None:
-        """Serve who waits, as far as it goes; tell them what keeps them waiting for good."""
+        """Lease free slots to waiters in order; fail all waiters if containers cannot start."""
         fleet = self._fleet_or_none
         if fleet is None or self._state != "open":
             return
@@ -318,7 +321,7 @@ class SlotPool:
             self._line.fail_all(lambda: refusals.cannot_start(self.config.name, error))
 
     def _reset_kept(self, fleet: Fleet) -> None:
-        """Make places new that were kept for a task: for others who wait, and where nobody came back in time."""
+        """Reset slots kept for a task if another acquire needs them, their time is over, or their container drains."""
         kept = sorted(fleet.roster.cells(CellState.KEPT), key=lambda cell: cell.kept_since)
         missing = len(self._line) - fleet.coming() if kept else 0
         patience_s = self.config.idle_timeout_s
@@ -335,7 +338,7 @@ class SlotPool:
             task.cancel()
 
     def _give_back(self, slot: Slot) -> None:
-        """Take back a slot that nobody has used."""
+        """Take back a slot that its waiter did not use."""
         if self._grants.has(slot):
             grant = self._grants.find(slot)
             self._grants.remove(grant)
@@ -363,7 +366,7 @@ class SlotPool:
                 if grant is not None:
                     await grant.end_calls()
                 await cell.place.close()
-            except Exception as error:  # noqa: BLE001 - the reset that follows ends and looks for itself
+            except Exception as error:  # noqa: BLE001 - the reset below ends and checks everything itself
                 log.warning("calls not ended", pool=self.config.name, slot=cell.place.slot_id, why=str(error))
             if self._fleet_or_none is not None:
                 await self._fleet_or_none.renew(cell)
@@ -377,7 +380,7 @@ class SlotPool:
         for grant in self._grants.of(member):
             slot = grant.slot
             grant.verdict = lambda slot=slot: SandboxLostError(
-                f"the container of slot {slot.slot_id} is gone ({why}), and what {slot.task_id!r} had in it; "
+                f"the container of slot {slot.slot_id} is gone ({why}), with all files of {slot.task_id!r}; "
                 "release the slot and acquire another one"
             )
 

@@ -1,4 +1,4 @@
-"""What keeps containers from starting: who is told, and when it is tried again."""
+"""Start-failure backoff: when to retry, and when to fail the waiting acquires."""
 
 from __future__ import annotations
 
@@ -20,30 +20,35 @@ class StartBackoff:
     """The failures to start since the last success.
 
     Attributes:
-        error: the latest, or None.
-        not_before: time of the event loop before which it is not tried again.
-        is_news: whether nobody has been told of it.
+        error: the latest failure, or None.
+        not_before: time of the event loop of the next try.
+        is_news: whether no waiting acquire has received the error yet.
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Begin without failures."""
         self.error: Exception | None = None
         self.not_before = 0.0
         self.is_news = False
         self._failures = 0
 
     def note(self, error: Exception, now: float) -> float:
-        """Note a failure; return after how many seconds it is tried again."""
+        """Record a failure; return the seconds until the next try.
+
+        Args:
+            error: the failure.
+            now: the present time of the event loop.
+        """
         delay_s: float = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
         self.error, self.not_before, self.is_news = error, now + delay_s, True
         self._failures += 1
         return delay_s
 
     def clear(self) -> None:
-        """Note a success."""
+        """Record a success."""
         self.error, self.not_before, self.is_news, self._failures = None, 0.0, False, 0
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether who waits should be told instead of waiting for another try."""
+        """Whether waiting acquires should fail: the error is permanent, or the third try failed."""
         return self.error is not None and (isinstance(self.error, _PERMANENT) or self._failures >= _TRIES)

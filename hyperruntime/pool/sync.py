@@ -1,6 +1,6 @@
-"""A pool for programs without asyncio: the same methods, on an event loop of its own in a thread.
+"""A pool for programs without asyncio: the same methods, run on an event loop in a thread.
 
-A forked child has neither the thread nor the containers: what it asks of its parent's pool is refused.
+A forked child has neither the thread nor the containers; its calls to the parent's pool raise PoolClosedError.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def _end_with_program() -> None:
         pool.abandon()
 
 
-# The interpreter waits for threads that run commands, and they wait for the commands, before it calls what atexit has;
-# what concurrent.futures registers its own end with comes earlier, the latest first. Source: threading.py, _shutdown.
+# Before it calls atexit functions, the interpreter waits for the threads that run commands, and so for the commands.
+# concurrent.futures registers that wait with threading._register_atexit, whose functions run in reverse order: ours,
+# registered later, runs first. Source: threading.py, _shutdown.
 threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]  # noqa: SLF001 - see above
 
 
@@ -46,7 +47,7 @@ class LoopThread:
     """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start the thread."""
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="hyperruntime-pool-loop", daemon=True)
@@ -54,23 +55,23 @@ class LoopThread:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that started it, and no forked child."""
+        """Whether this process started the thread; False in a forked child."""
         return os.getpid() == self._pid
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin work; the future may be waited for, and cancelled, by any thread.
+        """Start a coroutine on the loop; any thread may wait for the future or cancel it.
 
         Raises:
-            PoolClosedError: the loop is stopped, or this is a forked child.
+            PoolClosedError: the loop was stopped, or this is a forked child.
         """
         if not self.is_here or self._loop.is_closed():
             work.close()
-            why = "was stopped" if self.is_here else "is of this process's parent; open another one"
+            why = "was stopped" if self.is_here else "belongs to this process's parent; open another one"
             raise PoolClosedError(f"this pool {why}")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work to its end; what interrupts the wait cancels it."""
+        """Run a coroutine and return its result; an exception that interrupts the wait cancels it."""
         future = self.submit(work)
         try:
             return future.result()
@@ -79,7 +80,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop it; may be called again."""
+        """Stop the loop and its thread; may be called again."""
         if self.is_here and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -91,14 +92,14 @@ class LoopThread:
 
 
 class SyncLease:
-    """A leased slot with hands, for programs without asyncio; see :class:`~hyperruntime.pool.lease.Lease`.
+    """A leased slot for programs without asyncio; see :class:`~hyperruntime.pool.lease.Lease`.
 
     Attributes:
-        slot: the lease.
+        slot: the handle of the lease.
     """
 
     def __init__(self, loop: LoopThread, lease: Lease) -> None:
-        """Wrap one."""
+        """Wrap a lease; its calls run on ``loop``."""
         self._loop, self._lease = loop, lease
         self.slot = lease.slot
 
@@ -112,7 +113,7 @@ class SyncLease:
         input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> ExecResult:
-        """Run a command in the workspace."""
+        """Run a command in the slot; see :meth:`Lease.exec`."""
         return self._loop.run(
             self._lease.exec(
                 args,
@@ -125,11 +126,11 @@ class SyncLease:
         )
 
     def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
-        """Call a tool."""
+        """Call a tool in the slot; see :meth:`SlotPool.execute`."""
         return self._loop.run(self._lease.tool(name, args, timeout_s=timeout_s))
 
     def put(self, source: str | os.PathLike[str], target: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> None:
-        """Copy a file or directory of the host into the slot."""
+        """Copy a file or directory of the host into the slot; see :meth:`Lease.put`."""
         self._loop.run(self._lease.put(source, target, timeout_s=timeout_s))
 
     def get(
@@ -140,22 +141,26 @@ class SyncLease:
         limits: ExtractLimits | None = None,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> ExtractReport:
-        """Copy a path of the slot to the host; what it holds is not trusted."""
+        """Copy a file or directory of the slot to the host, untrusted; see :meth:`Lease.get`."""
         return self._loop.run(self._lease.get(source, target, limits=limits, timeout_s=timeout_s))
 
 
 class SyncPool:
-    """A pool for programs without asyncio; safe to use from many threads. Made by :func:`open_pool`.
+    """A pool for programs without asyncio, safe to use from many threads; :func:`open_pool` makes one.
 
     Attributes:
-        pool: the pool itself, for coroutines given to :meth:`submit`.
+        pool: the asynchronous pool, for coroutines given to :meth:`submit`.
     """
 
     def __init__(self, runtime: Runtime, config: PoolConfig) -> None:
-        """Start it.
+        """Start the pool.
+
+        Args:
+            runtime: starts the containers; it must stay open as long as the pool.
+            config: the pool's configuration.
 
         Raises:
-            HyperRuntimeError: it cannot be started; nothing is left.
+            HyperRuntimeError: the pool cannot be started; nothing is left running.
         """
         self.pool = SlotPool(runtime, config)
         self._loop = LoopThread()
@@ -167,7 +172,7 @@ class SyncPool:
             raise
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin any work on the pool's event loop."""
+        """Start a coroutine on the pool's event loop."""
         return self._loop.submit(work)
 
     def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
@@ -177,16 +182,16 @@ class SyncPool:
             return future.result()
         except BaseException:
             if not future.cancel() and future.exception() is None:
-                self._loop.submit(self.pool.release_if_held(future.result()))  # it came as we were interrupted
+                self._loop.submit(self.pool.release_if_held(future.result()))  # acquired during the interrupt
             raise
 
     def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """Give a slot back; see :meth:`SlotPool.release`."""
+        """Release a slot; see :meth:`SlotPool.release`."""
         self._loop.run(self.pool.release(slot, reset_workspace=reset_workspace))
 
     @contextmanager
     def lease(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Iterator[SyncLease]:
-        """Lease a slot for a block; it is released and reset after it, whatever happened in it."""
+        """Lease a slot for a block, then release and reset it; see :meth:`SlotPool.acquire`."""
         slot = self.acquire(task_id, timeout_s=timeout_s)
         try:
             yield SyncLease(self._loop, Lease(self.pool, slot))
@@ -194,7 +199,7 @@ class SyncPool:
             self._loop.run(self.pool.release_if_held(slot))
 
     def lease_of(self, slot: Slot) -> SyncLease:
-        """Return a lease with hands."""
+        """Return the lease of a slot handle, bound to this pool."""
         return SyncLease(self._loop, self.pool.lease_of(slot))
 
     def execute(
@@ -206,11 +211,11 @@ class SyncPool:
     def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
-        """Call many tools, different slots at the same time; see :meth:`SlotPool.execute_batch`."""
+        """Call many tools, in different slots at the same time; see :meth:`SlotPool.execute_batch`."""
         return self._loop.run(self.pool.execute_batch(requests, timeout_s=timeout_s))
 
     def status(self) -> PoolStatus:
-        """Return what it holds at this moment."""
+        """Return the pool's present status."""
 
         async def status() -> PoolStatus:
             return self.pool.status()
@@ -218,11 +223,11 @@ class SyncPool:
         return self._loop.run(status())
 
     def settle(self) -> None:
-        """Wait until every slot that was released is as new, or given up."""
+        """Wait until every released slot is reset or quarantined."""
         self._loop.run(self.pool.settle())
 
     def close(self) -> None:
-        """End everything; may be called again. A forked child, whose it is not, ends nothing."""
+        """Stop the pool and its thread; may be called again. In a forked child it does nothing."""
         try:
             self._loop.run(self.pool.stop())
         except PoolClosedError:
@@ -231,18 +236,18 @@ class SyncPool:
         _open_pools.discard(self)
 
     def abandon(self) -> None:
-        """End every container here and now; done by itself when a program ends that has not closed its pool."""
+        """End all containers and block until they have ended; called at exit for a pool that was not closed."""
         if self._loop.is_here:
             self.pool.abandon()
 
     def __enter__(self) -> SyncPool:
-        """Return itself."""
+        """Return the pool."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it, whatever happened."""
+        """Close the pool."""
         self.close()
 
 
@@ -251,8 +256,12 @@ def open_pool(config: PoolConfig | ContainerSpec, runtime: Runtime | str | None 
     """Open a pool for a block of a program without asyncio.
 
     Args:
-        config: the pool's, or just its containers'.
-        runtime: one that is open, or what :func:`~hyperruntime.runtime.open_runtime` takes, closed after the block.
+        config: the pool's configuration, or only the spec of its containers.
+        runtime: an open runtime, which stays open; or an argument of :func:`~hyperruntime.runtime.open_runtime`, whose
+            runtime is closed after the block.
+
+    Raises:
+        HyperRuntimeError: the pool cannot be started.
     """
     config = PoolConfig(spec=config) if isinstance(config, ContainerSpec) else config
     with ExitStack() as stack:

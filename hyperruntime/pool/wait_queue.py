@@ -1,4 +1,4 @@
-"""Who waits for a slot, in the order they came."""
+"""The queue of acquires that wait for a slot, in FIFO order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hyperruntime.pool.values.slot import Slot
 
 @attrs.frozen(eq=False)
 class Waiter:
-    """One acquire that waits.
+    """One waiting acquire.
 
     Attributes:
-        task_id: for whom.
-        future: gets the slot, or the error.
+        task_id: the task of the lease.
+        future: receives the slot or the error.
     """
 
     task_id: str
@@ -25,34 +25,34 @@ class Waiter:
 
 
 class WaitQueue:
-    """First come, first served; whoever gives up leaves no trace."""
+    """A FIFO queue of waiting acquires; a cancelled or timed-out acquire leaves it."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Begin with an empty queue."""
         self._waiters: dict[Waiter, None] = {}
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiters."""
         return len(self._waiters)
 
     def __bool__(self) -> bool:
-        """Tell whether anybody waits. Who was cancelled does not, though it is in the line until its next turn."""
+        """Return whether an acquire waits; first removes cancelled waiters from the front of the queue."""
         while self._waiters and self.first().future.done():
             del self._waiters[self.first()]
         return bool(self._waiters)
 
     def first(self) -> Waiter:
-        """Return who came first."""
+        """Return the first waiter."""
         return next(iter(self._waiters))
 
     def serve(self, slot: Slot) -> None:
-        """Give the first a slot; there is one, as the line's truth has just said."""
+        """Give a slot to the first waiter; the caller has just checked that the queue is true."""
         waiter = self.first()
         del self._waiters[waiter]
         waiter.future.set_result(slot)
 
     def fail_all(self, make_error: Callable[[], HyperRuntimeError]) -> None:
-        """Tell everybody who waits an error."""
+        """Remove all waiters; each receives a new error."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.future.done():
@@ -67,14 +67,17 @@ class WaitQueue:
         joined: Callable[[], None],
         give_back: Callable[[Slot], None],
     ) -> Slot:
-        """Return a slot once it is this waiter's turn.
+        """Wait in the queue and return a slot.
 
         Args:
-            task_id: for whom.
+            task_id: the task of the lease.
             timeout_s: how long to wait.
-            too_late: makes the error of the deadline.
-            joined: called once the waiter is in the line.
-            give_back: takes back a slot that came when the waiter had given up.
+            too_late: makes the error that is raised at the deadline.
+            joined: called when the waiter is in the queue.
+            give_back: takes back a slot that arrived while the waiter was cancelled.
+
+        Raises:
+            HyperRuntimeError: the error of ``too_late``, or of :meth:`fail_all`.
         """
         loop = asyncio.get_running_loop()
         waiter = Waiter(task_id, loop.create_future())

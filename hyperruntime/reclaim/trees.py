@@ -1,4 +1,4 @@
-"""Take back directories that containers wrote in, by this process or in the containers' user namespace.
+"""Reclaim directories that containers wrote in, in this process or in the containers' user namespace.
 
 No program of an image runs.
 """
@@ -19,42 +19,44 @@ from hyperruntime.reclaim import walk
 log = get_logger(__name__)
 
 _REMOVE_S = 60.0
-_START_S = 10.0  # what an engine may take to enter its user namespace
+_START_S = 10.0  # for the engine to enter its user namespace
 
 
 def reclaim_trees(paths: Sequence[Path], reclaim_args: Sequence[str], timeout_s: float) -> None:
-    """Make trees this user's own, readable, and free of special bits and file capabilities.
+    """Give trees to this user, make them readable, and remove special mode bits and file capabilities.
 
     Args:
-        paths: directories whose parents are this user's, and out of reach of containers.
-        reclaim_args: of :class:`~hyperruntime.driver.EngineInfo`; used where this user's own rights are too few.
-        timeout_s: how long it may take.
+        paths: directories whose parents belong to this user and cannot be reached by containers; missing ones are
+            skipped.
+        reclaim_args: command prefix from :class:`~hyperruntime.driver.EngineInfo`; used if this user lacks permission.
+        timeout_s: seconds for all trees together.
 
     Raises:
-        ReclaimError: something in them cannot be changed.
-        TimeoutError: it took longer.
+        ReclaimError: an entry cannot be changed.
+        TimeoutError: the deadline passed.
     """
     until = time.monotonic() + timeout_s
     for path in paths:
         try:
             walk.reclaim_tree(str(path), until)
         except FileNotFoundError:
-            continue  # it was never made
+            continue  # never created
         except PermissionError as error:
             if not reclaim_args:
-                raise ReclaimError(f"{str(path)!r} holds what this user may not change: {error}") from error
+                raise ReclaimError(f"{str(path)!r} holds an entry that this user may not change: {error}") from error
             _reclaim_behind(reclaim_args, path, until)
         except TimeoutError:
             raise
         except OSError as error:
-            raise ReclaimError(f"{str(path)!r} cannot be taken back: {error}") from error
+            raise ReclaimError(f"{str(path)!r} cannot be reclaimed: {error}") from error
 
 
 def remove_reclaimed(path: Path, reclaim_args: Sequence[str]) -> None:
-    """Remove a directory that containers wrote in; one that cannot be removed is logged and stays.
+    """Remove a directory that containers wrote in; log a directory that cannot be removed.
 
     Args:
-        path: the directory. reclaim_args: as of :func:`reclaim_trees`.
+        path: the directory.
+        reclaim_args: as for :func:`reclaim_trees`.
     """
     remove_tree(path)
     if not path.exists():
@@ -67,7 +69,7 @@ def remove_reclaimed(path: Path, reclaim_args: Sequence[str]) -> None:
 
 
 def _reclaim_behind(reclaim_args: Sequence[str], path: Path, until: float) -> None:
-    """Run the walk as a program with the rights that a driver names."""
+    """Run :mod:`walk` as a program, with the rights that the driver's command prefix gives."""
     left = max(until - time.monotonic(), 0.0)
     args = [*reclaim_args, sys.executable, "-I", "-S", walk.__file__, str(left), str(path)]
     try:
@@ -80,4 +82,4 @@ def _reclaim_behind(reclaim_args: Sequence[str], path: Path, until: float) -> No
         return
     if result.error_text.startswith(TimeoutError.__name__):
         raise TimeoutError(result.error_text)
-    raise ReclaimError(f"{str(path)!r} cannot be taken back: {result.error_text}; see `hyperrun doctor`")
+    raise ReclaimError(f"{str(path)!r} cannot be reclaimed: {result.error_text}; see `hyperrun doctor`")

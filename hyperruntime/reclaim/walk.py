@@ -1,9 +1,10 @@
-"""Make a tree that a container wrote its user's own, and harmless.
+"""Give a tree that a container wrote to its user, and make it harmless.
 
-It is a program too, because a user namespace is entered by starting one: ``python -I -S walk.py SECONDS PATH...``.
+The module is also a program, because only a new process can enter a user namespace:
+``python -I -S walk.py SECONDS PATH...``.
 
-Nothing in the tree is believed. Each name is looked up in an open directory and no link is followed, so a container
-that still runs cannot lead the walk out of the tree. One directory is open at a time, however deep the tree is.
+Nothing in the tree is trusted. Each name is looked up in an open directory and no link is followed, so a container
+that still runs cannot lead the walk out of the tree. At any depth, only one directory is kept open.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ Inode = tuple[int, int]
 
 
 class _MovedError(Exception):
-    """A directory is not where, or as, it was a moment ago."""
+    """An entry was moved, or its mode changed, during the walk."""
 
 
 def reclaim_tree(path: str, until: float) -> None:
-    """Give a tree to the owner of the directory that holds it.
+    """Give a tree to the owner of its parent directory.
 
-    The owner may then read, write and remove all of it. Set-user-ID, set-group-ID and file capabilities are gone, and
-    the sticky bit of files. A directory keeps its sticky bit: that only takes rights away.
+    The owner can then read, write and remove all of it. Set-user-ID and set-group-ID bits, file capabilities and the
+    sticky bit of files are removed. A directory keeps its sticky bit, which only restricts access.
 
     Args:
-        path: the tree.
-        until: when to give up, on the clock of ``time.monotonic``.
+        path: top of the tree.
+        until: deadline in seconds of ``time.monotonic``.
 
     Raises:
-        PermissionError: it holds something that this process may not change.
-        TimeoutError: it took too long.
-        OSError: it cannot be read for another reason.
+        PermissionError: this process may not change an entry.
+        TimeoutError: the deadline passed.
+        OSError: the tree cannot be read for another reason.
     """
     holder = os.open(os.path.dirname(os.path.abspath(path)), _DIRECTORY)
     try:
@@ -59,7 +60,7 @@ class _Walk:
         self._owner, self._until = owner, until
 
     def run(self, holder: int, name: str) -> None:
-        """Walk; the directories above the one that is open are found again by ``..``."""
+        """Walk the tree; go back to a parent directory through ``..``."""
         here = os.dup(holder)
         levels: list[tuple[Inode, list[str]]] = [(_inode(here), [name])]
         try:
@@ -88,7 +89,7 @@ class _Walk:
         return names
 
     def _take(self, directory: int, name: str) -> int | None:
-        """Take one entry; return a descriptor of it if it is a directory."""
+        """Reclaim one entry; return a file descriptor if it is a directory."""
         try:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if found.st_uid != self._owner:
@@ -101,10 +102,10 @@ class _Walk:
                     return None
             return self._open_up(directory, name)
         except FileNotFoundError:
-            return None  # it went while we looked
+            return None  # removed during the walk
 
     def _open_up(self, directory: int, name: str) -> int | None:
-        """Set the mode of an entry that is not a link; return a descriptor of it if it is a directory."""
+        """Set the mode of an entry that is not a link; return a file descriptor if it is a directory."""
         handle = os.open(name, _HANDLE, dir_fd=directory)
         try:
             mode = os.fstat(handle).st_mode
@@ -114,7 +115,7 @@ class _Walk:
             kept, given = (0o1777, 0o700) if is_directory else (0o777, 0o600)
             wanted = stat.S_IMODE(mode) & kept | given
             if wanted != stat.S_IMODE(mode):
-                os.chmod(f"/proc/self/fd/{handle}", wanted)  # of the open file: another one may have its name by now
+                os.chmod(f"/proc/self/fd/{handle}", wanted)  # not by name: the name may belong to another file by now
             return _reopen(handle) if is_directory else None
         finally:
             os.close(handle)
@@ -126,14 +127,14 @@ class _Walk:
         except OSError as error:
             if error.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOENT):
                 return
-            if error.errno != errno.EOVERFLOW:  # there are some, which mean nothing in this user namespace
+            if error.errno != errno.EOVERFLOW:  # capabilities that are not valid in this user namespace
                 raise
-        # A change of owner, even to the same one, takes them away; see chown(2) and capabilities(7).
+        # Any chown, even to the same owner, removes capabilities; see chown(2) and capabilities(7).
         os.chown(name, self._owner, -1, dir_fd=directory, follow_symlinks=False)
 
     def _check_time(self) -> None:
         if time.monotonic() > self._until:
-            raise TimeoutError("there is more than could be looked at in time")
+            raise TimeoutError("the tree is too large to reclaim before the deadline")
 
 
 def _inode(descriptor: int) -> Inode:
@@ -147,15 +148,15 @@ def _replace(old: int, new: int) -> int:
 
 
 def _reopen(handle: int) -> int:
-    """Open a directory that its owner may enter, to list it."""
+    """Reopen a directory for listing, once its owner may enter it."""
     try:
         return os.open(f"/proc/self/fd/{handle}", _DIRECTORY & ~os.O_NOFOLLOW)
     except PermissionError:
-        raise _MovedError from None  # its mode was changed again at the same moment
+        raise _MovedError from None  # the container changed the mode again
 
 
 def _above(directory: int, expected: Inode) -> int:
-    """Open the directory above, which must be the one that was there before."""
+    """Open the parent directory, and check that it is the expected one."""
     try:
         above = os.open("..", _DIRECTORY, dir_fd=directory)
     except (FileNotFoundError, PermissionError):
@@ -167,7 +168,7 @@ def _above(directory: int, expected: Inode) -> int:
 
 
 def main() -> None:
-    """Reclaim the trees that are named on the command line; the last line on stderr says what went wrong."""
+    """Reclaim the trees on the command line; the last line on stderr is the error."""
     until = time.monotonic() + float(sys.argv[1])
     try:
         for path in sys.argv[2:]:

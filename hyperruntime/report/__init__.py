@@ -1,4 +1,4 @@
-"""A run's pictures: lineage, progress, and what its best generation answered.
+"""Draw a run: its lineage, its progress, and the answers of its best generation.
 
 May import ``rollout.batch`` and what stands before it in ``tests/unit/test_folders.py``.
 """

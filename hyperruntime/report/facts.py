@@ -1,4 +1,4 @@
-"""What a run's files say of a generation's answers: predictions and raw figures."""
+"""Read the predictions and the raw figures of a generation from a run's files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 
 
 def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Any]:
-    """Return the answers of a generation by task; empty where there are none, a damaged line left out."""
+    """Return a generation's predictions by task id; empty if the file cannot be read, invalid lines are skipped.
+
+    Args:
+        run_dir: the run directory.
+        genid: the generation.
+        domain: name of the domain.
+        split: name of the split.
+    """
     path = _evaluation(run_dir, genid, domain, split) / PREDICTIONS
     answers: dict[str, Any] = {}
     try:
@@ -29,7 +36,14 @@ def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str)
 
 
 def read_figures(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Mapping[str, Any]]:
-    """Return the raw figures that the domain reported, by task; empty where there are none."""
+    """Return the raw figures that the domain reported, by task id; empty if the file is missing or invalid.
+
+    Args:
+        run_dir: the run directory.
+        genid: the generation.
+        domain: name of the domain.
+        split: name of the split.
+    """
     path = _evaluation(run_dir, genid, domain, split) / REPORT
     try:
         tasks = json.loads(path.read_bytes())["tasks"]

@@ -1,4 +1,4 @@
-"""Draw by matplotlib, without a screen; the same data gives the same bytes."""
+"""Draw figures with matplotlib, without a display; the same data gives the same bytes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ _FORMATS = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
 def can_draw() -> bool:
-    """Tell whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     try:
         return importlib.util.find_spec("matplotlib") is not None
-    except ValueError:  # a module that says of itself that it is not there
+    except ValueError:  # a loaded module without a spec
         return False
 
 
 def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
-    """Return a run's family tree as SVG and PNG, by format.
+    """Return a picture of a run's lineage as SVG and PNG, by format.
 
-    From left to right by number, upward by score; a line leads from each parent to its child, and the way to the best
-    generation is set off. What has no score stands in a row of its own below.
+    The horizontal axis is the generation's number, the vertical axis its score. A line connects each parent to its
+    child, and the path to the best generation is highlighted. Generations without a score are in a row at the bottom.
+
+    Args:
+        nodes: the generations in order.
+        title: title of the picture.
+
+    Raises:
+        ExtraMissingError: matplotlib is not installed.
     """
     figure, axes = _new_figure(title, nodes)
     low = _failed_row(axes, nodes)
@@ -49,7 +56,15 @@ def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
 
 
 def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
-    """Return the score of each generation and the best so far, as SVG and PNG, by format."""
+    """Return a picture of each generation's score and the best score so far, as SVG and PNG, by format.
+
+    Args:
+        nodes: the generations in order.
+        title: title of the picture.
+
+    Raises:
+        ExtraMissingError: matplotlib is not installed.
+    """
     figure, axes = _new_figure(title, nodes)
     scored = [(index, node.score) for index, node in enumerate(nodes) if node.score is not None]
     axes.scatter([x for x, _ in scored], [y for _, y in scored], s=14, color=_EDGE, label="generation")
@@ -90,7 +105,7 @@ def _summary(nodes: Sequence[Node]) -> str:
 
 
 def _failed_row(axes: Axes, nodes: Sequence[Node]) -> float:
-    """Return the height at which what has no score is drawn, below all that has."""
+    """Return the height of the row of generations without a score, and label the row if there are any."""
     scores = [node.score for node in nodes if node.score is not None] or [0.0, 1.0]
     low = min(scores) - 0.12 * max(max(scores) - min(scores), 0.01)
     if any(node.score is None for node in nodes):
@@ -105,7 +120,7 @@ def _stairs(axes: Axes, nodes: Sequence[Node]) -> None:
 
 
 def _edges(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:
-    """Draw a line from each parent to its child; of very many generations only the way to the best one."""
+    """Draw a line from each parent to its child; with very many generations, draw only the path to the best one."""
     from matplotlib.collections import LineCollection
 
     drawn = [node for node in nodes if node.parent in places and (node.score is not None or len(nodes) <= _FEW)]

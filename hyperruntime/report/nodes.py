@@ -1,4 +1,4 @@
-"""What pictures show of a run: who came from whom, and one score of each. Pure."""
+"""The data of a run's pictures: the parent and one score of each generation. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class Node:
     """A generation in a picture.
 
     Attributes:
-        genid, parent: its id, and its parent's or None.
-        score: the one that is shown, or None.
+        genid: its id.
+        parent: its parent's id, or None.
+        score: the score to show; None if it has none.
     """
 
     genid: GenId
@@ -27,11 +28,11 @@ class Node:
 
 @attrs.frozen(kw_only=True)
 class Series:
-    """One way to look at a run.
+    """The generations of a run with their scores in one domain and split, or the mean scores of several domains.
 
     Attributes:
-        name: of the files that show it: domain, split, and whose scores.
-        title: for people.
+        name: part of the names of the files: domain, split, and source of the scores.
+        title: title of the pictures.
         nodes: the generations by number.
     """
 
@@ -41,17 +42,22 @@ class Series:
 
 
 def whole_run(records: Sequence[GenerationRecord]) -> tuple[Node, ...]:
-    """Return the generations with the scores that parents are selected by; those that failed have none."""
+    """Return the generations with the scores that select parents; failed generations have no score."""
     return tuple(_node(record, None if record.failure else record.score) for record in _ordered(records))
 
 
 def whose_scores(optimize_option: str) -> str:
-    """Return whose scores a run has, as file names say it: the agents', or the better of theirs and the ensembles'."""
+    """Return the source of a run's scores, for file names: ``max`` (the better of agent and ensemble) or ``agent``."""
     return "max" if "ensemble" in optimize_option else "agent"
 
 
 def every_series(records: Sequence[GenerationRecord], whose: str = "agent") -> tuple[Series, ...]:
-    """Return a series for each domain and split that any generation was evaluated on, and for all domains together."""
+    """Return a series for each domain and split with scores; if there are several domains, also for all together.
+
+    Args:
+        records: the generations of a run.
+        whose: source of the scores, see :func:`whose_scores`.
+    """
     ordered = _ordered(records)
     pairs = dict.fromkeys((domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits)
     found = [_series(ordered, (domain,), f"{domain}_{split}_{whose}", split) for domain, split in pairs]
@@ -64,7 +70,7 @@ def every_series(records: Sequence[GenerationRecord], whose: str = "agent") -> t
 
 
 def best_path(nodes: Sequence[Node]) -> tuple[GenId, ...]:
-    """Return the ids from the first generation to the best one; the earlier one on a tie."""
+    """Return the ids from the first generation to the best one; of equal scores, the earlier one is the best."""
     known = {node.genid: node for node in nodes}
     scored = [node for node in nodes if node.score is not None]
     at = max(scored, key=lambda node: node.score or 0.0, default=None)
@@ -76,7 +82,7 @@ def best_path(nodes: Sequence[Node]) -> tuple[GenId, ...]:
 
 
 def best_so_far(nodes: Sequence[Node]) -> tuple[float | None, ...]:
-    """Return, for each generation, the highest score up to it."""
+    """Return, for each generation, the highest score up to it; None while there is no score."""
     best: list[float | None] = []
     for node in nodes:
         before = best[-1] if best else None
@@ -98,7 +104,7 @@ def _series(records: Sequence[GenerationRecord], domains: Sequence[str], name: s
 
 
 def _mean(record: GenerationRecord, domains: Sequence[str], split: str) -> float | None:
-    """Return the mean over domains; None where one of them has no score."""
+    """Return the mean score over the domains; None if one of them has no score."""
     values = [record.scores.get(domain, {}).get(split) for domain in domains]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None

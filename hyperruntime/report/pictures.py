@@ -1,4 +1,4 @@
-"""Write a run's pictures: lineage, progress, and what its best generation answered."""
+"""Write a run's pictures: its lineage, its progress, and the answers of its best generation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FOLDER = "report"
 
 @attrs.frozen(kw_only=True)
 class Picture:
-    """A picture that was written.
+    """A written picture.
 
     Attributes:
-        subject: what it shows.
-        svg: where it is as SVG.
-        png: where it is as PNG, or None where the domain draws none.
+        subject: description of the picture.
+        svg: path of the SVG file.
+        png: path of the PNG file; None if the domain draws no PNG.
     """
 
     subject: str
@@ -37,12 +37,12 @@ class Picture:
 
 
 def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | None = None) -> tuple[Picture, ...]:
-    """Write the lineage, and the best generation's answers where their domains can draw them.
+    """Write the lineage, and the best generation's answers if their domains can draw them; return the pictures.
 
     Args:
         view: the run.
-        best: whose answers are drawn; None for nobody's.
-        folder: where to; None is ``report`` in the run directory.
+        best: the generation whose answers are drawn; None for no answers.
+        folder: target directory; None for ``report`` in the run directory.
 
     Raises:
         ExtraMissingError: matplotlib is not installed.
@@ -57,12 +57,12 @@ def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | 
 
 
 def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: str = "agent") -> tuple[Picture, ...]:
-    """Write, for each domain and split, its progress and the archive as a graph, and the progress in words.
+    """Write plots of the progress and the archive, and the progress as text, for each series; return the pictures.
 
     Args:
-        generations: of a run; nothing else is read.
-        folder: where to; other tools look for them in the run directory.
-        whose: scores they are; see :func:`~hyperruntime.report.nodes.whose_scores`.
+        generations: the generations of a run; no other data is read.
+        folder: target directory; other tools expect the plots in the run directory.
+        whose: source of the scores, see :func:`~hyperruntime.report.nodes.whose_scores`.
 
     Raises:
         ExtraMissingError: matplotlib is not installed.
@@ -78,7 +78,7 @@ def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: st
 
 
 def progress_info(series: Series) -> str:
-    """Return in words how a run got on: the generations that were better than all before, and the way to the best."""
+    """Return a run's progress as text: the generations that improved the best score, and the lineage of the best."""
     lines = [series.title, f"generations: {len(series.nodes)}"]
     lines.append(f"without a score: {sum(node.score is None for node in series.nodes)}")
     lines += [f"best from generation {node.genid}: {node.score:.6f}" for node in steps_up(series.nodes)]
@@ -100,7 +100,7 @@ def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Itera
                 yield _write(target, f"best_{name}_{task.id}", subject, drawn)
 
 
-def _png(domain: Any, task: Task, answer: Any) -> bytes | None:  # noqa: ANN401 - domains may draw it, none has to
+def _png(domain: Any, task: Task, answer: Any) -> bytes | None:  # noqa: ANN401 - picture_png is optional
     draw = getattr(domain, "picture_png", None)
     return None if draw is None else draw(task, answer)
 

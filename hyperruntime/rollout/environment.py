@@ -1,8 +1,8 @@
-"""The environment seam: what agents are given to do, and what it was worth.
+"""The environment interface: it gives tasks to agents and scores their work.
 
-An environment runs on the host. What it runs in a container it runs through the lease it is handed; nothing that
-decides a reward is read from where the agent could write: ``verify`` gets fresh containers for that. A class with these
-members is enough; entry point group ``hyperruntime.environments``, or ``module:Class``.
+An environment runs on the host and runs commands in containers through leases. It must not decide a reward from files
+that the agent could write; ``verify`` gets fresh containers for this. Any class with the members of ``Environment``
+works. Users name it by an entry point of the group ``hyperruntime.environments``, or by ``module:Class``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Item:
-    """One thing to do.
+    """One task for an agent.
 
     Attributes:
         id: unique in its environment; letters, digits, ``-``, ``_``, ``.``.
-        data: JSON values, the environment's own.
+        data: JSON values for the environment's own use.
     """
 
     id: str
@@ -34,13 +34,13 @@ class Item:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How an agent ended.
+    """How an agent's conversation ended.
 
     Attributes:
-        messages: the conversation.
-        turns: assistant turns.
-        tool_calls: calls that were carried out.
-        stop_reason: as in a trajectory.
+        messages: the whole conversation.
+        turns: number of assistant turns.
+        tool_calls: number of tool calls that ran.
+        stop_reason: same values as ``Trajectory.stop_reason``.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -51,12 +51,12 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What a trajectory was worth.
+    """The score of a trajectory.
 
     Attributes:
         reward: usually in [0, 1].
-        parts: what it is made of, by name.
-        phase: where it was decided: ``agent``, ``install``, ``tests``, ...
+        parts: the components of the reward, by name.
+        phase: the phase that decided the reward: ``agent``, ``install``, ``tests``, ...
         detail: one sentence for people.
         facts: JSON values for reports.
     """
@@ -69,24 +69,25 @@ class Verdict:
 
 
 class Fresh(Protocol):
-    """Hands out containers that nobody has used: ``async with fresh() as judge: await judge.exec([...])``."""
+    """Provides unused containers: ``async with fresh() as judge: await judge.exec([...])``."""
 
     def __call__(self, spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
-        """Return one; ``spec`` is the item's own unless another is given."""
+        """Return a lease on an unused container; ``spec`` None means the item's own spec."""
         ...
 
 
 class Environment(Protocol):
-    """What a package provides; made with the keyword arguments that the user wrote (``--option key=value``).
+    """The interface of an environment class; the user's options (``--option key=value``) are its keyword arguments.
 
-    Whatever ``setup`` and ``verify`` raise is an infrastructure failure: recorded as such, tried again, never a reward.
+    Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
+    reward.
 
-    It may also have ``slots_per_container`` (how many agents may share a container, as users of their own; without it
-    each has a container of its own, as that container's user), and ``time_limit_s(item)``: seconds that a conversation
-    may take, or None.
+    Two members are optional. ``slots_per_container`` is the number of agents that may share a container, each with its
+    own user; without it each agent has its own container and runs as that container's user. ``time_limit_s(item)``
+    returns the maximum duration of a conversation in seconds, or None.
 
     Attributes:
-        name: of the entry point.
+        name: name of the entry point.
     """
 
     name: str
@@ -95,24 +96,53 @@ class Environment(Protocol):
         """Return the items, always in the same order.
 
         Raises:
-            SpecError: one is malformed; says which and why.
+            SpecError: an item is invalid; the message names the item and the reason.
         """
         ...
 
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
-        """Return the container that an item needs, its image made if need be; may take long, is called in a thread."""
+        """Return the container spec of an item, and build its image if it is missing.
+
+        It is called in a thread, so it may block.
+
+        Args:
+            item: the item.
+            base: the run's container spec; change only the fields that the item needs.
+            images: the store that builds and finds images.
+        """
         ...
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Make the workspace ready for the agent; what is returned comes back in ``messages`` and ``verify``."""
+        """Prepare the agent's workspace.
+
+        Args:
+            item: the item.
+            lease: the agent's slot.
+
+        Returns:
+            Values that ``messages`` and ``verify`` get as ``meta``.
+        """
         ...
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Return the opening messages, system and user."""
+        """Return the opening messages, system and user.
+
+        Args:
+            item: the item.
+            meta: the value that ``setup`` returned.
+        """
         ...
 
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
-        """Return what it was worth; the agent's processes have been ended, its files are in ``lease``."""
+        """Score the agent's work.
+
+        Args:
+            item: the item.
+            outcome: how the agent's conversation ended.
+            lease: the agent's slot; its files are still there, its processes have been killed.
+            fresh: provides unused containers.
+            meta: the value that ``setup`` returned.
+        """
         ...

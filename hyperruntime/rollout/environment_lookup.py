@@ -1,6 +1,6 @@
-"""Find environments: by entry point, ``module:Class`` or ``path/file.py:Class``, made with a user's options.
+"""Find environments by entry point, ``module:Class`` or ``path/file.py:Class``, and create them with a user's options.
 
-An environment's code is loaded when it is asked for by name, never before.
+An environment's code is imported only when a caller asks for it by name.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _KIND = Kind(
 
 @attrs.frozen(kw_only=True)
 class KnownEnvironment:
-    """An environment that is installed.
+    """An installed environment.
 
     Attributes:
-        name: to ask for it by.
-        package: the distribution that brings it.
+        name: name of its entry point.
+        package: the distribution that provides it.
     """
 
     name: str
@@ -37,16 +37,16 @@ class KnownEnvironment:
 
 
 def known_environments() -> tuple[KnownEnvironment, ...]:
-    """Return the installed environments in order of their names, without importing any."""
+    """Return the installed environments sorted by name, without importing any."""
     found = plugins(ENVIRONMENTS)
     return tuple(KnownEnvironment(name=name, package=found[name].source) for name in sorted(found))
 
 
 def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
-    """Return an installed environment's description in a line, and its options with their defaults as text.
+    """Return an environment's one-line description, and its options with their defaults as text.
 
     Raises:
-        SpecError: there is none of this name.
+        SpecError: no installed environment has this name.
         DriverLoadError: its code is broken.
     """
     made = load_environment_class(name)
@@ -58,17 +58,17 @@ def describe_environment(name: str) -> tuple[str, Mapping[str, str]]:
 
 
 def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:
-    """Make an environment.
+    """Create an environment.
 
-    Options are the keyword arguments of its class. Text becomes a number, a truth value or a list where the argument is
-    annotated so: ``int``, ``float``, ``bool``, ``tuple[str, ...]`` (parts between commas), each also ``| None``.
+    Options are the keyword arguments of its class. Text is converted to the annotated type of the argument: ``int``,
+    ``float``, ``bool``, ``tuple[str, ...]`` (comma-separated), each also with ``| None``.
 
     Args:
-        reference: name of an entry point; else ``module:Class``, or ``path/file.py:Class``.
-        options: by name; values are text as a user writes it, or already what the class wants.
+        reference: name of an entry point, or ``module:Class``, or ``path/file.py:Class``.
+        options: values by name; either text as a user writes it, or a value of the type that the class expects.
 
     Raises:
-        SpecError: there is no such environment, it takes no such option, or an option is of the wrong form.
+        SpecError: the environment does not exist, or an option is unknown, missing or invalid.
         DriverLoadError: its code is broken.
     """
     return cast(Environment, load_named(_KIND, reference, options))

@@ -1,6 +1,6 @@
-"""Make what a user names: an entry point, ``module:Class`` or ``path/file.py:Class``, with the options that they wrote.
+"""Create the object that a user names by entry point, ``module:Class`` or ``path/file.py:Class``, with their options.
 
-Code is loaded when it is asked for by name, never before.
+Code is imported only when a caller asks for it by name.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @attrs.frozen(kw_only=True)
 class Kind:
-    """A kind of thing that users name.
+    """A kind of object that users name: an environment, a trainer, an agent.
 
     Attributes:
-        word: for it in messages.
-        members: what its class must have, to be called.
-        group: of entry points.
-        load: returns the class that an entry point names.
-        option: of the command line, by which its options are given.
-        code: what its code is: a class, or a function.
+        word: name of the kind in messages.
+        members: methods that its class must have.
+        group: entry point group, or None if it has none.
+        load: returns the class of an entry point.
+        option: command-line option that sets an option of the object.
+        code: ``class`` or ``function``.
     """
 
     word: str
@@ -46,24 +46,24 @@ class Kind:
 
     @property
     def forms(self) -> str:
-        """Return how one is named."""
+        """Return the allowed forms of a reference, for messages."""
         code = self.code.upper()
         return f"{'NAME, ' if self.group else ''}MODULE:{code} or PATH/FILE.py:{code}"
 
 
 def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind
-    """Make one.
+    """Create an object of a kind.
 
-    Options are the keyword arguments of its class. Text becomes a number, a truth value or a list where the argument is
-    annotated so: ``int``, ``float``, ``bool``, ``tuple[str, ...]`` (parts between commas), each also ``| None``.
+    Options are the keyword arguments of its class. Text is converted to the annotated type of the argument: ``int``,
+    ``float``, ``bool``, ``tuple[str, ...]`` (comma-separated), each also with ``| None``.
 
     Args:
-        kind: of what.
-        reference: name of an entry point; else ``module:Class``, or ``path/file.py:Class``.
-        options: by name; values are text as a user writes it, or already what the class wants.
+        kind: the kind of object.
+        reference: name of an entry point, or ``module:Class``, or ``path/file.py:Class``.
+        options: values by name; either text as a user writes it, or a value of the type that the class expects.
 
     Raises:
-        SpecError: there is no such one, it takes no such option, or an option is of the wrong form.
+        SpecError: the object does not exist, or an option is unknown, missing or invalid.
         DriverLoadError: its code is broken.
     """
     if ":" in reference or kind.group is None or kind.load is None:
@@ -75,10 +75,14 @@ def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = N
 
 
 def load_code(kind: Kind, reference: str) -> Callable[..., Any]:
-    """Return a class or a function, not called, by ``module:name`` or ``path/file.py:name``.
+    """Import a class or a function by ``module:name`` or ``path/file.py:name``, without calling it.
+
+    Args:
+        kind: the kind of object, for messages.
+        reference: where the code is.
 
     Raises:
-        SpecError: there is no such one.
+        SpecError: the module, the file or the name does not exist.
         DriverLoadError: its code is broken.
     """
     with _naming(kind, reference):
@@ -90,7 +94,7 @@ def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping
     one = made(**given)
     missing = [name for name in kind.members if not callable(getattr(one, name, None))]
     if missing:
-        raise SpecError(kind.word, reference, f"its class lacks {', '.join(missing)}; see the seam's Protocol")
+        raise SpecError(kind.word, reference, f"its class lacks {', '.join(missing)}; see the interface's Protocol")
     if not isinstance(getattr(one, "name", None), str):
         raise SpecError(kind.word, reference, "its class lacks the text attribute 'name'")
     return one
@@ -114,22 +118,22 @@ def _module(kind: Kind, reference: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # it is there, and imports what is not
-        why = f"there is no module {error.name!r}; install it, or give the path of its file"
+            raise  # the module exists, but one of its imports does not
+        why = f"module {error.name!r} does not exist; install it, or give the path of its file"
         raise SpecError(kind.word, reference, why) from None
 
 
 def _module_of_file(kind: Kind, reference: str, path: str) -> ModuleType:
     where = os.path.realpath(path)
     if not os.path.isfile(where):
-        raise SpecError(kind.word, reference, f"there is no file {where!r}")
+        raise SpecError(kind.word, reference, f"file {where!r} does not exist")
     name = f"hyperruntime_{kind.word}_" + "".join(c if c.isalnum() else "_" for c in where)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, where)
     if spec is None or spec.loader is None:
         raise SpecError(kind.word, reference, kind.forms)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look their module up there
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look up the module there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -153,18 +157,18 @@ def _converted(kind: Kind, reference: str, made: Callable[..., Any], options: Ma
 
 
 def _hint(name: str, named: list[str]) -> str:
-    return name_hint(name, named) if named else "it takes none"
+    return name_hint(name, named) if named else "it has no options"
 
 
 def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:
     target = made.__init__ if inspect.isclass(made) else made
     try:
         return typing.get_type_hints(target)
-    except (NameError, TypeError, AttributeError):  # names imported for type checkers only: options stay text
+    except (NameError, TypeError, AttributeError):  # some names exist only for type checkers; options stay text
         return {}
 
 
-def _value(name: str, value: Any, hint: Any) -> Any:  # noqa: ANN401 - whatever the class wants
+def _value(name: str, value: Any, hint: Any) -> Any:  # noqa: ANN401 - any type that the class expects
     if not isinstance(value, str) or hint is None:
         return value
     if typing.get_origin(hint) in (UnionType, typing.Union):
@@ -192,7 +196,7 @@ def _parse(value: str, hint: Any) -> Any:  # noqa: ANN401 - a type from an annot
 
 @contextmanager
 def _naming(kind: Kind, reference: str) -> Iterator[None]:
-    """Turn what a user's own class lets slip into an error that names it."""
+    """Convert any other exception of the user's code into a ``DriverLoadError`` that names the code."""
     try:
         yield
     except HyperRuntimeError:

@@ -1,7 +1,7 @@
-"""Find out before a run what a model's server and its chat template really do.
+"""Check a model's server and chat template before a run.
 
-What this is for: a template that does not render ``tools`` makes a model that never calls any, and a server that gives
-no tokens makes trajectories that train nothing, and neither says so.
+Two faults are silent. If the template does not render ``tools``, the model never calls a tool. If the server returns no
+token ids, the trajectories cannot be used for training.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MAX_TOKENS = 256
 
 @attrs.frozen(kw_only=True)
 class PreflightCheck:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        name: of the check.
-        state: ``failed`` where a run would not give what it is for.
-        detail: one sentence.
+        name: name of the check.
+        state: ``failed`` if the results of a run would be useless.
+        detail: one sentence for people.
     """
 
     name: str
@@ -46,10 +46,11 @@ class PreflightCheck:
 
 
 async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> list[PreflightCheck]:
-    """Return what a model's server and template do.
+    """Return the results of all checks of a model's server and template.
 
     Args:
-        options: which model. require_tokens: whether turns without token ids and log probabilities are a failure.
+        options: the model and its server.
+        require_tokens: whether turns without token ids and log probabilities fail the check; else they are a warning.
     """
     checks: list[PreflightCheck] = []
     if options.tokenizer is not None:
@@ -67,36 +68,36 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
 
 
 def check_template(directory: str) -> PreflightCheck:
-    """Render the template of a directory with and without tools: the same text means that it drops them."""
+    """Check that the chat template in a directory renders tools."""
     from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 
     return compare_renderings(DirectoryTokenizer(directory))
 
 
 def compare_renderings(tokenizer: Any) -> PreflightCheck:  # noqa: ANN401 - a ChatTokenizer
-    """Do that with any tokenizer that renders conversations."""
+    """Render a conversation with and without tools; the check fails if both texts are the same."""
     messages = [{"role": "user", "content": "hello"}]
     with_tools = tokenizer.render(messages, [_TOOL], prompt=True)
     if with_tools == tokenizer.render(messages, [], prompt=True):
-        detail = "the chat template renders the same text with tools and without: the model never hears of them"
+        detail = "the chat template renders the same text with and without tools, so the model never sees them"
         return PreflightCheck(name="template", state="failed", detail=f"{detail}; use a template that renders `tools`")
     if "look_up" not in with_tools:
         return PreflightCheck(
-            name="template", state="failed", detail="the chat template does not name the tools it is given"
+            name="template", state="failed", detail="the chat template does not render the names of the tools"
         )
-    return PreflightCheck(name="template", state="ok", detail="renders the tools that it is given")
+    return PreflightCheck(name="template", state="ok", detail="the chat template renders tools")
 
 
 class _Asking:
-    """Asks a server a few short things."""
+    """Runs the checks that send short requests to a server."""
 
     def __init__(self, model: Model, *, require_tokens: bool) -> None:
         self._model = model
         self._without: State = "failed" if require_tokens else "warning"
 
     async def checks(self, *, served_template: bool) -> list[PreflightCheck]:
-        """Return what was found; ``served_template`` is whether the server renders the conversation."""
-        words = " ".join(secrets.token_hex(3) for _ in range(8))  # no cache knows them
+        """Return the results; ``served_template`` says whether the server renders the conversation."""
+        words = " ".join(secrets.token_hex(3) for _ in range(8))  # random, so that no cache has them
         asked: list[Message] = [
             {"role": "system", "content": "Look words up with the tool before you answer."},
             {"role": "user", "content": f"Look up these: {words}"},
@@ -115,7 +116,7 @@ class _Asking:
             found.append(await self._going_on(asked, tooled))
         except HyperRuntimeError as error:
             found.append(
-                PreflightCheck(name="conversation", state="failed", detail=f"a second turn is refused: {error}")
+                PreflightCheck(name="conversation", state="failed", detail=f"the server rejects a second turn: {error}")
             )
         return found
 
@@ -125,7 +126,7 @@ class _Asking:
     def _tokens(self, turn: Completion) -> PreflightCheck:
         missing = [name for name in ("prompt_ids", "ids", "logprobs") if getattr(turn, name) is None]
         if missing:
-            detail = f"the server does not give {', '.join(missing)}: such turns train nothing"
+            detail = f"the server does not return {', '.join(missing)}, so its turns cannot be used for training"
             return PreflightCheck(
                 name="tokens", state=self._without, detail=f"{detail}; try vLLM 0.10.2 or --wire sglang"
             )
@@ -136,16 +137,16 @@ class _Asking:
             )
         if not all(math.isfinite(value) and value <= 1e-6 for value in logprobs):
             return PreflightCheck(
-                name="tokens", state="failed", detail="some log probabilities are above zero or no numbers"
+                name="tokens", state="failed", detail="some log probabilities are above zero or not finite"
             )
         if len(ids) > _MAX_TOKENS:
             return PreflightCheck(
-                name="tokens", state="failed", detail=f"{len(ids)} tokens where {_MAX_TOKENS} were allowed"
+                name="tokens", state="failed", detail=f"{len(ids)} tokens, but at most {_MAX_TOKENS} were allowed"
             )
-        return PreflightCheck(name="tokens", state="ok", detail="ids and log probabilities of each token")
+        return PreflightCheck(name="tokens", state="ok", detail="the server returns each token's id and logprob")
 
     async def _going_on(self, asked: Sequence[Message], first: Completion) -> PreflightCheck:
-        """Ask a second turn, with a tool's answer in it, and see whether its prompt goes on from the first."""
+        """Request a second turn with a tool result, and check that its prompt continues the tokens of the first."""
         message = settled_message(first.message, 1)
         answers = [
             {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "nothing found"}
@@ -154,31 +155,31 @@ class _Asking:
         more = answers or [{"role": "user", "content": "Go on."}]
         second = await self._complete([*asked, message, *more], [_TOOL])
         if first.prompt_ids is None or first.ids is None or second.prompt_ids is None:
-            return PreflightCheck(name="conversation", state="ok", detail="a second turn is answered")
+            return PreflightCheck(name="conversation", state="ok", detail="the server answers a second turn")
         before = [*first.prompt_ids, *first.ids]
         if list(second.prompt_ids[: len(before)]) == before:
             return PreflightCheck(
-                name="conversation", state="ok", detail="a second turn goes on from the tokens of the first"
+                name="conversation", state="ok", detail="a second turn continues the tokens of the first"
             )
-        detail = "the server writes earlier turns anew, so that each turn is a segment of its own"
+        detail = "the server renders earlier turns again, so each turn becomes a separate segment"
         return PreflightCheck(
             name="conversation", state="warning", detail=f"{detail}; --wire sglang or completions avoids that"
         )
 
 
 def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
-    """Tell by the size of the prompt whether the server's template renders tools."""
+    """Compare the prompts with and without tools: if they are the same, the server's template drops tools."""
     if plain.prompt_ids is not None and tooled.prompt_ids is not None:
         same: bool | None = list(plain.prompt_ids) == list(tooled.prompt_ids)
     else:
         sizes = [turn.usage.get("prompt_tokens", 0) for turn in (plain, tooled)]
         same = sizes[0] == sizes[1] if all(sizes) else None
     if same is None:
-        return PreflightCheck(name="template", state="warning", detail="the server does not say how long prompts are")
+        return PreflightCheck(name="template", state="warning", detail="the server does not report prompt lengths")
     if same:
-        detail = "the prompt is the same with tools and without: the server's chat template drops them"
+        detail = "the prompt is the same with and without tools, so the server's chat template drops them"
         return PreflightCheck(
-            name="template", state="failed", detail=f"{detail}; serve the model with one that renders `tools`"
+            name="template", state="failed", detail=f"{detail}; serve the model with a template that renders `tools`"
         )
     return PreflightCheck(name="template", state="ok", detail="the server's prompt grows with the tools")
 
@@ -187,12 +188,12 @@ def _calls(turn: Completion) -> PreflightCheck:
     message = settled_message(turn.message, 1)
     calls = tool_calls(message, [_TOOL])
     if not calls:
-        detail = "the model did not call the tool that it was asked to call; that may be the model's choice"
+        detail = "the model did not call the tool that the prompt asked for; this may be the model's choice"
         return PreflightCheck(name="tool calls", state="warning", detail=detail)
-    form = "as OpenAI has them" if turn.message.get("tool_calls") else "in its text, and they are read there"
+    form = "in OpenAI's form" if turn.message.get("tool_calls") else "in its text, from which they are parsed"
     problem = next((call.problem for call in calls if call.problem), "")
     if problem:
-        return PreflightCheck(name="tool calls", state="warning", detail=f"the model calls tools {form}; but {problem}")
+        return PreflightCheck(name="tool calls", state="warning", detail=f"the model calls tools {form}, but {problem}")
     return PreflightCheck(name="tool calls", state="ok", detail=f"the model calls tools {form}")
 
 

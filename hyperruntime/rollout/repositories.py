@@ -1,8 +1,7 @@
-"""Repositories for agents to work in: fetched once, kept on the host, streamed into slots.
+"""Repositories for agents to work in: fetched once, cached on the host, streamed into slots.
 
-Each commit that is asked for has an entry of its own in the cache:
-a bare repository with that one commit, and a tar of a private clone of it. Slots get the tar's bytes and never see the
-cache, so no agent can change what another one gets, and none meets a commit that came later.
+The cache has one entry per commit: a bare repository that holds only this commit, and a tar of a private clone of it.
+Slots get only the bytes of the tar. So an agent cannot change another agent's repository, and cannot see later commits.
 Design: docs/decisions/0026-environments.md.
 """
 
@@ -41,23 +40,23 @@ log = get_logger(__name__)
 _PROTOCOLS = "file:git:https:ssh"
 _URL = re.compile(r"(?:file|git|https|ssh)://[!-~]+")
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_UPLOAD_PACK = "git -c safe.directory='*' upload-pack"  # a repository of the user's may be another uid's
+_UPLOAD_PACK = "git -c safe.directory='*' upload-pack"  # the user's repository may belong to another uid
 _STORE, _TAR, _MANIFEST = "repository.git", "workspace.tar", "manifest.json"
 _RECENT_S = 3600.0
 _UNPACK_TIMEOUT_S: Final = 600.0
-# An image's own .git at this place may know later commits.
+# A .git that the image has at this path may contain later commits.
 _UNPACK = 'mkdir -p -- "$1" && rm -rf -- "$1/.git" && exec tar -xpof - -C "$1"'
 _THREADS = 8
 
 
 @attrs.frozen(kw_only=True)
 class Checkout:
-    """A commit, ready to be brought into slots.
+    """A commit that is ready to be unpacked in slots.
 
     Attributes:
-        commit: its name.
-        tar: path of a tar of a private clone at this commit, on branch ``main``, that holds no other commit.
-        repository: path of the bare repository with this one commit.
+        commit: full name of the commit.
+        tar: path of the tar of a private clone on branch ``main``; it holds only this commit.
+        repository: path of the bare repository; it holds only this commit.
     """
 
     commit: str
@@ -66,7 +65,7 @@ class Checkout:
 
     @contextmanager
     def store(self) -> Iterator[RepositoryStore]:
-        """Yield a store that has this commit, for states that come from it; what is kept in it goes at the end."""
+        """Yield a temporary store that has this commit, for states derived from it; it is removed at the end."""
         with tempfile.TemporaryDirectory(prefix="hyperruntime-store-", ignore_cleanup_errors=True) as directory:
             store = RepositoryStore(os.path.join(directory, _STORE))
             store.make(self.commit)
@@ -78,10 +77,10 @@ class Checkout:
 
         Args:
             lease: the slot.
-            repo_dir: relative to the workspace, or absolute; made where it is missing.
+            repo_dir: relative to the workspace, or absolute; created if missing.
 
         Raises:
-            TransferError: the slot could not take it.
+            TransferError: the clone could not be unpacked in the slot.
         """
         with open(self.tar, "rb") as source:
             args = ["/bin/sh", "-c", _UNPACK, "unpack", repo_dir if repo_dir.startswith("/") else f"./{repo_dir}"]
@@ -93,18 +92,18 @@ class Checkout:
 
 
 class Repositories:
-    """The cache of one directory; safe for use from many threads and processes.
+    """A cache directory of repositories; safe for concurrent use by threads and processes.
 
     Attributes:
-        directory: where it is.
+        directory: absolute path of the cache.
     """
 
     def __init__(self, cache_dir: str | os.PathLike[str] | None = None, *, fetch_timeout_s: float = 1800.0) -> None:
-        """Name the directory; nothing is looked at.
+        """Set the directory; it is not accessed yet.
 
         Args:
-            cache_dir: None is a place in the user's cache directory.
-            fetch_timeout_s: how long one fetch may take, and another process be waited for that does it.
+            cache_dir: the directory; None means ``repositories`` in the user's cache directory.
+            fetch_timeout_s: timeout of each git command, and of the wait for another process that fetches.
         """
         self.directory = os.path.abspath(cache_dir or cache_directory() / "repositories")
         self._timeout_s = fetch_timeout_s
@@ -114,22 +113,22 @@ class Repositories:
         self._lock = threading.Lock()
 
     async def aprepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
-        """Do what :meth:`prepare` does without blocking the event loop; callers at once share one thread."""
+        """Run :meth:`prepare` in a thread; concurrent calls for the same commit share one thread."""
         return await asyncio.shield(asyncio.wrap_future(self._flight(os.fspath(source), commit)))
 
     def prepare(self, source: str | os.PathLike[str], commit: str) -> Checkout:
-        """Return a commit of a repository; it is fetched where no process of this machine has done so before.
+        """Return a commit of a repository, and fetch it if the cache does not have it.
 
-        An entry whose bytes are not those that were written is made anew.
+        A damaged cache entry is fetched again.
 
         Args:
-            source: ``file://``, ``https://``, ``ssh://`` or ``git://``, or the path of a repository.
-            commit: its full name.
+            source: a ``file://``, ``https://``, ``ssh://`` or ``git://`` URL, or the path of a repository.
+            commit: full name of the commit.
 
         Raises:
-            SpecError: ``source`` or ``commit`` is of another form.
-            RepositoryError: the repository cannot be reached, or has no such commit.
-            StorageError: the cache cannot be written.
+            SpecError: ``source`` or ``commit`` is invalid.
+            RepositoryError: the repository cannot be fetched, or the commit does not exist.
+            StorageError: the cache cannot be used.
         """
         url = checked_source(source)
         entry = self._entry(url, checked(commit))
@@ -141,7 +140,7 @@ class Repositories:
                         self._make(url, commit, entry)
             os.utime(os.path.join(entry, _MANIFEST))
         except Timeout:
-            raise RepositoryError(f"another process has been fetching {url} for {self._timeout_s:.0f} s") from None
+            raise RepositoryError(f"another process still fetches {url} after {self._timeout_s:.0f} s") from None
         except HyperRuntimeError:
             raise
         except OSError as error:
@@ -149,13 +148,13 @@ class Repositories:
         return Checkout(commit=commit, tar=os.path.join(entry, _TAR), repository=os.path.join(entry, _STORE))
 
     def size_bytes(self) -> int:
-        """Return how many bytes the entries have."""
+        """Return the total size of the entries in bytes."""
         return sum(entry_bytes for _, _, entry_bytes in self._entries())
 
     def prune(self, max_bytes: int) -> int:
-        """Remove what was used longest ago until ``max_bytes`` are left; return the bytes that went.
+        """Remove the least recently used entries until at most ``max_bytes`` are left; return the bytes removed.
 
-        What was used in the last hour stays: somebody may be reading it.
+        Entries that were used in the last hour stay, because a process may be reading them.
         """
         left, gone = self.size_bytes(), 0
         for used, entry, entry_bytes in sorted(self._entries()):
@@ -211,7 +210,7 @@ class Repositories:
         log.info("repository fetched", source=url, commit=commit, duration_s=round(time.monotonic() - started, 3))
 
     def _is_sound(self, entry: str) -> bool:
-        """Tell whether an entry is as it was written; its bytes are read once while their files stay the same."""
+        """Check an entry against its manifest; the files are read again only if their stat values change."""
         try:
             manifest = json.loads(Path(entry, _MANIFEST).read_bytes())
             files = manifest["files"]
@@ -231,34 +230,40 @@ class Repositories:
 
 
 def checked_source(source: str | os.PathLike[str]) -> str:
-    """Return the URL or absolute path of a repository.
+    """Return the URL or the absolute path of a repository.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: the source is neither a valid URL nor an existing directory.
     """
     text = os.fspath(source)
     if "://" in text:
         if not _URL.fullmatch(text):
-            raise SpecError("repository", text, "file://, https://, ssh:// or git://, or a path")
+            raise SpecError("repository", text, "a file://, https://, ssh:// or git:// URL, or a path")
         return text
     path = os.path.realpath(text)
     if not text or "\0" in text or not os.path.isdir(path):
-        raise SpecError("repository", text, "the path of a git repository, or file://, https://, ssh:// or git://")
+        raise SpecError(
+            "repository", text, "the path of a git repository, or a file://, https://, ssh:// or git:// URL"
+        )
     return path
 
 
 def source_of(repo: str, base_url: str | None) -> str:
-    """Return where the repository of an item is: ``owner/name`` below a base URL, or what it names itself.
+    """Return the URL or absolute path of an item's repository.
+
+    Args:
+        repo: a URL, an absolute path, or ``owner/name`` below ``base_url``.
+        base_url: URL or directory of the ``owner/name`` repositories, or None.
 
     Raises:
-        SpecError: it is neither a path, nor a URL, nor ``owner/name`` with a base URL.
+        SpecError: ``repo`` is invalid, or it is ``owner/name`` and ``base_url`` is None.
     """
     if "://" in repo or os.path.isabs(repo):
         return checked_source(repo)
     if not _OWNER_AND_NAME.fullmatch(repo):
         raise SpecError("repo", repo, "owner/name, a URL, or an absolute path")
     if base_url is None:
-        raise SpecError("repo", repo, "the option repo_base_url says where owner/name is: https://..., file:///...")
+        raise SpecError("repo", repo, "set the option repo_base_url for owner/name: https://..., file:///...")
     base = base_url.rstrip("/")
     if "://" in base:
         return checked_source(f"{base}/{repo}.git")
@@ -267,13 +272,19 @@ def source_of(repo: str, base_url: str | None) -> str:
 
 
 def fetch(url: str, commit: str, target: str, timeout_s: float) -> None:
-    """Fetch a commit, alone if the server gives it so, else with all there is, into a new bare repository.
+    """Fetch a commit into a new bare repository: only the commit if the server allows it, else all refs.
+
+    Args:
+        url: URL or path of the repository.
+        commit: full name of the commit.
+        target: path of the new bare repository.
+        timeout_s: timeout of each git command.
 
     Raises:
-        RepositoryError: the repository cannot be reached, or has no such commit.
+        RepositoryError: the repository cannot be fetched, or the commit does not exist.
     """
     RepositoryStore(target).make(commit)
-    os.unlink(os.path.join(target, "shallow"))  # what comes may have its parents
+    os.unlink(os.path.join(target, "shallow"))  # the fetch may bring the parents of the commit
     where = ["--git-dir", target, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
     local = ["--upload-pack", _UPLOAD_PACK] if url.startswith(("/", "file://")) else []
     alone = _run([*where, "--depth=1", *local, "--", url, commit], timeout_s)

@@ -1,6 +1,6 @@
-"""Write files so that a kill at any instant leaves the old ones or the new ones.
+"""Write files so that a kill at any time leaves either the old content or the new one.
 
-Every failure is a :class:`StorageError` of one sentence that names the path, the cause and what to do.
+Each failure of a write is a :class:`StorageError`; its one sentence has the path, the cause and the next step.
 """
 
 from __future__ import annotations
@@ -18,56 +18,60 @@ from hyperruntime.errors import StorageError
 _PROBE_BYTES = 256 * 1024
 _PRIVATE = 0o700
 _NEXT_STEP = {
-    errno.ENOSPC: "no space is left there: free some, or use another disk",
-    errno.EDQUOT: "the quota is used up: free some space, or use another disk",
-    errno.EACCES: "it may not be written by this user: choose another directory",
-    errno.EPERM: "it may not be written by this user: choose another directory",
-    errno.EROFS: "it is on a read-only file system: choose another directory",
-    errno.ENOTDIR: "part of the path is a file: choose another directory",
-    errno.EEXIST: "it exists already: choose another name",
-    errno.EMFILE: "too many files are open: raise `ulimit -n`",
+    errno.ENOSPC: "no space is left on the disk; free some, or use another disk",
+    errno.EDQUOT: "the quota is used up; free some space, or use another disk",
+    errno.EACCES: "this user has no permission; choose another directory",
+    errno.EPERM: "this user has no permission; choose another directory",
+    errno.EROFS: "it is on a read-only file system; choose another directory",
+    errno.ENOTDIR: "part of the path is a file; choose another directory",
+    errno.EEXIST: "it exists already; choose another name",
+    errno.EMFILE: "too many files are open; raise `ulimit -n`",
 }
 
 
 @contextmanager
 def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what the file system refuses into one sentence.
+    """Translate every OSError of the block into a StorageError about ``path``.
 
     Raises:
-        StorageError: an operation on ``path`` failed.
+        StorageError: the block raised an OSError.
     """
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
-        step = _NEXT_STEP.get(error.errno or 0, f"{error.strerror or error}: choose another directory")
-        raise StorageError(f"{os.fspath(path)!r} cannot be written; {step}") from error
+        step = _NEXT_STEP.get(error.errno or 0, f"{error.strerror or error}; choose another directory")
+        raise StorageError(f"{os.fspath(path)!r} cannot be written: {step}") from error
 
 
 def make_directory(path: Path, *, fresh: bool = False) -> Path:
-    """Make a directory and what is missing above it; ``fresh`` refuses one that exists.
+    """Create a directory with missing parents, and return its path.
+
+    Args:
+        path: the directory.
+        fresh: fail if the directory exists.
 
     Raises:
-        StorageError: it cannot be made.
+        StorageError: the directory cannot be created.
     """
     with storage_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(path)) from error
+            raise NotADirectoryError(errno.ENOTDIR, "part of the path is a file", str(path)) from error
         path.mkdir(exist_ok=not fresh)
     return path
 
 
 def make_private_directory(path: Path) -> Path:
-    """Make a directory that only this user may enter, from its first moment; one that is there becomes so.
+    """Create a directory that only this user may enter, or set an existing one to mode 0700; return its path.
 
-    What containers write lies below such a directory: a container owns the directory that it mounts, and can open that
-    to everyone, but not the one that holds it.
+    Files of containers are kept below such a directory. A container owns the directory that it mounts and can open it
+    to everyone, but it cannot change the directory above.
 
     Raises:
-        StorageError: it cannot be made, or is another user's.
+        StorageError: the directory cannot be created, is a symbolic link, or belongs to another user.
     """
     make_directory(path.parent)
     with storage_errors(path):
@@ -75,27 +79,27 @@ def make_private_directory(path: Path) -> Path:
             os.mkdir(path, _PRIVATE)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            os.fchmod(descriptor, _PRIVATE)  # the umask may have taken more
+            os.fchmod(descriptor, _PRIVATE)  # the umask may have removed bits
         finally:
             os.close(descriptor)
     return path
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file to append to that only this user may read, and make it where there is none.
+    """Open a file for appending; a new file gets mode 0600.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be opened.
     """
     with storage_errors(path):
         return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a whole file durably under a temporary name, then give it its own.
+    """Replace a file atomically: write ``data`` to a temporary file, sync it, and rename it to ``path``.
 
     Raises:
-        StorageError: it cannot be written; what was there before is still there.
+        StorageError: the file cannot be written or synced; it then has its old or its new content, never a part.
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
@@ -108,10 +112,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Write a small file in a directory and remove it.
+    """Check that a directory is writable: write a file of 256 KiB in it, and remove it.
 
     Raises:
-        StorageError: that cannot be done.
+        StorageError: the file cannot be written.
     """
     probe = folder / ".probe"
     with storage_errors(folder):
@@ -125,10 +129,10 @@ def check_writable(folder: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file of a directory that is not finished yet; see :func:`finish_directory`.
+    """Write a file, with missing parents, without syncing it; :func:`finish_directory` syncs it later.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,10 +140,14 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def finish_directory(partial: Path, final: Path) -> None:
-    """Make all files of a directory durable and give it its final name in one step.
+    """Sync all files of a directory, then rename it.
+
+    Args:
+        partial: current path of the directory.
+        final: new path.
 
     Raises:
-        StorageError: it cannot be done; the final name does not exist then.
+        StorageError: a file cannot be synced, or the directory cannot be renamed.
     """
     with storage_errors(final):
         sync_tree(partial)
@@ -148,7 +156,7 @@ def finish_directory(partial: Path, final: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Make all files below a directory durable."""
+    """Sync all files and directories below a directory, and the directory itself, to disk."""
     for folder, _, names in os.walk(root):
         for name in names:
             _sync_path(os.path.join(folder, name))
@@ -156,10 +164,10 @@ def sync_tree(root: Path) -> None:
 
 
 def append_line(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Append a JSON value as one line, durably; a torn line before it is closed off first.
+    """Append a JSON value as one line and sync the file; a truncated last line is ended first.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the line cannot be written.
     """
     data = json_line(value)
     with storage_errors(path), open(path, "ab+") as file:
@@ -177,17 +185,17 @@ def json_line(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def json_document(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
-    """Return a JSON value as a file for people."""
+    """Return a JSON value as an indented document."""
     return json.dumps(value, indent=4, allow_nan=False).encode() + b"\n"
 
 
 def sync_directory(path: Path) -> None:
-    """Make a directory's names durable."""
+    """Sync the entries of a directory to disk, if the file system supports it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems have no such call
+        if error.errno != errno.EINVAL:  # some network file systems cannot sync a directory
             raise
     finally:
         os.close(descriptor)

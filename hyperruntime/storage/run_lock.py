@@ -1,10 +1,10 @@
-"""Own a run directory, so that one process at a time works on it.
+"""Own a run directory, so that only one process at a time works on it.
 
-The directory holds a lease: machine, boot, pid and start of its owner, and which directory it is of, so that a copy of
-it owns nothing. The owner renews it every few seconds. Whether a process of this boot lives can be seen; from any other
-the directory is taken over when the lease was not renewed for two minutes. Both times are of the directory's file
-system, so clocks that differ do no harm. An owner that lost its lease, because it was frozen for so long, notices
-before it writes, and ends its run.
+The directory holds a lease: the machine, boot, pid and start time of its owner, and the inode of the directory, so that
+a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner is of this boot, its
+process is checked. Otherwise the directory may be taken over when the lease was not renewed for two minutes. Both times
+come from the directory's file system, so the clocks of the machines may differ. An owner that lost its lease, because
+it was frozen for too long, detects this before it writes, and ends its run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SETTLE_S = 1.0
 
 @attrs.frozen(kw_only=True)
 class LockRecord:
-    """What a run directory says of its owner.
+    """The lease in a run directory.
 
     Attributes:
-        owner: which process.
-        directory: device and inode of the directory that it owns; those of another one are of a copy.
+        owner: the process that owns the directory.
+        directory: device and inode of the owned directory; other numbers mean that this directory is a copy.
     """
 
     owner: OwnerIdentity
@@ -53,7 +53,7 @@ class LockRecord:
 
 
 def read_lease(run_dir: Path) -> LockRecord | None:
-    """Return the lease of whoever last owned a run directory and did not give it up, or None."""
+    """Return the lease in a run directory, which may be stale; None if it does not exist or is invalid."""
     try:
         value = json.loads((run_dir / RECORD).read_bytes())
         return LockRecord(owner=OwnerIdentity.from_record(value), directory=_directory(value.get("directory")))
@@ -62,16 +62,19 @@ def read_lease(run_dir: Path) -> LockRecord | None:
 
 
 def owner_state(run_dir: Path) -> str:
-    """Return ``alive``, ``dead``, or ``none`` where nobody owns the directory; nothing is written.
+    """Return the state of the owner: ``alive``, ``dead``, or ``none`` without a lease; write nothing.
 
-    An owner that cannot be seen from here is alive as long as it renews its lease.
+    An owner that cannot be checked from here is alive as long as it renews its lease.
     """
     lease = read_lease(run_dir)
     return "none" if lease is None else _state(lease, run_dir, time.time)
 
 
 def is_unowned_remnant(run_dir: Path) -> bool:
-    """Tell whether a directory holds nothing but what taking it leaves, and nobody takes it: its maker was killed."""
+    """Return whether a directory is empty, or holds only leftovers of a killed :meth:`RunLock.acquire`.
+
+    False while a process acquires the directory.
+    """
     try:
         found = set(os.listdir(run_dir))
         if not found <= {_GUARD, _PROBE, f".{RECORD}.partial"}:
@@ -85,14 +88,15 @@ def is_unowned_remnant(run_dir: Path) -> bool:
 
 
 class RunLock:
-    """The ownership of a run directory; a context manager."""
+    """The ownership of a run directory; a context manager that acquires and releases it."""
 
     def __init__(self, run_dir: Path, *, renew_s: float = RENEW_S, stale_s: float = STALE_S) -> None:
-        """Name the directory; nothing is taken yet.
+        """Store the settings; nothing is acquired yet.
 
         Args:
-            run_dir: which. renew_s: seconds between renewals. stale_s: after how many a lease that cannot be looked
-                behind counts as given up.
+            run_dir: the run directory.
+            renew_s: seconds between renewals of the lease.
+            stale_s: seconds without renewal after which a lease is stale, if its owner cannot be checked from here.
         """
         self._run_dir, self._record = run_dir, run_dir / RECORD
         self._identity = OwnerIdentity.current()
@@ -102,10 +106,11 @@ class RunLock:
         self._on_lost: Callable[[], None] = lambda: None
 
     def acquire(self) -> None:
-        """Take the directory, and renew the lease until it is given up.
+        """Acquire the directory, and renew the lease in a thread until :meth:`release`.
 
         Raises:
-            RunLockedError: another live process has it.
+            RunLockedError: another live process owns the directory.
+            LeaseLostError: another process acquired it at the same time.
             StorageError: the lease cannot be written.
         """
         with storage_errors(self._run_dir), _one_at_a_time(self._run_dir / _GUARD):
@@ -121,24 +126,24 @@ class RunLock:
         self._renewing.start()
 
     def on_lost(self, call: Callable[[], None]) -> None:
-        """Call something, from another thread, when the lease is lost."""
+        """Set the function that is called, in the renewing thread, when the lease is lost."""
         self._on_lost = call
 
     def check(self) -> None:
-        """Make sure that the directory is still ours, before something is written.
+        """Check that this process still owns the directory; call it before a write.
 
         Raises:
-            LeaseLostError: it is not.
+            LeaseLostError: it does not.
         """
         if not self.is_ours:
             raise LeaseLostError(
                 f"run {str(self._run_dir)!r} was taken over by another process, because this one did not renew its "
-                "lease for too long; what it was doing is left to the other"
+                "lease in time; let the other process continue the run"
             )
 
     @property
     def is_ours(self) -> bool:
-        """Whether the lease is this process's; one that cannot be read at the moment is."""
+        """Whether this process holds the lease; also true if the lease file exists but cannot be read."""
         try:
             token = json.loads(self._record.read_bytes())["token"]
         except FileNotFoundError:
@@ -148,7 +153,7 @@ class RunLock:
         return bool(token == self._identity.token)
 
     def release(self) -> None:
-        """Give the directory up, if it is ours; may be called again."""
+        """Release the directory if this process owns it; may be called again."""
         self._released.set()
         if self._renewing is not None:
             self._renewing.join()
@@ -156,14 +161,14 @@ class RunLock:
             self._record.unlink(missing_ok=True)
 
     def __enter__(self) -> RunLock:
-        """Take it."""
+        """Acquire the directory."""
         self.acquire()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it up."""
+        """Release the directory."""
         self.release()
 
     def _renew(self) -> None:
@@ -173,23 +178,23 @@ class RunLock:
                 self._on_lost()
                 return
             try:
-                os.utime(self._record)  # by the file system's clock
+                os.utime(self._record)  # now, by the clock of the file system
             except OSError as error:
                 log.warning("lease not renewed", run=str(self._run_dir), error=str(error))
 
     def _refusal(self, owner: OwnerIdentity) -> str:
         run = repr(str(self._run_dir))
         if owner.state() == "alive":
-            return f"run {run} is owned by process {owner.pid}, which is alive; wait for it, or end it with `kill`"
+            return f"run {run} is owned by process {owner.pid}, which is alive; wait for it, or stop it with `kill`"
         return (
             f"run {run} is owned by process {owner.pid} on {owner.host!r}, which renewed its lease less than "
-            f"{self._stale_s:g} s ago; end it there, or try again later if it is dead"
+            f"{self._stale_s:g} s ago; stop it there, or retry later if it is dead"
         )
 
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Let nobody else take the directory meanwhile; where the file system has no locks, who writes last has it."""
+    """Hold the file lock while acquiring; on a file system without locks, the last process that writes wins."""
     lock = FileLock(path)
     try:
         lock.acquire()
@@ -207,7 +212,7 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float], stale_s: float = STALE_S) -> str:
-    # A name may be of many machines ("localhost"): who had another boot is judged by the lease alone.
+    # Several machines may have the same host name ("localhost"): for an owner of another boot, only the lease counts.
     seen = lease.owner.state() if lease.owner.boot_id == boot_id() else "elsewhere"
     if seen != "elsewhere":
         found = os.stat(run_dir)
@@ -221,7 +226,7 @@ def _state(lease: LockRecord, run_dir: Path, clock: Callable[[], float], stale_s
 
 
 def _file_system_time(folder: Path) -> float:
-    """Return what time the file system says that it is."""
+    """Return the current time of the file system's clock, in seconds since the epoch."""
     with _probe(folder / _PROBE) as path:
         os.utime(path)
         return os.stat(path).st_mtime

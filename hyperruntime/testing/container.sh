@@ -1,11 +1,11 @@
-# Makes a container of the fake driver, in new namespaces of which it is the first process, and becomes its init.
-# $1 an empty directory, $2 where commands start, $3 options of the memory file system at /tmp, $4 "frozen" for a
-# read-only root, $5 the processes it may have or "", then mounts (`rw|ro SOURCE TARGET` each), `--`, NAME=VALUE...
+# Makes a container of the fake driver and becomes its init. Runs as the first process of new namespaces.
+# $1: an empty directory. $2: the working directory. $3: options of the tmpfs at /tmp. $4: "frozen" for a read-only
+# root, or "". $5: maximum number of processes, or "". Then mounts (`rw|ro SOURCE TARGET` each), `--`, NAME=VALUE...
 set -eu
 root=$1 workdir=$2 tmp=$3 frozen=$4 processes=$5
 shift 5
 
-# freeze PATH: a bind mount of a user namespace keeps the restrictions of what it shows, or is refused.
+# freeze PATH: in a user namespace, a remount that drops a restriction of the source is refused, so try with each.
 freeze() {
     for restrictions in ro ro,nosuid,nodev ro,nosuid,nodev,noexec; do
         mount -o "remount,bind,$restrictions" "$1" 2>/dev/null && return
@@ -45,7 +45,7 @@ rmdir old
 cd "$workdir" 2>/dev/null || { echo "no workdir $workdir" >&2; exit 1; }
 [ -z "$frozen" ] || freeze /
 
-# A shell that waits for its child waits for every child, so this one is an init.
+# A shell that waits for its child also reaps orphans, so this one is an init.
 exec ${processes:+prlimit "--nproc=$processes"} setpriv --no-new-privs --inh-caps=-all \
     --bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+sys_chroot \
     env -i "$@" /bin/sh -c '/bin/sh; exit $?'

@@ -1,7 +1,7 @@
-"""A driver without an engine: the host's own userland in namespaces that util-linux makes. For tests.
+"""A driver for tests without an engine: it runs the host's userland in namespaces made by util-linux.
 
-It keeps every promise of the seam and has nothing to install, and it says what it cannot do. Its containers are
-listed by looking at the processes of the machine.
+It needs no installation, keeps every promise of a driver, and declares what it refuses. It finds its containers in the
+process list of the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,14 @@ done
 
 
 def unshare_args(launch: Launch, created: float) -> list[str]:
-    """Return the argv that makes a container; its own words tell later what it is. Source: unshare(1)."""
+    """Return the argv that makes a container; it also stores the container's record.
+
+    Args:
+        launch: the container to make.
+        created: time of creation, in seconds since the epoch.
+
+    Source: unshare(1).
+    """
     spec = launch.spec
     namespaces = ["--user", "--map-root-user", "--mount", "--pid", "--ipc", "--uts"]
     network = ["--net"] if spec.network == "none" else []
@@ -64,10 +71,10 @@ def _mount_words(mount: Mount) -> tuple[str, str, str]:
 
 
 class FakeLiveContainer:
-    """A tree of processes in namespaces of its own."""
+    """A process tree in its own namespaces."""
 
     def __init__(self, launch: Launch) -> None:
-        """Start it."""
+        """Start the container."""
         self.id = launch.name
         self.exec_env: Mapping[str, str] = {}
         self._launch = launch
@@ -76,35 +83,35 @@ class FakeLiveContainer:
         self.shell = ProcessShell(self._process)
 
     def observe(self) -> None:
-        """Do nothing: all that a post-mortem says is seen afterwards."""
+        """Do nothing: the post-mortem needs no observation."""
 
     def open_shell(self, user: str) -> ProcessShell:
-        """Refuse: there is one user in the container."""
-        raise UnsupportedOptionError(NAME, "user", f"there is only root in its containers, not {user!r}")
+        """Raise UnsupportedOptionError: containers have only the user root."""
+        raise UnsupportedOptionError(NAME, "user", f"its containers have only the user root, not {user!r}")
 
     def post_mortem(self) -> PostMortem:
-        """Return how its first process ended."""
+        """Return the state of the container's first process."""
         code = self.shell.wait(0.3)
         return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
     def explain_start_failure(self, error_text: str, *_: object) -> Exception:
-        """Return the error that says why the shell never answered."""
+        """Return the error for a shell that never answered."""
         if "no workdir" in error_text:
             return SpecError("workdir", self._launch.spec.workdir, "a directory that exists in the container")
         lines = error_text.strip().splitlines() or ["its shell never answered"]
         return EngineUnavailableError(NAME, lines[-1], "it needs user namespaces and util-linux")
 
     def remove(self) -> None:
-        """End it: its first process takes all others with it."""
+        """Kill the container; the kernel ends all processes of its pid namespace."""
         kill_group(self._process)
         self._process.wait()
 
 
 class FakeDriverImages:
-    """One image, which is the host's own userland; nothing else can be had."""
+    """One image, the host's userland; every change of images is refused."""
 
     def exists(self, reference: str) -> bool:
-        """Tell whether it is that image."""
+        """Return whether the reference is that image."""
         return reference == IMAGE
 
     def list(self) -> tuple[Image, ...]:
@@ -112,23 +119,23 @@ class FakeDriverImages:
         return (Image(id="host", references=(IMAGE,), size_bytes=0, created=0.0),)
 
     def remove(self, reference: str) -> None:
-        """Refuse."""
+        """Raise UnsupportedOptionError."""
         raise _unsupported("images.remove")
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Refuse."""
+        """Raise UnsupportedOptionError."""
         raise _unsupported("images.load_rootfs")
 
     def load(self, archive: Path) -> tuple[str, ...]:
-        """Refuse."""
+        """Raise UnsupportedOptionError."""
         raise _unsupported("images.load")
 
     def save(self, reference: str, archive: Path) -> None:
-        """Refuse."""
+        """Raise UnsupportedOptionError."""
         raise _unsupported("images.save")
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
-        """Refuse."""
+        """Raise UnsupportedOptionError."""
         raise _unsupported("images.pull")
 
     def build(
@@ -141,17 +148,17 @@ class FakeDriverImages:
         force: bool,
         on_output: Callable[[str], None],
     ) -> str:
-        """Refuse."""
+        """Raise UnsupportedOptionError."""
         raise _unsupported("images.build")
 
 
 class FakeDriver:
-    """Adapter for no engine at all."""
+    """The driver without an engine."""
 
     name = NAME
 
     def __init__(self) -> None:
-        """Start and read nothing."""
+        """Store nothing; the first probe runs a container."""
         self._info: EngineInfo | None = None
 
     @property
@@ -160,10 +167,14 @@ class FakeDriver:
         return FakeDriverImages()
 
     def open(self, private_dir: str) -> None:
-        """Take nothing: there are no files beside the containers' own."""
+        """Do nothing: the driver needs no files of its own."""
 
     def probe(self) -> EngineInfo:
-        """Run a container that makes more processes than it may, and return what can be done here."""
+        """Return what the driver can do here; the first call runs a container that exceeds its process limit.
+
+        Raises:
+            EngineUnavailableError: a container cannot run.
+        """
         if self._info is None:
             self._info = EngineInfo(
                 engine=NAME,
@@ -177,7 +188,7 @@ class FakeDriver:
         return self._info
 
     def diagnose(self) -> Sequence[Finding]:
-        """Return whether it runs."""
+        """Return one finding: whether containers run."""
         try:
             self.probe()
         except EngineUnavailableError as error:
@@ -185,17 +196,27 @@ class FakeDriver:
         return (Finding(subject="namespaces", ok=True, detail="containers run"),)
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
-        """Start a container."""
+        """Start a container.
+
+        Raises:
+            UnsupportedOptionError: the spec has a field that this driver refuses.
+            ImageNotFoundError: the image is not the one image of this driver.
+            SpecError: the source of a mount does not exist.
+        """
         self.refuse(launch.spec)
         if launch.spec.image != IMAGE:
-            raise ImageNotFoundError(launch.spec.image, f"the fake driver has {IMAGE} and nothing else")
+            raise ImageNotFoundError(launch.spec.image, f"the fake driver only has {IMAGE}")
         for mount in launch.spec.mounts:
             if not Path(mount.source).exists():
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
         return FakeLiveContainer(launch)
 
     def refuse(self, spec: ContainerSpec) -> None:
-        """Refuse what cannot be honoured."""
+        """Check a spec.
+
+        Raises:
+            UnsupportedOptionError: the spec has a field that this driver refuses.
+        """
         info = self.probe()
         for field in ("memory_bytes", "cpus", "pids"):
             if getattr(spec.limits, field) is not None and info.limits[field] == "no":
@@ -211,13 +232,13 @@ class FakeDriver:
         return tuple({record.id: record for _, record in _running()}.values())
 
     def remove_container(self, container_id: str) -> None:
-        """Kill what made a container; the kernel does the rest."""
+        """Kill the process that made a container; the kernel ends the others."""
         for pid, record in _running():
             if record.id == container_id:
                 os.kill(pid, 9)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return what kills every container with a label."""
+        """Return the argv of a command that kills every container with a label, ``name=value``."""
         name, _, value = label.partition("=")
         return ("/bin/sh", "-c", _CLEANUP, "cleanup", json.dumps({name: value}).strip("{}"))
 
@@ -226,14 +247,14 @@ class FakeDriver:
 
 
 def _unsupported(field: str) -> UnsupportedOptionError:
-    return UnsupportedOptionError(NAME, field, "the fake driver has no way to do it")
+    return UnsupportedOptionError(NAME, field, "the fake driver does not support it")
 
 
 def _try_processes() -> Enforcement:
-    """Return how a limit of processes is enforced (Linux exempts root of the machine from its own).
+    """Try a limit of processes; return how it is enforced (Linux exempts root of the host from RLIMIT_NPROC).
 
     Raises:
-        EngineUnavailableError: no container runs.
+        EngineUnavailableError: a container cannot run.
     """
     missing = [name for name in _PROGRAMS if find_program(name) is None and not Path("/usr/sbin", name).exists()]
     if missing:
@@ -252,7 +273,7 @@ def _try_processes() -> Enforcement:
 
 
 def _running() -> Iterator[tuple[int, ContainerRecord]]:
-    """Yield each process of this user that made a container, with what its words say."""
+    """Yield the pid of each process of this user that made a container, with the container's record."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (process / "comm").read_text() != "unshare\n" or process.stat().st_uid not in (0, os.getuid()):

@@ -1,8 +1,7 @@
 """A runtime without an engine for tests of the loop, and an agent to run.
 
-:class:`FakeRuntime` runs commands on the host, in the directories that a spec would mount: it isolates nothing, so it
-is for tests of the loop and of nothing else. :func:`make_agent_repository` makes an agent whose every generation
-does what a test scripts.
+:class:`FakeRuntime` runs commands on the host, in the source directories of mounts. It isolates nothing: use it only to
+test the loop. :func:`make_agent_repository` makes an agent; a test can script each of its generations.
 """
 
 from __future__ import annotations
@@ -27,28 +26,33 @@ _KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG")
 
 
 class FakeImages:
-    """Images that are here because a test says so."""
+    """Images that exist because the test names them."""
 
     def __init__(self, known: Sequence[str]) -> None:
-        """Hold the images of these names."""
+        """Store the names of the existing images."""
         self._known = tuple(known)
 
     def ensure(self, name: str) -> str:
         """Return the name.
 
         Raises:
-            ImageNotFoundError: a test did not say so.
+            ImageNotFoundError: the test did not name it.
         """
         if name not in self._known:
-            raise ImageNotFoundError(name, "tell FakeRuntime of it")
+            raise ImageNotFoundError(name, "pass it to FakeRuntime(images=...)")
         return name
 
 
 class FakeContainer:
-    """Commands on the host, with the targets of mounts replaced by their sources."""
+    """Runs commands on the host, with the targets of mounts replaced by their sources."""
 
     def __init__(self, spec: ContainerSpec, on_close: Callable[[FakeContainer], None]) -> None:
-        """Make it."""
+        """Make an open container.
+
+        Args:
+            spec: the requested spec.
+            on_close: called with the container when it is closed.
+        """
         self.spec = spec
         self._on_close = on_close
         self._lock = threading.Lock()
@@ -66,10 +70,16 @@ class FakeContainer:
         on_output: Callable[..., None] | None = None,
         output_limit_bytes: int = 1 << 20,
     ) -> ExecResult:
-        """Run a command on the host to its end; its standard output arrives while it runs, its errors afterwards.
+        """Run a command on the host and wait for its end.
+
+        Args:
+            args: the argv; mount targets in it are replaced by their sources.
+            timeout_s: seconds until the process group is killed; None means no limit.
+            on_output: called with ``stdout`` chunks while the command runs, and with all of ``stderr`` afterwards.
+            output_limit_bytes: how many of the last bytes of each stream are returned.
 
         Raises:
-            ContainerLostError: it was closed meanwhile, or before.
+            ContainerLostError: the container is closed, or was closed while the command ran.
         """
         argv = [self._outside(os.fsdecode(arg)) for arg in args]
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
@@ -101,7 +111,7 @@ class FakeContainer:
         )
 
     def close(self) -> None:
-        """End what runs in it; may be called again."""
+        """Kill the running commands; may be called again."""
         with self._lock:
             self._closed = True
             for process in self._running:
@@ -125,7 +135,7 @@ class FakeContainer:
 
 @contextmanager
 def _as_file(source: bytes | BinaryIO | None) -> Iterator[int | IO[bytes]]:
-    """Give what a command reads as something that a process can be started with."""
+    """Yield the input in a form that a process can start with."""
     if source is None:
         yield DEVNULL
     elif isinstance(source, bytes):
@@ -138,7 +148,7 @@ def _as_file(source: bytes | BinaryIO | None) -> Iterator[int | IO[bytes]]:
 
 
 def _read(process: HostProcess, on_output: Callable[..., None] | None) -> tuple[bytes, bytes]:
-    """Return both streams to their ends; the first is handed on as it comes."""
+    """Read standard output and standard error to their ends; pass output on as it arrives."""
     assert process.stdout is not None
     assert process.stderr is not None
     errors: list[bytes] = []
@@ -160,10 +170,10 @@ class FakeRuntime:
     """A runtime without an engine.
 
     Attributes:
-        images: what is here.
-        info: what it can do: nothing in particular.
-        started: how many containers were started.
-        open: those that are open now.
+        images: the existing images.
+        info: the engine's declared features; all at their defaults.
+        started: number of containers started so far.
+        open: the open containers.
     """
 
     def __init__(
@@ -172,7 +182,12 @@ class FakeRuntime:
         images: Sequence[str] = ("base",),
         before_start: Callable[[ContainerSpec], None] | None = None,
     ) -> None:
-        """Make it; ``before_start`` may raise what an engine would."""
+        """Make a runtime without containers.
+
+        Args:
+            images: names of the existing images.
+            before_start: called with each spec before a start; it may raise an engine's error. None does nothing.
+        """
         self.images = FakeImages(images)
         self.info = EngineInfo(engine="fake", version="1", rootless=os.geteuid() != 0)
         self.started = 0
@@ -270,13 +285,16 @@ if not os.path.lexists(f"{out}/model_patch.diff") and "by_tree" not in action:
 
 
 def make_agent_repository(path: Path, actions: Mapping[int, str] | None = None) -> Path:
-    """Make a git repository of an agent for the domain ``circle_packing`` that works at once and needs no model.
+    """Make a git repository of an agent for the domain ``circle_packing`` that works and needs no model.
 
     Args:
-        path: where; must not exist.
-        actions: Python source that the meta agent of a generation runs instead of ``improve()``; ``repo``, ``out``,
-            ``evals``, ``improve``, ``hand_in`` and ``options`` are there. Afterwards a diff is handed in, unless one
-            is there or the source says ``by_tree``.
+        path: the repository's directory; must not exist.
+        actions: generation number -> Python source that its meta agent runs instead of ``improve()``. The source can
+            use ``repo``, ``out``, ``evals``, ``improve``, ``hand_in`` and ``options``. Afterwards the meta agent
+            writes a diff, unless one exists or the source contains ``by_tree``.
+
+    Returns:
+        The path.
     """
     files = {
         "task_agent.py": _TASK_AGENT,

@@ -1,4 +1,4 @@
-"""A model server for tests: it answers OpenAI chat completions as a script says. Standard library only.
+"""A model server for tests that answers OpenAI chat completions from a script. Standard library only.
 
 Usage::
 
@@ -21,13 +21,13 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class ModelReply:
-    """What is answered: a message, or an error of HTTP.
+    """The reply to one request: a message, or an HTTP error.
 
     Attributes:
-        message: of the assistant, as the protocol has it.
-        finish_reason: why it ends.
-        status: of HTTP.
-        body: sent instead of a completion.
+        message: the assistant's message, in OpenAI's form.
+        finish_reason: why the message ended.
+        status: HTTP status.
+        body: a body to send instead of a completion; None sends the completion.
     """
 
     message: Mapping[str, Any] = attrs.field(factory=dict)
@@ -41,12 +41,18 @@ Script = Callable[[Request], ModelReply]
 
 
 def says(text: str, finish_reason: str = "stop") -> ModelReply:
-    """Return a reply that is text."""
+    """Return a text reply."""
     return ModelReply(message={"role": "assistant", "content": text}, finish_reason=finish_reason)
 
 
 def calls(*pairs: tuple[str, object], text: str = "", **named: object) -> ModelReply:
-    """Return a reply that calls tools: ``(name, arguments)`` each, or by keyword; a text is sent as it is."""
+    """Return a reply with tool calls.
+
+    Args:
+        pairs: ``(name, arguments)`` of each call; a ``str`` of arguments is sent unchanged, other values as JSON.
+        text: the content of the message; "" sends null.
+        named: more calls, as ``name=arguments``.
+    """
     every = [*pairs, *named.items()]
     sent = [
         {
@@ -65,28 +71,34 @@ def calls(*pairs: tuple[str, object], text: str = "", **named: object) -> ModelR
 
 
 def fails(status: int, message: str, code: str = "error") -> ModelReply:
-    """Return an error as OpenAI's servers word it."""
+    """Return an error reply in OpenAI's form.
+
+    Args:
+        status: HTTP status.
+        message: the error's message.
+        code: the error's type and code.
+    """
     body = {"error": {"message": message, "type": code, "code": code, "param": None}}
     return ModelReply(status=status, body=json.dumps(body).encode())
 
 
 class ScriptedModel:
-    """The server, while it runs.
+    """The script of a server, and the requests that it received.
 
     Attributes:
-        url: its base URL, with ``/v1``.
+        url: base URL of the server, with ``/v1``.
         requests: the bodies of all requests, in order.
     """
 
     def __init__(self, script: Script | Iterable[ModelReply]) -> None:
-        """Answer by a function, or with one reply after the other; then with an error."""
+        """Use a function as script, or a list of replies; after the last reply, every request gets an error."""
         self.requests: list[dict[str, Any]] = []
         self.url = ""
         self._lock = threading.Lock()
         self._script = script if callable(script) else _in_turn(script)
 
     def reply(self, request: dict[str, Any]) -> ModelReply:
-        """Keep a request and return what is answered; one at a time."""
+        """Record a request and return the reply; requests are handled one at a time."""
         with self._lock:
             self.requests.append(request)
             return self._script(request)
@@ -94,7 +106,7 @@ class ScriptedModel:
 
 @contextmanager
 def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedModel]:
-    """Run a scripted server on the loopback, in threads of its own."""
+    """Run a scripted server on the loopback interface, in its own threads."""
     model = ScriptedModel(script)
 
     class Handler(BaseHTTPRequestHandler):
@@ -113,7 +125,7 @@ def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedMo
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -130,7 +142,7 @@ def scripted_model(script: Script | Iterable[ModelReply]) -> Iterator[ScriptedMo
 
 def _in_turn(replies: Iterable[ModelReply]) -> Script:
     left = iter(list(replies))
-    over = fails(400, "the script of this model is at its end", "script_over")
+    over = fails(400, "the script of this model has no more replies", "script_over")
 
     def script(_: Request) -> ModelReply:
         return next(left, over)

@@ -1,7 +1,6 @@
-"""A runtime whose containers are nothing but a promise, and a clock to turn: for tests of pools.
+"""A runtime without real containers, and a clock that tests can move forward: for tests of pools.
 
-Commands do nothing and succeed, but ``["sleep", SECONDS]`` takes so long; a container ends
-when a test says so.
+Commands do nothing and succeed; ``["sleep", SECONDS]`` takes SECONDS. A container ends when the test ends it.
 """
 
 from __future__ import annotations
@@ -22,17 +21,18 @@ class PromisedContainer:
     """A container that runs nothing.
 
     Attributes:
-        spec: what was asked for.
-        name: unique.
-        is_alive: whether it has not ended.
-        is_closed: whether its owner has closed it.
-        hangs: whether it has stopped answering.
-        watchdog_verdict: why a watchdog ended it, or "".
-        commands: what it was asked to run.
+        spec: the requested spec.
+        name: a unique name.
+        is_alive: whether the container has not ended.
+        is_closed: whether its owner closed it.
+        hangs: whether it stopped answering; tests set this.
+        watchdog_verdict: why the watchdog ended it, or "".
+        commands: argv of every command, in order.
+        refuses: returns True for a command of ``exec`` that fails with exit code 1; tests set this.
     """
 
     def __init__(self, spec: ContainerSpec) -> None:
-        """Make it."""
+        """Make an open container."""
         self.spec, self.name = spec, f"promised-{uuid.uuid4().hex[:12]}"
         self.is_alive, self.is_closed = True, False
         self.hangs, self.watchdog_verdict = False, ""
@@ -40,7 +40,7 @@ class PromisedContainer:
         self.refuses: Callable[[Sequence[str | bytes]], bool] = lambda _: False
 
     def exec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:  # noqa: ANN401 - as of any container
-        """Note a command; it succeeds unless :attr:`refuses` says otherwise."""
+        """Record a command; it succeeds unless :attr:`refuses` returns True for it."""
         self._check()
         self.commands.append(args)
         said = {"workspace": b"/workspace", "cat /proc/self/uid_map": b"0 0 4294967295\n"}
@@ -48,7 +48,7 @@ class PromisedContainer:
         return ExecResult(args=(), exit_code=1 if self.refuses(args) else 0, stdout=output)
 
     async def aexec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:  # noqa: ANN401 - as of any container
-        """Do nothing, for as long as ``sleep`` says."""
+        """Record a command; ``sleep`` waits, every other command ends at once."""
         self._check()
         self.commands.append(args)
         left_s = float(args[1]) if args[0] == "sleep" else 0.0
@@ -69,15 +69,15 @@ class PromisedContainer:
         return True
 
     def responds(self, _: float | None = None) -> bool:
-        """Tell whether it answers."""
+        """Return whether the container is alive and does not hang."""
         return self.is_alive and not self.hangs
 
     def end(self, watchdog_verdict: str = "") -> None:
-        """End by itself, as when it is killed, or by a watchdog."""
+        """End the container as if it was killed, by the watchdog if there is a verdict."""
         self.watchdog_verdict, self.is_alive = watchdog_verdict, False
 
     def close(self) -> None:
-        """End."""
+        """Close the container."""
         self.is_alive, self.is_closed = False, True
 
     def _check(self) -> None:
@@ -88,24 +88,24 @@ class PromisedContainer:
 
 
 class PromisedRuntime:
-    """A runtime of such containers; safe to use from many threads.
+    """A runtime of :class:`PromisedContainer`; safe to use from many threads.
 
     Attributes:
         name: ``promised``.
-        info: what it can do.
-        containers: all that were started.
-        most: how many were starting at the same time at most.
+        info: the engine's declared features.
+        containers: all started containers.
+        most: maximum number of simultaneous starts.
     """
 
     name = "promised"
 
     def __init__(self, *, users: bool = True, start_s: float = 0.0, failures: Sequence[Exception] = ()) -> None:
-        """Make it.
+        """Make a runtime without containers.
 
         Args:
-            users: whether slots can have users of their own.
-            start_s: how long a start takes.
-            failures: what the next starts raise, one each.
+            users: whether slots can have their own users.
+            start_s: seconds that each start takes.
+            failures: errors that the next starts raise, one each.
         """
         self.info = EngineInfo(engine="promised", version="1", rootless=True, users=users)
         self.containers: list[PromisedContainer] = []
@@ -115,15 +115,15 @@ class PromisedRuntime:
 
     @property
     def open(self) -> list[PromisedContainer]:
-        """Those that nobody has closed."""
+        """The containers that are not closed."""
         return [container for container in self.containers if not container.is_closed]
 
     def fail(self, *errors: Exception) -> None:
-        """Let the next starts raise these, one each."""
+        """Make the next starts raise these errors, one each."""
         self._failures.extend(errors)
 
     def container(self, spec: ContainerSpec) -> PromisedContainer:
-        """Start one."""
+        """Start a container, or raise the next failure."""
         with self._lock:
             self._starting += 1
             self.most = max(self.most, self._starting)
@@ -138,16 +138,16 @@ class PromisedRuntime:
 
 
 class SkippingClock:
-    """The running event loop's clock, which a test may put forward: all its timers and timeouts follow."""
+    """The clock of the running event loop, which a test can move forward; all timers and timeouts follow."""
 
     def __init__(self) -> None:
-        """Take over the clock of the running loop."""
+        """Replace the clock of the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._real, self._skipped_s = self._loop.time, 0.0
         self._loop.time = lambda: self._real() + self._skipped_s  # type: ignore[method-assign]
 
     async def skip(self, seconds: float) -> None:
-        """Put it forward, and let what is due by now happen."""
+        """Move the clock forward, and give due timers time to run."""
         self._skipped_s += seconds
         for _ in range(20):
             await asyncio.sleep(0.005)

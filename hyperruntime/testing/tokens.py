@@ -1,4 +1,4 @@
-"""A tokenizer for tests: each byte is a token, and so is each of two marks around a message. Standard library only."""
+"""A tokenizer for tests: each byte is a token, and so are the two marks around a message."""
 
 from __future__ import annotations
 
@@ -16,24 +16,30 @@ _SPLIT = re.compile("|".join(re.escape(mark) for mark in _MARKS))
 
 
 class ByteTokenizer:
-    """Messages between marks, as Qwen's models have them; tools are listed in front.
+    """Renders messages between marks, as for Qwen's models; a first message lists the tools.
 
     Attributes:
         eos: the mark that ends a turn.
-        eos_id: its token.
+        eos_id: the token of that mark.
     """
 
     eos = END
     eos_id = _MARKS[END]
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
-        """Return a conversation as text."""
+        """Return a conversation as text.
+
+        Args:
+            messages: in OpenAI's form.
+            tools: schemas of the tools; none lists no tools.
+            prompt: whether to append the start of an assistant message.
+        """
         head = f"{START}system\n# Tools\n{json.dumps(list(tools))}{END}\n" if tools else ""
         told = "".join(f"{START}{message['role']}\n{_content(message)}{END}\n" for message in messages)
         return head + told + (f"{START}assistant\n" if prompt else "")
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's tokens."""
+        """Return the tokens of a text."""
         ids: list[int] = []
         position = 0
         for mark in _SPLIT.finditer(text):

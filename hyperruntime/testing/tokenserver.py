@@ -1,7 +1,7 @@
-"""A model server for tests that says which tokens it saw and emitted, in the shapes of SGLang and vLLM. Needs aiohttp.
+"""A model server for tests that reports token ids, in the formats of SGLang and vLLM. Needs aiohttp.
 
-``/generate`` of both, ``/v1/completions`` and ``/v1/chat/completions`` with ``return_token_ids``. What it says is a
-function's of the prompt's text; every token's log probability is a function of its place, so that a test knows it.
+It has ``/generate`` of both, ``/v1/completions`` and ``/v1/chat/completions`` with ``return_token_ids``. A function
+maps the prompt's text to the answer. The log probability of a token depends only on the turn and on its position.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Speak = Callable[[str], str]
 
 @attrs.frozen(kw_only=True)
 class Emitted:
-    """One turn as the server knows it.
+    """One turn of the server.
 
     Attributes:
-        prompt_ids: that it saw.
-        ids: that it emitted.
-        logprobs: of these.
-        text: that they are, without the mark of their end.
+        prompt_ids: tokens of the prompt.
+        ids: emitted tokens.
+        logprobs: log probabilities of the emitted tokens.
+        text: text of the emitted tokens, without the end mark.
         finish_reason: ``stop`` or ``length``.
     """
 
@@ -40,20 +40,22 @@ class Emitted:
 
 
 class TokenServer:
-    """The server, while it runs.
+    """The state of a running token server.
 
     Attributes:
-        url: OpenAI's form of its base URL.
-        turns: all that it emitted, in its order.
-        received: the bodies that it was sent.
+        url: base URL, with ``/v1``.
+        turns: all turns, in order.
+        received: the bodies of all requests, in order.
+        tokenizer: the model's tokenizer.
     """
 
     def __init__(self, speak: Speak, *, tokenizer: ChatTokenizer | None = None, parses_tools: bool = True) -> None:
-        """Say what a function makes of the prompt's text; :func:`token_server` starts it.
+        """Store the settings; :func:`token_server` starts the server.
 
         Args:
-            speak: takes the prompt's text. tokenizer: of the model. parses_tools: whether chat completions have
-                ``tool_calls`` of their own, or leave calls in the text.
+            speak: maps the prompt's text to the answer's text.
+            tokenizer: the model's tokenizer; None means :class:`ByteTokenizer`.
+            parses_tools: whether chat completions have ``tool_calls``; else calls stay in the text.
         """
         self.url = ""
         self.turns: list[Emitted] = []
@@ -62,7 +64,7 @@ class TokenServer:
         self._speak, self._parses_tools = speak, parses_tools
 
     def answer(self, request: Received) -> Reply:
-        """Return what is answered."""
+        """Record a request and return the reply."""
         body = request.body
         self.received.append(body)
         if request.path == "/generate":
@@ -126,7 +128,13 @@ class TokenServer:
 def token_server(
     speak: Speak, *, tokenizer: ChatTokenizer | None = None, parses_tools: bool = True
 ) -> Iterator[TokenServer]:
-    """Run such a server on the loopback, in a thread of its own."""
+    """Run a token server on the loopback interface, in its own thread.
+
+    Args:
+        speak: maps the prompt's text to the answer's text.
+        tokenizer: the model's tokenizer; None means :class:`ByteTokenizer`.
+        parses_tools: whether chat completions have ``tool_calls``; else calls stay in the text.
+    """
     server = TokenServer(speak, tokenizer=tokenizer, parses_tools=parses_tools)
     with scripted_upstream(server.answer) as upstream:
         server.url = upstream.url
@@ -134,7 +142,7 @@ def token_server(
 
 
 def in_turn(*texts: str) -> Speak:
-    """Return what says one text after the other, and then ``done``."""
+    """Return a function that answers with one text after the other, then always with ``done``."""
     left = iter(texts)
     return lambda _: next(left, "done")
 

@@ -1,6 +1,6 @@
-"""A model server for tests that does what a script says: answers, stalls, fails, breaks off. Needs aiohttp.
+"""A scripted model server for tests: it answers, stalls, fails or breaks the connection. Needs aiohttp.
 
-It speaks both wire formats with real sockets on the loopback, and keeps what it was sent.
+It supports both wire formats on real sockets of the loopback interface, and records all requests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aiohttp import web
 
 @attrs.frozen(kw_only=True)
 class Received:
-    """A request as it arrived.
+    """A received request.
 
     Attributes:
-        path: with ``/v1``.
-        headers: names in lower case.
-        body: parsed.
+        path: path of the URL, with ``/v1``.
+        headers: the headers, with names in lower case.
+        body: the parsed JSON body.
     """
 
     path: str
@@ -33,16 +33,16 @@ class Received:
 
 @attrs.frozen(kw_only=True)
 class Reply:
-    """What to answer.
+    """The reply to one request.
 
     Attributes:
-        pieces: of the body; each is sent by itself.
-        status: of HTTP.
-        headers: beside the content type.
-        stream: whether they are server-sent events.
-        wait_s: before the head is sent.
-        pause_s: before each piece.
-        cut: whether the connection is broken after the last piece.
+        pieces: the body in pieces; each is sent separately.
+        status: HTTP status.
+        headers: headers in addition to the content type.
+        stream: whether the pieces are server-sent events.
+        wait_s: seconds before the headers are sent.
+        pause_s: seconds before each piece.
+        cut: whether to break the connection after the last piece.
     """
 
     pieces: tuple[bytes, ...] = ()
@@ -59,19 +59,30 @@ _MESSAGE = {"id": "m", "type": "message", "role": "assistant", "model": "scripte
 
 
 def json_reply(body: object, status: int = 200, **headers: str) -> Reply:
-    """Return an answer in one piece."""
+    """Return a JSON reply in one piece.
+
+    Args:
+        body: any JSON value.
+        status: HTTP status.
+        headers: more headers, with underscores for dashes in their names.
+    """
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(pieces=(json.dumps(body).encode(),), status=status, headers=named)
 
 
 def event(data: object, name: str = "") -> bytes:
-    """Return a server-sent event."""
+    """Return a server-sent event.
+
+    Args:
+        data: text, sent unchanged, or any other JSON value.
+        name: name of the event; "" sends none.
+    """
     text = data if isinstance(data, str) else json.dumps(data)
     return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
 
 
 def chat(text: str, prompt_tokens: int = 10, completion_tokens: int = 5) -> Reply:
-    """Return an OpenAI chat completion."""
+    """Return a reply with an OpenAI chat completion."""
     message = {"role": "assistant", "content": text}
     total = prompt_tokens + completion_tokens
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
@@ -81,7 +92,7 @@ def chat(text: str, prompt_tokens: int = 10, completion_tokens: int = 5) -> Repl
 
 
 def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5, pause_s: float = 0.0) -> Reply:
-    """Return an OpenAI chat completion as a stream that ends with its usage."""
+    """Return a reply that streams an OpenAI chat completion, one word per piece, and ends with the usage."""
     deltas = [event({"choices": [{"index": 0, "delta": {"content": word}}], "usage": None}) for word in words]
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
     return Reply(
@@ -90,14 +101,14 @@ def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5
 
 
 def message(text: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
-    """Return an Anthropic message."""
+    """Return a reply with an Anthropic message."""
     usage = {"input_tokens": input_tokens, "output_tokens": output_tokens}
     content = [{"type": "text", "text": text}]
     return json_reply({**_MESSAGE, "content": content, "stop_reason": "end_turn", "usage": usage})
 
 
 def message_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5) -> Reply:
-    """Return an Anthropic message as a stream."""
+    """Return a reply that streams an Anthropic message, one word per delta."""
     usage = {"input_tokens": input_tokens, "output_tokens": 1}
     start = {"type": "message_start", "message": {**_MESSAGE, "content": [], "usage": usage}}
     block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
@@ -109,24 +120,24 @@ def message_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5) 
 
 
 class ScriptedUpstream:
-    """The server, while it runs.
+    """The state of a running scripted server.
 
     Attributes:
-        url: OpenAI's form of its base URL.
-        received: every request, in its order.
-        gone: how many answers the client did not wait for.
+        url: base URL, with ``/v1``.
+        received: all requests, in order.
+        gone: number of replies that the client did not wait for.
     """
 
     def __init__(self, script: Script) -> None:
-        """Answer by a script; :func:`scripted_upstream` starts it."""
+        """Store the script; :func:`scripted_upstream` starts the server."""
         self._script = script
         self.url = ""
         self.received: list[Received] = []
         self.gone = 0
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Keep the request, and do what the script says."""
-        body = json.loads(await request.content.read() or b"{}")  # of any size
+        """Record the request and send the script's reply."""
+        body = json.loads(await request.content.read() or b"{}")  # request.read() would limit the size
         headers = {name.lower(): value for name, value in request.headers.items()}
         received = Received(path=request.path, headers=headers, body=body)
         self.received.append(received)
@@ -148,7 +159,7 @@ class ScriptedUpstream:
             await asyncio.sleep(reply.pause_s)
             await response.write(piece)
         if reply.cut and request.transport is not None:
-            await asyncio.sleep(0.05)  # what was sent arrives
+            await asyncio.sleep(0.05)  # the sent pieces arrive before the cut
             request.transport.close()
             return response
         await response.write_eof()
@@ -157,7 +168,7 @@ class ScriptedUpstream:
 
 @contextmanager
 def scripted_upstream(script: Script) -> Iterator[ScriptedUpstream]:
-    """Run a scripted server on the loopback, in a thread of its own."""
+    """Run a scripted server on the loopback interface, in its own thread."""
     upstream = ScriptedUpstream(script)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)

@@ -1,7 +1,7 @@
-"""The trainer seam: where scored groups go to be learned from.
+"""The trainer interface: a trainer takes scored groups and learns from them.
 
-A trainer is a class with these members, made with the keyword arguments that the user wrote; entry point group
-``hyperruntime.trainers``, or ``module:Class``.
+A trainer is any class with the members of ``Trainer``; the user's options are its keyword arguments. Users name it by
+an entry point of the group ``hyperruntime.trainers``, or by ``module:Class``.
 
 May import ``report`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -20,13 +20,13 @@ __all__ = ["Receipt", "Trainer"]
 
 @attrs.frozen(kw_only=True)
 class Receipt:
-    """What became of a group.
+    """The trainer's answer to a submitted group.
 
     Attributes:
-        accepted: whether it will be learned from.
-        step: how many updates of the policy the trainer had made when it answered.
-        detail: one sentence for people, "" where there is nothing to say.
-        metrics: of the update that this group completed, by name; empty where it completed none.
+        accepted: whether the trainer will learn from the group.
+        step: number of policy updates that the trainer has made.
+        detail: one sentence for people, or "".
+        metrics: metrics by name if this group completed an update, else empty.
     """
 
     accepted: bool
@@ -36,30 +36,30 @@ class Receipt:
 
 
 class Trainer(Protocol):
-    """Learns from groups, here or elsewhere.
+    """Learns from groups, in this process or elsewhere.
 
     Attributes:
-        name: of the entry point.
+        name: name of the entry point.
     """
 
     name: str
 
     async def start(self) -> int:
-        """Make ready to take groups; return the step at which the trainer is.
+        """Get ready to take groups; return the trainer's current step.
 
         Raises:
-            TrainerError: it cannot be reached, or will not have us.
+            TrainerError: the trainer cannot be reached, or rejects the registration.
         """
         ...
 
     async def submit(self, group: ScoredGroup) -> Receipt:
-        """Hand over a group. A group that cannot be learned from is declined in the receipt.
+        """Submit a group; the receipt declines a group that the trainer cannot use.
 
         Raises:
-            TrainerError: the trainer is gone, or refuses what it should take. The group may be submitted again.
+            TrainerError: the trainer cannot be reached, or reports an error; the caller may submit the group again.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of the trainer; what was submitted stays submitted. May be called twice."""
+        """Disconnect from the trainer; submitted groups stay submitted. Idempotent."""
         ...

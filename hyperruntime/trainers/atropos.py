@@ -1,7 +1,8 @@
-"""The trainer seam's `atropos`: groups for whatever trainer an atroposlib API server feeds.
+"""The trainer ``atropos``: sends groups to an atroposlib API server, which passes them to its trainer.
 
-Endpoints and the rules of batches: atroposlib 0.4.0, ``atroposlib/api``. One of them is worth knowing: a group with
-more sequences than the environment has registered is never handed out again, so it is refused here.
+The server never hands out a group with more sequences than the registered group size, so such groups are declined.
+
+Source: atroposlib 0.4.0, ``atroposlib/api``.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ class Atropos:
         weight: float = 1.0,
         wait_s: float = 60.0,
     ) -> None:
-        """Note what to register as; nothing is sent before ``start``.
+        """Store the options; ``start`` sends the first request.
 
         Args:
-            url: of the API server.
-            environment: the name that the server lists us by.
-            group_size: sequences of a group.
-            max_token_length: longest sequence that is sent.
-            weight: of this environment among others.
-            wait_s: how long to wait for a trainer that has not begun.
+            url: URL of the API server.
+            environment: name of the environment on the server.
+            group_size: maximum sequences of a group.
+            max_token_length: maximum tokens of a sequence.
+            weight: weight of this environment among others.
+            wait_s: how long to wait for a trainer to start.
         """
         self._group_size, self._max_tokens = group_size, max_token_length
         self._weight, self._wait_s = weight, wait_s
@@ -50,7 +51,11 @@ class Atropos:
         self._env_id: int | None = None
 
     async def start(self) -> int:
-        """Register as an environment, once a trainer has asked for its first batch; return the trainer's step."""
+        """Wait until a trainer has requested its first batch, and register as an environment; return its step.
+
+        Raises:
+            TrainerError: the server cannot be reached, or no trainer starts within ``wait_s``.
+        """
         try:
             return await self._register()
         except BaseException:
@@ -71,15 +76,19 @@ class Atropos:
                 return int(answer.get("starting_step", 0))
             if time.monotonic() > deadline:
                 raise TrainerError(
-                    f"no trainer has begun at {self._api.url} within {self._wait_s:g} s: the server says"
-                    f" {answer.get('status')!r}; start one that asks for batches, or wait longer (wait_s)"
+                    f"no trainer started at {self._api.url} within {self._wait_s:g} s: the server reports"
+                    f" {answer.get('status')!r}; start a trainer that requests batches, or increase wait_s"
                 )
             await asyncio.sleep(_POLL_S)
 
     async def submit(self, group: ScoredGroup) -> Receipt:
-        """Send a group; decline one that the server would keep for ever, or that its trainer cannot use."""
+        """Send a group; decline a group that the server would never hand out, or that is too long or has no tokens.
+
+        Raises:
+            TrainerError: ``start`` was not called, or the server cannot be reached.
+        """
         if self._env_id is None:
-            raise TrainerError("groups can be submitted after start() only; call it first")
+            raise TrainerError("groups can only be submitted after start(); call start() first")
         reason = self._unusable(group)
         if reason:
             return Receipt(accepted=False, detail=reason)
@@ -89,12 +98,12 @@ class Atropos:
         return Receipt(accepted=True, step=int(status.get("current_step", 0)), detail=held)
 
     async def close(self) -> None:
-        """Tell the server that this environment is gone."""
+        """Unregister this environment and close connections."""
         try:
             if self._env_id is not None:
                 await self._api.disconnect_env(self._env_id)
         except TrainerError:
-            pass  # a server that is gone lists nobody
+            pass  # a server that is gone has no registrations
         finally:
             self._env_id = None
             await self._api.close()
@@ -106,7 +115,7 @@ class Atropos:
             return "no trajectory has a token record"
         if sequences > self._group_size:
             return (
-                f"{sequences} sequences are more than the group_size {self._group_size} that was registered;"
+                f"{sequences} sequences are more than the registered group_size {self._group_size};"
                 " export one sequence for each trajectory (segments=last)"
             )
         if longest > self._max_tokens:

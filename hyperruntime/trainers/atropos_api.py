@@ -20,24 +20,24 @@ _GZIP_ABOVE_BYTES = 64 * 1024
 
 
 class AtroposApi:
-    """One API server. Every method raises TrainerError where the server is gone or refuses.
+    """One API server; every method raises ``TrainerError`` if the server cannot be reached or reports an error.
 
     Attributes:
-        url: its address, without a slash at the end.
+        url: address of the server, without a trailing slash.
     """
 
     def __init__(self, url: str) -> None:
-        """Connect to nothing yet."""
+        """Set the address; the first call connects."""
         self.url = url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
     async def register(self, *, batch_size: int, max_token_len: int, num_steps: int, **more: Any) -> int:  # noqa: ANN401
-        """Register as the trainer; return the id that the server gives.
+        """Register as the trainer; return the id that the server assigns.
 
         Args:
-            batch_size: sequences of a batch.
-            max_token_len: longest sequence.
-            num_steps: how many batches will be asked for.
+            batch_size: sequences per batch.
+            max_token_len: maximum tokens of a sequence.
+            num_steps: number of batches that the trainer will request.
             more: other fields of ``/register``.
         """
         fields = {
@@ -52,17 +52,28 @@ class AtroposApi:
         return int(answer["uuid"])
 
     async def batch(self) -> list[dict[str, Any]] | None:
-        """Return the next batch, a list of groups, or None while there are too few; the first call starts the run."""
+        """Return the next batch (a list of groups), or None if there are too few groups; the first call starts the run.
+
+        Raises:
+            TrainerError: the caller is not registered, or the server cannot be reached.
+        """
         answer = await self._call("GET", "/batch")
         if answer.get("status") == "error":
-            raise TrainerError(f"{self.url} gives no batch: {answer.get('message')}; register first")
+            raise TrainerError(f"{self.url} returned no batch: {answer.get('message')}; register first")
         batch: list[dict[str, Any]] | None = answer.get("batch")
         return batch
 
     async def register_env(
         self, *, name: str, group_size: int, max_token_length: int, weight: float = 1.0
     ) -> dict[str, Any]:
-        """Register as an environment; ``status`` of the answer is ``success``, or says that no trainer has begun."""
+        """Register as an environment; ``status`` of the answer is ``success`` once a trainer has started.
+
+        Args:
+            name: desired name of the environment.
+            group_size: sequences per group.
+            max_token_length: maximum tokens of a sequence.
+            weight: weight of this environment among others.
+        """
         fields = {
             "desired_name": name,
             "group_size": group_size,
@@ -72,11 +83,16 @@ class AtroposApi:
         return await self._call("POST", "/register-env", fields)
 
     async def disconnect_env(self, env_id: int) -> None:
-        """Take an environment off the server's list."""
+        """Unregister an environment."""
         await self._call("POST", "/disconnect-env", {"env_id": env_id})
 
     async def scored_data(self, group: Mapping[str, Any], *, env_id: int | None = None) -> dict[str, Any]:
-        """Send one group; ``status`` of the answer is ``received``, or ``buffered`` for a part of a group."""
+        """Send one group; ``status`` of the answer is ``received``, or ``buffered`` for an incomplete group.
+
+        Args:
+            group: a value of ``to_scored_data``.
+            env_id: id of the registered environment, or None.
+        """
         return await self._call("POST", "/scored_data", {**group, "env_id": env_id})
 
     async def status(self) -> dict[str, Any]:
@@ -84,11 +100,11 @@ class AtroposApi:
         return await self._call("GET", "/status")
 
     async def info(self) -> dict[str, Any]:
-        """Return ``batch_size`` and ``max_token_len``, -1 where no trainer has registered."""
+        """Return ``batch_size`` and ``max_token_len``; both are -1 if no trainer is registered."""
         return await self._call("GET", "/info")
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -114,11 +130,11 @@ class AtroposApi:
 
     def _answer(self, path: str, status: int, text: str) -> dict[str, Any]:
         if status >= 400:
-            raise TrainerError(f"{self.url}{path} refuses with HTTP {status}: {' '.join(text.split())[:300]}")
+            raise TrainerError(f"{self.url}{path} failed with HTTP {status}: {' '.join(text.split())[:300]}")
         try:
             answer = json.loads(text)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise TrainerError(f"{self.url}{path} does not answer as an atroposlib API server does; check the address")
+            raise TrainerError(f"{self.url}{path} is not an atroposlib API server; check the address")
         return answer

@@ -1,4 +1,4 @@
-"""Find trainers: by entry point, ``module:Class`` or ``path/file.py:Class``, made with a user's options."""
+"""Find trainers by entry point, ``module:Class`` or ``path/file.py:Class``, and create them with a user's options."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ _POLICY_KIND = attrs.evolve(_KIND, members=(*_KIND.members, "check", "update"))
 
 
 def load_policy_trainer(reference: str, options: Mapping[str, Any] | None = None) -> PolicyTrainer:
-    """Make a trainer that holds the policy itself; as :func:`load_trainer`."""
+    """Create a trainer that holds the policy; arguments and errors are those of :func:`load_trainer`."""
     return cast(PolicyTrainer, load_named(_POLICY_KIND, reference, options))
 
 
 def load_trainer(reference: str, options: Mapping[str, Any] | None = None) -> Trainer:
-    """Make a trainer; options as those of environments.
+    """Create a trainer.
+
+    Args:
+        reference: name of an entry point, or ``module:Class``, or ``path/file.py:Class``.
+        options: values by name; text is converted as in ``load_environment``.
 
     Raises:
-        SpecError: there is no such trainer, it takes no such option, or an option is of the wrong form.
+        SpecError: the trainer does not exist, or an option is unknown, missing or invalid.
         DriverLoadError: its code is broken.
     """
     return cast(Trainer, load_named(_KIND, reference, options))

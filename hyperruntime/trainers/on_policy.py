@@ -1,7 +1,7 @@
-"""On-policy training: rollouts in slots with the policy as it is, an update from their groups, and again.
+"""On-policy training: repeat rollouts with the current policy and an update from their groups.
 
-Everything is kept: each update's rollouts in a directory of their own, one line of figures for each update, and the
-checkpoints. A training that was ended at any instant goes on with what was recorded.
+The directory keeps the rollouts of each update, one line of metrics per update, and the checkpoints. Training can be
+killed at any time and resumed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ METRICS = "metrics.jsonl"
 
 
 class PolicyTrainer(Trainer, Protocol):
-    """A trainer that holds the policy, and serves it between updates.
+    """A trainer that holds the policy and serves it between updates.
 
     Attributes:
-        model_name: the policy's name at its server.
-        base_url: of its server, which speaks OpenAI's chat completions and answers from ``start`` to ``close``.
+        model_name: name of the policy on its server.
+        base_url: URL of its server, which offers OpenAI's chat completions from ``start`` to ``close``.
     """
 
     @property
@@ -52,26 +52,26 @@ class PolicyTrainer(Trainer, Protocol):
         ...
 
     def check(self) -> None:
-        """Do nothing if this trainer can start here.
+        """Check that this trainer can start here.
 
         Raises:
-            ExtraMissingError: a library that it needs is not installed.
+            ExtraMissingError: a required library is not installed.
         """
         ...
 
     async def update(self) -> dict[str, float]:
-        """Learn from the groups that were submitted since the last update; return metrics."""
+        """Update the policy with the groups submitted since the last update; return metrics."""
         ...
 
 
 @attrs.frozen(kw_only=True)
 class TrainOptions:
-    """How to train.
+    """Training options.
 
     Attributes:
-        rollouts: of each update; their ``seed`` is the training's.
-        updates: in all, those of an earlier start included.
-        items_per_update: how many items each update takes, one after the other round and round; None: all.
+        rollouts: rollout options of each update; ``seed`` is the seed of the training.
+        updates: total number of updates, those before a resume included.
+        items_per_update: items of each update, taken in turn from all items; None means all.
     """
 
     rollouts: RolloutOptions
@@ -79,13 +79,13 @@ class TrainOptions:
     items_per_update: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate the numbers."""
         if self.updates < 1:
             raise SpecError("updates", self.updates, "1 or more")
         if self.items_per_update is not None and self.items_per_update < 1:
             raise SpecError("items_per_update", self.items_per_update, "1 or more")
         if self.rollouts.group_size < 2:
-            raise SpecError("group_size", self.rollouts.group_size, "2 or more: a group of one teaches nothing")
+            raise SpecError("group_size", self.rollouts.group_size, "2 or more; a group of one has no training signal")
 
 
 @attrs.frozen(kw_only=True)
@@ -93,11 +93,11 @@ class Update:
     """One update of the policy.
 
     Attributes:
-        step: its number, from 1.
-        groups: that it learned from.
-        declined: groups that it could not learn from.
-        not_scored: trajectories that infrastructure kept from being scored.
-        metrics: by name: ``reward``, ``ratio_error``, ``loss``, ...
+        step: number of the update, from 1.
+        groups: number of groups that the trainer accepted.
+        declined: number of groups that the trainer declined.
+        not_scored: number of trajectories that ended with an infrastructure failure.
+        metrics: metrics by name: ``reward``, ``ratio_error``, ``loss``, ...
     """
 
     step: int
@@ -116,19 +116,19 @@ async def train(
     *,
     on_update: Callable[[Update], None] = lambda _: None,
 ) -> list[Update]:
-    """Train until all updates were made; return those that were made now.
+    """Train until all updates are made; return the updates of this call.
 
     Args:
-        runtime: where containers are.
-        trainer: not started; is closed at the end.
-        environment: what is to be learned.
-        options: how.
-        directory: for rollouts and figures; one that exists is gone on with.
-        on_update: told of every update.
+        runtime: where containers run.
+        trainer: a trainer that is not started; it is closed at the end.
+        environment: the environment.
+        options: training options.
+        directory: for rollouts and metrics; an existing training is resumed.
+        on_update: called after every update.
 
     Raises:
-        TrainerError: an update had nothing to learn from.
-        RunLockedError: another live process trains there.
+        TrainerError: the trainer accepted no group of an update, or it failed.
+        RunLockedError: another live process owns the directory.
     """
     make_directory(directory)
     made = []
@@ -162,9 +162,9 @@ def step_seed(seed: int, step: int) -> int:
 
 
 async def _learn(trainer: PolicyTrainer, run_dir: Path, step: int, not_scored: int) -> Update:
-    """Hand the groups of an update's rollouts to the trainer and let it learn.
+    """Submit the groups of an update's rollouts to the trainer, and update the policy.
 
-    In one order, whichever was done first: sums of floating-point numbers depend on it.
+    Groups are sorted by item, because floating-point sums depend on the order.
     """
     groups = sorted(export_groups(run_dir, ExportOptions(incomplete=KEEP)), key=lambda group: group.item_id)
     receipts = [await trainer.submit(group) for group in groups]
@@ -184,7 +184,7 @@ def _items_of(items: Sequence[str], count: int | None, step: int) -> tuple[str, 
 
 
 def _forget_after(path: Path, step: int) -> None:
-    """Leave out the figures of updates that no checkpoint holds: they are made again."""
+    """Remove the metrics of updates after ``step``, which no checkpoint has; these updates run again."""
     if not path.exists():
         return
     kept = []
@@ -192,7 +192,7 @@ def _forget_after(path: Path, step: int) -> None:
         try:
             value = json.loads(line)
         except ValueError:
-            continue  # torn by a kill
+            continue  # truncated by a kill
         if value["step"] <= step:
             kept.append(f"{line}\n")
     write_atomic(path, "".join(kept).encode())

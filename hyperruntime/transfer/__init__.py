@@ -1,4 +1,4 @@
-"""Copy trees of files between the host and a container as tar streams that nobody trusts.
+"""Copy file trees between the host and a container as untrusted tar streams.
 
 May import ``exec.persistent`` and what stands before it in ``tests/unit/test_folders.py``.
 """

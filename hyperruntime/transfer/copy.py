@@ -1,4 +1,4 @@
-"""Copy trees in and out of a container through an exec of its ``tar``, which nobody vouches for.
+"""Copy file trees into and out of a container with the container's own ``tar``, which is untrusted.
 
 Design: docs/decisions/0030-copies.md.
 """
@@ -30,14 +30,14 @@ log = get_logger(__name__)
 Exec = Callable[[Sequence[str], ExecOptions], ExecResult]
 
 _NO_FILE, _NO_PROGRAM = 3, 5
-# Whatever PATH the container's environment has, its tar is looked for where images have it.
+# Search the usual directories for tar too: the PATH of the container's environment may lack them.
 _PREPARE = """PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for program in $needed; do
     command -v $program >/dev/null || { echo "the image has no $program; use an image that has it" >&2; exit 5; }
 done
 if tar -b 1024 -cf /dev/null -C / -T /dev/null 2>/dev/null; then b="-b 1024"; else b=; fi
-"""  # Large records spare system calls where tar knows -b (GNU, bsdtar); busybox does not, and needs it less.
-# $1/$2 is the target, $1/$3 the directory where it is made before it is moved into place.
+"""  # Large records save system calls. GNU tar and bsdtar support -b; busybox does not.
+# $1/$2 is the target; $1/$3 is the staging directory, from which the target is moved into place.
 _PUT = (
     f'needed="tar mkdir"\n{_PREPARE}'
     """
@@ -65,21 +65,38 @@ exec tar $b -cf - -C "$1" -- "./$2"
 )
 _OUTPUT_BYTES = 65536
 _FORGET_TIMEOUT_S = 5.0
-DEFAULT_TIMEOUT_S = 600.0  # carries the 8 GiB of DEFAULT_LIMITS at 14 MiB/s, less than a slow network disk has
+DEFAULT_TIMEOUT_S = 600.0  # enough for the 8 GiB of DEFAULT_LIMITS at 14 MiB/s, below the rate of a slow network disk
 DEFAULT_LIMITS = ExtractLimits(max_bytes=8 * GIB)
 
 
 def copy_options(timeout_s: float | None, user: str | RunAs | None, group: str | None) -> ExecOptions:
-    """Return the options of a copy.
+    """Return the exec options of a copy.
+
+    Args:
+        timeout_s: seconds until the copy is stopped; None for no deadline.
+        user: user that runs ``tar``; None for the container's default.
+        group: name of the exec group, as in :meth:`Container.exec`.
 
     Raises:
-        SpecError: one is malformed.
+        SpecError: ``timeout_s`` is not a positive number.
     """
     return ExecOptions.checked(timeout_s, None, None, _OUTPUT_BYTES, user, group)
 
 
 def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOptions) -> None:
-    """Copy ``source`` of the host to ``target`` inside; see :meth:`Container.put`."""
+    """Copy ``source`` on the host to ``target`` in the container; see :meth:`Container.put`.
+
+    Args:
+        run: runs a command in the container.
+        source: file, directory or link on the host.
+        target: absolute path in the container.
+        options: from :func:`copy_options`.
+
+    Raises:
+        SpecError: ``target`` is not a valid path in the container.
+        TransferTimeoutError: the deadline passed.
+        TransferError: the source cannot be read, or ``tar`` failed.
+    """
     check_inside_path("target", target)
     shown = os.fspath(source)
     if not os.path.lexists(source):
@@ -101,7 +118,7 @@ def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOpt
 
 
 def _feed(run: Exec, feeder: Feeder, words: Sequence[str], options: ExecOptions) -> ExecResult | None:
-    """Run what unpacks the archive; None where it was ended because the archive is not whole."""
+    """Run the command that unpacks the archive; return None if it was stopped because the feeder failed."""
     result = None
     try:
         feeder.start()
@@ -119,7 +136,21 @@ def _feed(run: Exec, feeder: Feeder, words: Sequence[str], options: ExecOptions)
 def get(
     run: Exec, source: str, target: str | os.PathLike[str], options: ExecOptions, limits: ExtractLimits | None = None
 ) -> ExtractReport:
-    """Copy ``source`` inside to ``target`` of the host; see :meth:`Container.get`."""
+    """Copy ``source`` in the container to ``target`` on the host; see :meth:`Container.get`.
+
+    Args:
+        run: runs a command in the container.
+        source: absolute path in the container.
+        target: path on the host.
+        options: from :func:`copy_options`.
+        limits: maximum size of the archive; None for ``DEFAULT_LIMITS``.
+
+    Raises:
+        SpecError: ``source`` is not a valid path in the container.
+        TransferTimeoutError: the deadline passed.
+        UnsafeArchiveError: the archive exceeds a limit, or no member of it may be written.
+        TransferError: the source does not exist, ``tar`` failed, or the target cannot be written.
+    """
     check_inside_path("source", source)
     parent, name = posixpath.split(posixpath.normpath(source))
     result = None
@@ -131,7 +162,7 @@ def get(
             result = run(_command(_GET, parent, name or "."), options)
             if result.timed_out:
                 raise LateError
-            receiver.finish(keep=result.exit_code in (0, 1))  # GNU tar: 1 says that a file changed while it was read
+            receiver.finish(keep=result.exit_code in (0, 1))  # GNU tar exits with 1 if a file changed while it was read
         except LateError:
             raise _late(f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options) from None
         except (CancelledExecError, NotTakenError):
@@ -150,7 +181,7 @@ def get(
 
 @contextmanager
 def _cancel_signal(options: ExecOptions) -> Iterator[int]:
-    """Yield a descriptor that ends the command when it becomes readable: the caller's where there is one."""
+    """Yield a file descriptor that cancels the command when it becomes readable: the caller's, or a new one."""
     if options.cancel_fd is not None:
         yield options.cancel_fd
         return
@@ -166,23 +197,23 @@ def _command(script: str, *words: str) -> list[str]:
 
 
 def _forget(run: Exec, words: Sequence[str], options: ExecOptions) -> None:
-    """Remove what a copy that was ended has left beside its target in the container."""
+    """Remove the staging directory that an unfinished copy left in the container."""
     options = attrs.evolve(options, cancel_fd=None, timeout_s=_FORGET_TIMEOUT_S)
     try:
         run(_command(_FORGET, *words), options)
-    except HyperRuntimeError as error:  # the container is gone, or busy with worse
+    except HyperRuntimeError as error:  # best effort: the container may be gone
         log.debug("copy not removed", directory=words[0], error=str(error))
 
 
 def _late(what: str, options: ExecOptions) -> TransferTimeoutError:
     return TransferTimeoutError(
-        f"{what} within {format_duration(options.timeout_s or 0)}, so what ran for it was ended; raise timeout_s "
-        "if it only needs longer"
+        f"{what} within {format_duration(options.timeout_s or 0)}, so the copy was stopped; raise timeout_s "
+        "if it only needs more time"
     )
 
 
 def _why(result: ExecResult | None) -> str:
     if result is None:
-        return "it was ended"
+        return "the command was stopped"
     text = result.stderr.decode(errors="replace").strip().splitlines()
-    return text[0] if text else f"tar ended with exit code {result.exit_code}"
+    return text[0] if text else f"tar failed with exit code {result.exit_code}"

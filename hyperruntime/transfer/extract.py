@@ -1,4 +1,4 @@
-"""Carry trees of files as tar streams, in flat memory: extract what nobody vouches for, write what we trust."""
+"""Extract file trees from untrusted tar streams, in constant memory."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ DEFAULT_MAX_MEMBERS = 200_000
 _MAX_NAME_BYTES = 4096
 _REPORTED_NAME = 300
 _REPORTED_REFUSALS = 1000
-PADDING_BYTES = CHUNK  # what may follow an archive's end; tars fill up their last record, of 512 KiB as we call them
+PADDING_BYTES = CHUNK  # allowed after an archive's end: tar pads its last record, to 512 KiB as we call it
 _BAD_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 
 def _positive(_: object, attribute: attrs.Attribute[int], value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-        raise SpecError(f"ExtractLimits.{attribute.name}", value, "a positive whole number")
+        raise SpecError(f"ExtractLimits.{attribute.name}", value, "it must be a positive whole number")
 
 
 @attrs.frozen(kw_only=True)
 class ExtractLimits:
-    """How much an archive may bring; checked before each member is written.
+    """Limits of an archive; checked before each member is written.
 
     Attributes:
-        max_bytes: bytes of all files with their holes filled, those that are refused included.
-        max_members: files, directories and links: members of the archive, and directories that their names imply.
-            Each may take an inode of the host, and quotas of inodes are far below those of bytes: the default is
-            twice the files of a large repository.
-        max_member_bytes: a larger file is refused and the rest goes on; None for no cap of its own.
+        max_bytes: bytes of all files, holes and refused files included.
+        max_members: number of files, directories and links, including directories that only the names of members
+            imply. Each may take an inode of the host, and inode quotas are small: the default is twice the number
+            of files in a large repository.
+        max_member_bytes: a larger file is refused and the extraction continues; None for no limit per file.
         max_depth: components of a name below the target.
     """
 
@@ -52,12 +52,13 @@ class ExtractLimits:
 
 @attrs.frozen(kw_only=True)
 class ExtractReport:
-    """What an archive brought.
+    """The result of an extraction.
 
     Attributes:
-        members: how many were written.
-        bytes: bytes of their files, with holes filled.
-        refused: ``(name, reason)`` of each that was not; the first thousand, then one line with the count.
+        members: number of members that were written.
+        bytes: bytes of their files, holes included.
+        refused: ``(name, reason)`` of each refused member; the first thousand, then one entry with the count of
+            the others.
     """
 
     members: int
@@ -73,24 +74,25 @@ def extract_tree(
     rename_root: bool = True,
     before_install: Callable[[], None] = lambda: None,
 ) -> ExtractReport:
-    """Write the tree that a tar stream brings to ``target``, and nothing anywhere else; return what came.
+    """Write the tree of a tar stream to ``target``, and nothing anywhere else; return a report.
 
     The stream may be hostile. Absolute names, ``..``, devices, FIFOs, links that leave the target and names
     that pass through a link are refused one by one. Permissions and times are kept; owners and special mode
-    bits are not. What came appears at its end only; a directory that is there already is merged with (see
-    :meth:`~hyperruntime.transfer.staged_tree.StagedTree.install`), a link that is there is replaced and never followed.
+    bits are not. The files appear at the target only when the whole archive is extracted. An existing directory is
+    merged (see :meth:`~hyperruntime.transfer.staged_tree.StagedTree.install`); an existing link is replaced, never
+    followed.
 
     Args:
-        fileobj: read from front to end, and up to 1 MiB past the end mark; need not seek; never closed.
-        target: the path to make; its parent directory must exist.
-        limits: what the archive may bring at most.
-        rename_root: whether the archive's one top-level name stands for the target; otherwise the target is a
-            directory that gets the top-level names.
-        before_install: called when all has arrived and nothing is at the target yet; when it raises, nothing will be.
+        fileobj: read to the archive's end, and up to 1 MiB after it; need not be seekable; never closed.
+        target: the path to create; its parent directory must exist.
+        limits: limits of the archive.
+        rename_root: True if the archive's single top-level name becomes the target; False if the target is a
+            directory that receives the top-level names.
+        before_install: called after the extraction, before anything is at the target; if it raises, nothing is written.
 
     Raises:
         TransferError: the archive is corrupt or ends early, or the target cannot be written.
-        UnsafeArchiveError: a cap was reached, or nothing in the archive may be written here; nothing was.
+        UnsafeArchiveError: the archive exceeds a limit, or no member may be written; the target is unchanged.
 
     Source: GNU tar manual, "Basic Tar Format"; POSIX.1-2017 pax.
     """
@@ -107,7 +109,7 @@ def extract_tree(
         message = f"nothing was written to {os.fsdecode(path)!r}: {refusal}"
         raise UnsafeArchiveError(message, extraction.refusals()) from None
     except OSError as error:
-        message = f"cannot write what came to {os.fsdecode(path)!r}: {error.strerror or error}{_next_step(error)}"
+        message = f"cannot write the archive to {os.fsdecode(path)!r}: {error.strerror or error}{_next_step(error)}"
         raise TransferError(message) from error
     finally:
         reader.close()
@@ -115,7 +117,7 @@ def extract_tree(
 
 
 class _Extraction:
-    """One archive on its way into a staged tree: names, caps and what was refused."""
+    """Extracts one archive into a staged tree; checks names and limits, and collects refusals."""
 
     def __init__(self, reader: TarReader, limits: ExtractLimits, *, rename_root: bool) -> None:
         self.written = self.bytes = 0
@@ -125,7 +127,7 @@ class _Extraction:
         self._refused: list[tuple[str, str]] = []
 
     def run(self, tree: StagedTree) -> None:
-        """Stage every member, one by one."""
+        """Stage every member."""
         if self._top == ():
             tree.make_directory((ROOT,))
         for member in self._reader:
@@ -142,22 +144,22 @@ class _Extraction:
         self._reader.drain(PADDING_BYTES)
 
     def refuse(self, name: bytes, reason: str) -> None:
-        """Note one refused entry, within bounds."""
+        """Record a refused entry; after the first thousand, only count it."""
         if len(self._refused) < _REPORTED_REFUSALS:
             self._refused.append((os.fsdecode(name[:_REPORTED_NAME]), reason))
         else:
             self._unreported += 1
 
     def refusals(self) -> Refusals:
-        """Return what was refused."""
+        """Return the refused entries, and a count of those beyond the first thousand."""
         more = ((("", f"and {self._unreported} more"),)) if self._unreported else ()
         return (*self._refused, *more)
 
     def count_member(self) -> None:
-        """Count what is about to be made.
+        """Count an entry before it is created.
 
         Raises:
-            UnsafeArchiveError: it would be one too many.
+            UnsafeArchiveError: the archive exceeds ``max_members``.
         """
         self._members += 1
         if self._members > self._limits.max_members:
@@ -170,7 +172,7 @@ class _Extraction:
             self._stop("max_bytes", self._limits.max_bytes, "bytes")
 
     def _stop(self, cap: str, value: int, what: str) -> None:
-        message = f"the archive brings more than {value} {what}, so nothing was written; raise {cap} or send less"
+        message = f"the archive has more than {value} {what}, so nothing was written; raise {cap} or send less"
         raise UnsafeArchiveError(message, self.refusals())
 
     def _add(self, member: Member, tree: StagedTree) -> None:
@@ -206,10 +208,10 @@ class _Extraction:
         self.bytes += member.full_size
 
     def _parts(self, name: bytes) -> Parts:
-        """Return a name's components in the staged tree."""
+        """Return the path of a member in the staged tree."""
         components = tuple(part for part in name.split(b"/") if part not in (b"", b"."))
         if not name or b"\0" in name or len(name) > _MAX_NAME_BYTES:
-            raise EntryRefusedError("its name is empty, too long or holds NUL")
+            raise EntryRefusedError("its name is empty, too long or contains NUL")
         if name.startswith(b"/"):
             raise EntryRefusedError("an absolute name")
         if b".." in components:
@@ -226,7 +228,7 @@ class _Extraction:
 
 def _next_step(error: OSError) -> str:
     full = (errno.ENOSPC, errno.EDQUOT)
-    return "; nothing of it is kept: free space there or take another target" if error.errno in full else ""
+    return "; nothing was written: free space there or choose another target" if error.errno in full else ""
 
 
 def _write_all(descriptor: int, view: memoryview) -> None:

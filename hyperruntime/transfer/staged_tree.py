@@ -1,8 +1,7 @@
-"""Build a tree of files out of sight and move it into place at its end.
+"""Build a file tree in a hidden staging directory, then move it into place.
 
-Every name is reached by descriptors that follow no link, so what is built can never lead a later write
-elsewhere. What is killed half-way leaves at most one hidden ``.hyperruntime-*`` directory in or beside the
-target.
+Every path is opened component by component, without following links, so a staged link cannot redirect a later write.
+A killed process leaves at most one hidden ``.hyperruntime-*`` directory in or beside the target.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
-ROOT = b"root"  # the name, in the staging directory, of what becomes the target
+ROOT = b"root"  # name in the staging directory of the entry that becomes the target
 Parts = tuple[bytes, ...]
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,21 +29,21 @@ _Made = TypeVar("_Made")
 
 
 class EntryRefusedError(Exception):
-    """One entry may not be made here; the others may."""
+    """One entry may not be created here; other entries may."""
 
 
 class StagedTree:
-    """A tree that appears at its target all at once; names are tuples of components that begin with ``ROOT``."""
+    """A tree that is staged first and then installed; paths are tuples of components that begin with ``ROOT``."""
 
     def __init__(self, target: bytes, before_implied: Callable[[], None] = lambda: None) -> None:
-        """Make the staging directory: in the target if that is a directory (maybe a mount), else beside it.
+        """Create the staging directory: in the target if it is a directory (it may be a mount), else beside it.
 
         Args:
-            target: the path to make.
-            before_implied: called before each directory is made that a name merely implies; it may raise.
+            target: the path to create.
+            before_implied: called before a missing parent directory is created; it may raise.
 
         Raises:
-            OSError: the directory that is to hold it is missing or cannot be written.
+            OSError: the staging directory cannot be created.
         """
         self._before_implied = before_implied
         self._target = os.path.abspath(target)
@@ -66,14 +65,19 @@ class StagedTree:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Remove what was not installed."""
+        """Remove the staging directory."""
         self._forget()
         os.close(self._top)
         shutil.rmtree(self._hidden, ignore_errors=True, dir_fd=self._home)
         os.close(self._home)
 
     def make_directory(self, parts: Parts, mode: int = _DEFAULT_MODE, mtime_ns: int | None = None) -> None:
-        """Make a directory, or keep the one that is there; mode and time are set when all is in place.
+        """Create a directory, or keep an existing one; :meth:`install` sets its mode and time.
+
+        Args:
+            parts: path of the directory.
+            mode: permission bits; other bits are ignored.
+            mtime_ns: nanoseconds since the epoch; None leaves the time as it is.
 
         Raises:
             EntryRefusedError: its path goes through a link or a file.
@@ -88,16 +92,21 @@ class StagedTree:
         self._stamps[parts] = (mode & _PERMISSIONS, mtime_ns)
 
     def create_file(self, parts: Parts) -> int:
-        """Return a descriptor that writes to a new file, private until it is stamped; the caller closes it.
+        """Create a file of mode 0600 and return its file descriptor for writing; the caller closes it.
 
         Raises:
-            EntryRefusedError: its path goes through a link or a file, or a full directory has its name.
+            EntryRefusedError: its path goes through a link or a file, or a non-empty directory has its name.
         """
         parent = self._directory(parts[:-1])
         return _replace((parent, parts[-1]), lambda: os.open(parts[-1], _CREATE_FILE, 0o600, dir_fd=parent))
 
     def make_symlink(self, parts: Parts, link: bytes, mtime_ns: int) -> None:
-        """Make a symbolic link; that it stays in the tree is for the caller to check.
+        """Create a symbolic link; the caller must check that it stays in the tree.
+
+        Args:
+            parts: path of the link.
+            link: its target.
+            mtime_ns: nanoseconds since the epoch.
 
         Raises:
             EntryRefusedError: as for :meth:`create_file`.
@@ -108,10 +117,14 @@ class StagedTree:
         os.utime(parts[-1], ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
 
     def make_hardlink(self, parts: Parts, existing: Parts) -> None:
-        """Make a second name of a regular file that was made before.
+        """Create a hard link to a regular file of this tree.
+
+        Args:
+            parts: path of the link.
+            existing: path of the file.
 
         Raises:
-            EntryRefusedError: as for :meth:`create_file`, or ``existing`` is no such file.
+            EntryRefusedError: as for :meth:`create_file`, or ``existing`` is not a regular file of this tree.
         """
         try:
             source = os.dup(self._directory(existing[:-1], create=False))
@@ -119,7 +132,7 @@ class StagedTree:
             raise EntryRefusedError(_NO_SUCH_FILE) from None
         try:
             if not stat.S_ISREG(os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode):
-                raise EntryRefusedError("a hard link to what is no file")
+                raise EntryRefusedError("a hard link to an entry that is not a regular file")
             parent = self._directory(parts[:-1])
             if parts != existing:
                 _replace((parent, parts[-1]), lambda: _link((source, existing[-1]), (parent, parts[-1])))
@@ -129,13 +142,13 @@ class StagedTree:
             os.close(source)
 
     def install(self) -> list[tuple[bytes, str]]:
-        """Move the tree to its target, into the directory there if there is one; return what was refused.
+        """Move the tree to its target, or merge it into an existing directory; return ``(name, reason)`` of refusals.
 
-        A file or link of the target is replaced by what has its name; a directory is merged with a directory
-        and keeps its own mode; one that is not empty is never replaced by anything else.
+        A new entry replaces a file, a link or an empty directory of the same name. A directory is merged into an
+        existing directory, which keeps its mode. A non-empty directory is never replaced by a file or a link.
 
         Raises:
-            EntryRefusedError: nothing was made, or the target itself cannot be replaced.
+            EntryRefusedError: the tree is empty, or the target itself cannot be replaced.
         """
         self._forget()
         name = b"." if self._merging else self._name
@@ -143,10 +156,10 @@ class StagedTree:
         try:
             self._move((self._top, ROOT), (self._home, name), (ROOT,), refused)
         except FileNotFoundError:
-            raise EntryRefusedError("it holds nothing that may be written here") from None
+            raise EntryRefusedError("the archive holds no entry that may be written here") from None
         if self._merging:
             refused += self._remove_links_out()
-        for parts in sorted(self._stamps, reverse=True):  # a directory after all that it holds
+        for parts in sorted(self._stamps, reverse=True):  # children before their directory
             self._stamp((name, *parts[1:]), *self._stamps[parts])
         return refused
 
@@ -178,7 +191,7 @@ class StagedTree:
             os.close(source)
 
     def _remove_links_out(self) -> list[tuple[bytes, str]]:
-        """Remove new links that stay in the tree by themselves but meet a link of the target that leads out."""
+        """Remove new links that lead out of the tree through a link that was already in the target."""
         removed = []
         top = os.path.realpath(self._target)
         for parts in self._links:
@@ -199,13 +212,13 @@ class StagedTree:
             if mtime_ns is not None:
                 os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         except OSError as error:
-            if error.errno not in _NO_DIRECTORY:  # a later member, or the target, put something else there
+            if error.errno not in _NO_DIRECTORY:  # a later member or the target has another entry here
                 raise
         finally:
             os.close(descriptor)
 
     def _directory(self, parts: Parts, *, create: bool = True) -> int:
-        """Return a descriptor, owned by the cache, of a directory of this tree; good until the next call."""
+        """Return the file descriptor of a directory of this tree; the cache owns it, and the next call may close it."""
         known, descriptor = self._cached or ((), None)
         if descriptor is None or parts[: len(known)] != known:
             self._forget()
@@ -243,7 +256,13 @@ class StagedTree:
 
 
 def stamp_file(descriptor: int, mode: int, mtime_ns: int) -> None:
-    """Give a file its permissions, without special bits, and its time."""
+    """Set a file's permissions, without special mode bits, and its time.
+
+    Args:
+        descriptor: file descriptor of the file.
+        mode: permission bits; other bits are ignored.
+        mtime_ns: nanoseconds since the epoch.
+    """
     os.fchmod(descriptor, mode & _PERMISSIONS)
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
 
@@ -253,7 +272,7 @@ def _link(existing: _Place, place: _Place) -> None:
 
 
 def _replace(place: _Place, make: Callable[[], _Made]) -> _Made:
-    """Make an entry, after removing what has its name."""
+    """Create an entry; if another entry has its name, remove that first."""
     try:
         return make()
     except FileExistsError:
@@ -268,11 +287,11 @@ def _clear(place: _Place) -> None:
     try:
         os.rmdir(place[1], dir_fd=place[0])
     except OSError as error:
-        raise EntryRefusedError(f"a directory has its name and stays: {error.strerror}") from None
+        raise EntryRefusedError(f"a directory has its name and cannot be replaced: {error.strerror}") from None
 
 
 def _is_directory(place: _Place) -> bool | None:
-    """Tell whether an entry is a directory; None where there is none. A link to one is not."""
+    """Return True for a directory, False for another entry (links included), None if the entry does not exist."""
     try:
         mode = os.stat(place[1], dir_fd=place[0], follow_symlinks=False).st_mode
     except FileNotFoundError:

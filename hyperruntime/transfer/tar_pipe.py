@@ -1,7 +1,7 @@
-"""The host's ends of a copy: one writes an archive for a command, one extracts the archive that a command writes.
+"""The host side of a copy: write an archive for a command, or extract the archive that a command writes.
 
-Each works in a thread of its own while the calling thread runs the command, and calls ``on_error`` at once when it
-fails, so that nobody waits for a command that may never end.
+Each side works in its own thread while the calling thread runs the command. When it fails, it calls ``on_error`` at
+once, so that the caller does not wait for a command that may never end.
 """
 
 from __future__ import annotations
@@ -23,29 +23,34 @@ _QUEUE_BYTES = 4 << 20
 
 
 class LateError(Exception):
-    """The deadline passed while a chunk waited to be written on the host."""
+    """The deadline passed while a chunk waited for the extraction on the host."""
 
 
 class NotTakenError(Exception):
-    """The extraction has failed, and nothing more is wanted; :attr:`Receiver.error` says why."""
+    """The extraction failed and takes no more data; the reason is in :attr:`Receiver.error`."""
 
 
 class _AbandonedError(Exception):
-    """What was extracted is not wanted."""
+    """The extraction was cancelled."""
 
 
 class Feeder:
     """Writes an archive into a socket while a command reads the other end.
 
-    A socket, for it can be shut down though a forked child of this program holds a copy of it.
+    Unlike a pipe, a socket can be shut down while a forked child of this program holds a copy of it.
 
     Attributes:
-        reader: what the command reads.
-        error: why the archive is not whole, or None.
+        reader: the command's end.
+        error: the error that stopped the archive, or None.
     """
 
     def __init__(self, write: Callable[[BinaryIO], object], on_error: Callable[[], None]) -> None:
-        """Take the function that writes the archive; nothing runs yet."""
+        """Create the socket; nothing runs yet.
+
+        Args:
+            write: writes the archive into a file.
+            on_error: called in the thread when ``write`` fails.
+        """
         self.error: Exception | None = None
         self._write, self._on_error = write, on_error
         self._near, self._far = socket.socketpair()
@@ -54,11 +59,11 @@ class Feeder:
         self._thread = threading.Thread(target=self._feed, name="hyperruntime-put", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread that writes."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more, and wait until the thread has ended."""
+        """Stop writing, wait for the thread and close the socket."""
         _shut_down(self._near)
         if self._thread.ident is not None:
             _join(self._thread)
@@ -79,15 +84,21 @@ class Feeder:
 
 
 class Receiver:
-    """Extracts an archive while a command hands it over chunk by chunk.
+    """Extracts an archive while a command writes it chunk by chunk.
 
     Attributes:
-        error: why nothing was extracted, or None.
-        report: what was extracted and is at the target, or None.
+        error: the error that stopped the extraction, or None.
+        report: the report of a complete extraction, or None.
     """
 
     def __init__(self, target: str | os.PathLike[str], limits: ExtractLimits, on_error: Callable[[], None]) -> None:
-        """Name what to make; nothing runs yet."""
+        """Store the settings; nothing runs yet.
+
+        Args:
+            target: the path to create.
+            limits: limits of the archive.
+            on_error: called in the thread when the extraction fails.
+        """
         self.error: Exception | None = None
         self.report: ExtractReport | None = None
         self._target, self._limits, self._on_error = target, limits, on_error
@@ -95,16 +106,20 @@ class Receiver:
         self._thread = threading.Thread(target=self._extract, name="hyperruntime-get", daemon=True)
 
     def start(self, timeout_s: float | None) -> None:
-        """Begin to extract; :meth:`take` waits no longer than ``timeout_s`` from now."""
+        """Start the thread that extracts; ``timeout_s`` seconds from now, :meth:`take` stops waiting (None: never)."""
         self._chunks.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._thread.start()
 
     def take(self, stream: str, chunk: bytes) -> None:
-        """Hand over a chunk of the command's output.
+        """Queue a chunk of the command's standard output; other streams are ignored.
+
+        Args:
+            stream: name of the stream.
+            chunk: its next bytes.
 
         Raises:
-            LateError: the deadline passed, and the host has not written what came before.
-            NotTakenError: the extraction has failed.
+            LateError: the deadline passed, and the queue is still full.
+            NotTakenError: the extraction failed.
         """
         if stream == "stdout":
             self._chunks.put(chunk)
@@ -112,12 +127,12 @@ class Receiver:
                 raise NotTakenError
 
     def finish(self, *, keep: bool) -> None:
-        """Wait until all that was taken is extracted, and put it in place if it shall be kept."""
+        """Wait until all chunks are extracted; install the tree if ``keep`` is true."""
         self._chunks.end(keep=keep)
         _join(self._thread)
 
     def stop(self) -> None:
-        """Extract no more, leave nothing unless it was finished, and wait until the thread has ended."""
+        """Cancel the extraction unless it has finished, and wait for the thread."""
         self._chunks.abandon()
         if self._thread.ident is not None:
             _join(self._thread)
@@ -143,7 +158,7 @@ class _Chunks:
     """A bounded queue of bytes between two threads, read like an unbuffered file; a pipe would copy them twice.
 
     Attributes:
-        deadline: until when :meth:`put` waits, by the monotonic clock; None is for ever.
+        deadline: monotonic time in seconds at which :meth:`put` stops waiting; None for no deadline.
     """
 
     def __init__(self) -> None:
@@ -154,7 +169,11 @@ class _Chunks:
         self._changed = threading.Condition()
 
     def put(self, chunk: bytes) -> None:
-        """Add a chunk; waits while too much is waiting to be read."""
+        """Add a chunk; wait while the queue is full.
+
+        Raises:
+            LateError: the deadline passed.
+        """
         with self._changed:
             while self._bytes > _QUEUE_BYTES and not (self._abandoned or self._complete):
                 remaining = None if self.deadline is None else self.deadline - time.monotonic()
@@ -167,20 +186,24 @@ class _Chunks:
                 self._changed.notify()
 
     def end(self, *, keep: bool) -> None:
-        """Nothing more comes; what came is to be kept or not."""
+        """Mark the end of the chunks; ``keep`` says whether the archive is to be installed."""
         with self._changed:
             self._ended, self._keep = True, keep
             self._changed.notify()
 
     def abandon(self) -> None:
-        """Nothing more is wanted."""
+        """Drop all chunks, and cancel the reader."""
         with self._changed:
             self._abandoned = True
             self._queue.clear()
             self._changed.notify()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill a buffer with what is there, at least a byte; 0 at the end."""
+        """Fill a buffer with at least one byte and return the count; 0 at the end.
+
+        Raises:
+            _AbandonedError: the extraction was cancelled.
+        """
         with self._changed:
             while not (self._queue or self._ended or self._abandoned):
                 self._changed.wait()
@@ -198,11 +221,11 @@ class _Chunks:
         return size
 
     def check_end(self) -> None:
-        """Wait for the end of all chunks, when the archive has ended.
+        """Wait for the end of the chunks after the end of the archive.
 
         Raises:
-            UnsafeArchiveError: it goes on behind the archive's padding.
-            _AbandonedError: the archive is not to be kept.
+            UnsafeArchiveError: more data follows the archive's padding.
+            _AbandonedError: the archive is not to be installed.
         """
         with self._changed:
             self._complete = True
@@ -212,14 +235,14 @@ class _Chunks:
             if self._queue and not self._abandoned:
                 raise UnsafeArchiveError(
                     f"the container sent more than {PADDING_BYTES} bytes after the end of its archive, so nothing was "
-                    "written; check what its tar is"
+                    "written; check its tar program"
                 )
             if not self._keep or self._abandoned:
                 raise _AbandonedError
 
 
 def _join(thread: threading.Thread) -> None:
-    """Wait for a thread; the first interruption waits with it, so that nothing stays half-done."""
+    """Wait for a thread; if an exception interrupts the wait, wait once more before raising it."""
     try:
         thread.join()
     except BaseException:
@@ -231,4 +254,4 @@ def _shut_down(end: socket.socket) -> None:
     try:
         end.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # the other end was first
+        pass  # already shut down by the other end

@@ -1,6 +1,6 @@
-"""Read tar members from a stream that nobody vouches for, in bounded memory.
+"""Read tar members from an untrusted stream, in bounded memory.
 
-The standard ``tarfile`` loads long-name and PAX records of any size whole: one header can fill the memory.
+The standard ``tarfile`` loads long-name and PAX records of any size, so one header can exhaust the memory.
 Source: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar manual, "Basic Tar
 Format".
 """
@@ -21,8 +21,8 @@ CHUNK = 1024 * 1024
 Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
 
 _BUFFER = 64 * 1024
-_MAX_RECORD = 64 * 1024  # a long name or a set of PAX attributes; both tars write far less
-_MAX_RECORDS = 8  # such records in a row before one member
+_MAX_RECORD = 64 * 1024  # bytes of a long name or a set of PAX attributes; GNU tar and bsdtar write far less
+_MAX_RECORDS = 8  # number of such records before one member
 _MAX_SPARSE_BLOCKS = 1024
 _MAX_SECONDS = 1 << 33
 _OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
@@ -41,13 +41,13 @@ class Member:
 
     Attributes:
         name: as stored, any bytes.
-        kind: what it is; ``other`` is never to be made.
+        kind: type of the member; a member of kind ``other`` must not be created.
         size: bytes of data that follow in the stream.
-        full_size: bytes of the file once its holes are filled.
+        full_size: size of the file in bytes, holes included.
         mode: permission bits and more, as stored.
         mtime_ns: nanoseconds since the epoch.
-        link: what a link names, as stored.
-        extents: ``(offset, length)`` of each run of data of a sparse file; None for a plain one.
+        link: target of a link, as stored.
+        extents: ``(offset, length)`` in bytes of each run of data in a sparse file; None for other files.
         problem: why a member of kind ``other`` is refused.
     """
 
@@ -63,24 +63,24 @@ class Member:
 
 
 class TarReader:
-    """Iterate over the members of a stream; each one's data may be read before the next is asked for.
+    """Iterates over the members of a stream; read a member's data before the next iteration.
 
     Attributes:
-        record_bytes: bytes of long names and attributes read so far, which no member's size counts.
+        record_bytes: bytes read so far of long names, attributes and sparse maps; not part of any member's size.
     """
 
     def __init__(self, fileobj: BinaryIO) -> None:
-        """Read from a file object that need not seek; an unbuffered one is buffered until :meth:`close`."""
+        """Read from a file object, which need not be seekable; an unbuffered one is buffered until :meth:`close`."""
         raw = isinstance(fileobj, io.RawIOBase)
         self._file = cast(BinaryIO, io.BufferedReader(fileobj, _BUFFER)) if raw else fileobj
         self._wrapped = raw
         self._buffer = memoryview(bytearray(CHUNK))
-        self._left = 0  # data of this member that is still to come
+        self._left = 0  # unread bytes of this member's data
         self._padding = 0
         self.record_bytes = 0
 
     def close(self) -> None:
-        """Let go of the file object and leave it open."""
+        """Release the file object without closing it."""
         if self._wrapped and isinstance(self._file, io.BufferedReader):
             self._file.detach()
             self._wrapped = False
@@ -89,17 +89,17 @@ class TarReader:
         """Yield each member up to the end mark.
 
         Raises:
-            TransferError: the stream is no tar archive, is corrupt or ends early.
-            UnsafeArchiveError: a header record is larger than any honest one.
+            TransferError: the stream is not a tar archive, is corrupt or ends early.
+            UnsafeArchiveError: a header record is too large, or a member has too many of them.
         """
         while (member := self._next_member()) is not None:
             yield member
 
     def data(self, size: int | None = None) -> Iterator[memoryview]:
-        """Yield the next ``size`` bytes (or all) of the member's data; each chunk is valid until the next.
+        """Yield the next ``size`` bytes of the member's data (None: all); each chunk is valid until the next one.
 
         Raises:
-            TransferError: the stream ends before.
+            TransferError: the stream ends early.
         """
         wanted = self._left if size is None else min(size, self._left)
         while wanted:
@@ -111,7 +111,7 @@ class TarReader:
             yield chunk
 
     def drain(self, limit: int) -> None:
-        """Read what follows the end mark, at most ``limit`` bytes: an honest sender is not cut off."""
+        """Read at most ``limit`` bytes after the end mark, so that a sender can write its padding."""
         while limit > 0 and (chunk := self._read(min(limit, CHUNK))):
             limit -= len(chunk)
 
@@ -135,13 +135,13 @@ class TarReader:
     def _record(self, header: bytes, flag: bytes, names: dict[str, bytes]) -> None:
         size = _number(header[124:136])
         if size > _MAX_RECORD:
-            raise UnsafeArchiveError(f"a header record of {size} bytes is over the cap of {_MAX_RECORD} bytes")
+            raise UnsafeArchiveError(f"a header record of {size} bytes exceeds the limit of {_MAX_RECORD} bytes")
         payload = self._block(size)
         self.record_bytes += size
         self._padding = -size % BLOCK
         if flag in b"LK":
             names["path" if flag == b"L" else "linkpath"] = payload.split(b"\0", 1)[0]
-        elif flag in b"xX":  # a global record ("g") may name nothing that we use
+        elif flag in b"xX":  # global records ("g") are ignored
             names.update(_pax_attributes(payload))
 
     def _member(self, header: bytes, flag: bytes, names: dict[str, bytes]) -> Member:
@@ -150,7 +150,7 @@ class TarReader:
         kind = _KINDS.get(flag, "other")
         problem = _REFUSED.get(flag, f"a member of unknown type {flag!r}") if kind == "other" else ""
         if kind == "file" and flag == b"\0" and name.endswith(b"/"):
-            kind = "directory"  # as tars older than POSIX wrote it
+            kind = "directory"  # as in archives older than POSIX
         if any(key.startswith("GNU.sparse.") for key in names):
             kind, problem = "other", "a sparse file in PAX form"
         extents, full_size = self._sparse(header, size) if flag == b"S" else (None, size)
@@ -176,7 +176,7 @@ class TarReader:
         ends = [0, *(offset + length for offset, length in extents)]
         ordered = all(end <= offset for end, (offset, _) in zip(ends, extents, strict=False))
         if more or not ordered or ends[-1] > full_size or sum(length for _, length in extents) != size:
-            raise TransferError("the archive is corrupt: a sparse file's map makes no sense")
+            raise TransferError("the archive is corrupt: the map of a sparse file is invalid")
         return tuple(extents), full_size
 
     def _read(self, size: int) -> memoryview:
@@ -197,11 +197,11 @@ class TarReader:
 
 
 def _check_sum(header: bytes) -> None:
-    """Refuse a block that is no header: its sum, its own field counted as spaces, is stored in it."""
+    """Raise TransferError unless the header's checksum is right; its own field counts as spaces."""
     rest = header[:148] + b" " * 8 + header[156:]
     stored, unsigned = _number(header[148:156]), sum(rest)
     if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in rest):  # old tars: signed bytes
-        raise TransferError("the stream is no tar archive, or is corrupt: a header's checksum is wrong")
+        raise TransferError("the stream is not a tar archive or is corrupt: a header's checksum is wrong")
 
 
 def _stored_name(header: bytes) -> bytes:
@@ -212,14 +212,14 @@ def _stored_name(header: bytes) -> bytes:
 
 
 def _number(field: bytes, *, signed: bool = False) -> int:
-    """Return a header field's number: octal digits, or GNU's base 256 where the first bit is set."""
+    """Return the number of a header field: octal digits, or GNU base-256 if the first bit is set."""
     if field[0] in (0x80, 0xFF):
         value = int.from_bytes(field[1:], "big")
         value -= (1 << 8 * (len(field) - 1)) if field[0] == 0xFF else 0
     else:
         octal = _OCTAL.fullmatch(field)
         if octal is None:
-            raise TransferError("the archive is corrupt: a header holds no number where one must be")
+            raise TransferError("the archive is corrupt: a numeric header field is not a number")
         value = int(octal[1] or b"0", 8)
     if value < 0 and not signed:
         raise TransferError("the archive is corrupt: a header holds a negative size")
@@ -228,7 +228,7 @@ def _number(field: bytes, *, signed: bool = False) -> int:
 
 def _pax_number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 20:
-        raise TransferError("the archive is corrupt: a PAX size is no number")
+        raise TransferError("the archive is corrupt: a PAX size is not a number")
     return int(text)
 
 
@@ -251,13 +251,13 @@ def _pax_attributes(payload: bytes) -> dict[str, bytes]:
         line = rest[: taken - len(length) - 1]
         key, equals, value = line.partition(b"=")
         if taken <= len(length) + 1 or taken > len(payload) or not equals or not value.endswith(b"\n"):
-            raise TransferError("the archive is corrupt: a PAX record cannot be read")
+            raise TransferError("the archive is corrupt: a PAX record is invalid")
         attributes[key.decode("utf-8", "replace")] = value[:-1]
         payload = payload[taken:]
     return attributes
 
 
 def _extents(table: bytes) -> list[tuple[int, int]]:
-    """Return the used ``(offset, length)`` entries, 12 bytes a number, of a sparse map."""
+    """Return the used ``(offset, length)`` entries of a sparse map; each number takes 12 bytes."""
     entries = [(table[at : at + 12], table[at + 12 : at + 24]) for at in range(0, len(table), 24)]
     return [(_number(offset), _number(length)) for offset, length in entries if offset[0]]

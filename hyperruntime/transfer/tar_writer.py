@@ -1,4 +1,4 @@
-"""Write a tree of the caller's own as a tar stream, in flat memory."""
+"""Write a trusted file tree as a tar stream, in constant memory."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _SPECIAL = {
 
 
 def write_tree(source: Path, fileobj: BinaryIO, arcname: str) -> Refusals:
-    """Stream a file, link or directory of the caller's own as a tar archive; return what was not sent as is.
+    """Stream a trusted file, link or directory as a tar archive; return the entries that were skipped or altered.
 
-    Links stay links, second names of a file become files, owners are not told. FIFOs, sockets and devices
-    are left out. A file that shrinks or grows while it is read is filled up with zeros or cut off, so that
-    the archive stays whole.
+    Symbolic links stay links, hard links become files, and owners are not recorded. FIFOs, sockets and devices
+    are skipped. A file that shrinks or grows while it is read is padded with zeros or truncated, so that the
+    archive stays valid.
 
     Args:
-        source: what to send.
-        fileobj: written from front to end, never closed.
-        arcname: the name that the source has in the archive.
+        source: path of the tree.
+        fileobj: receives the archive; never closed.
+        arcname: name of the source in the archive.
 
     Returns:
-        ``(name in the archive, reason)`` for each entry that did not arrive as it was.
+        ``(name in the archive, reason)`` for each entry that was skipped or altered.
 
     Raises:
-        TransferError: something cannot be read or is nothing that can be sent.
-        BrokenPipeError: the receiver stopped reading; it knows why.
+        TransferError: an entry cannot be read, or the source is a FIFO, a socket or a device.
+        BrokenPipeError: the receiver stopped reading.
 
     Source: GNU tar manual, "Basic Tar Format".
     """
@@ -67,7 +67,7 @@ def write_tree(source: Path, fileobj: BinaryIO, arcname: str) -> Refusals:
 
 
 class _Sink:
-    """Gather small writes to a file object, which may be raw, and pass large ones on."""
+    """Buffers small writes to a file object, which may be unbuffered; passes large writes on."""
 
     def __init__(self, fileobj: BinaryIO) -> None:
         self._fileobj = fileobj
@@ -91,7 +91,7 @@ class _Sink:
 
     def _pass_on(self, view: memoryview) -> None:
         while view:
-            written = cast(int | None, self._fileobj.write(view))  # a raw file may take a part only
+            written = cast(int | None, self._fileobj.write(view))  # an unbuffered file may write only a part
             view = view[len(view) if written is None else written :]
 
 
@@ -109,7 +109,7 @@ def _walk(path: bytes, name: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _write_entry(sink: _Sink, path: bytes, name: bytes) -> str:
-    """Write one member; return what was not as it should be, or nothing."""
+    """Write one member; return why it was skipped or altered, or an empty string."""
     try:
         info = os.lstat(path)
         kind = stat.S_IFMT(info.st_mode)
@@ -119,7 +119,7 @@ def _write_entry(sink: _Sink, path: bytes, name: bytes) -> str:
             return _write_file(sink, path, name)
         link = os.readlink(path) if kind == stat.S_IFLNK else b""
     except FileNotFoundError:
-        return "it vanished while the tree was read"
+        return "it was removed while the tree was read"
     sink.write(_header(name, info, link))
     return ""
 
@@ -129,7 +129,7 @@ def _write_file(sink: _Sink, path: bytes, name: bytes) -> str:
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
-            return "it turned into something else while the tree was read"
+            return "it was replaced by another kind of entry while the tree was read"
         sink.write(_header(name, info))
         left = _copy(sink, descriptor, info.st_size)
         for at in range(0, left, CHUNK):
@@ -144,7 +144,7 @@ def _write_file(sink: _Sink, path: bytes, name: bytes) -> str:
 
 
 def _copy(sink: _Sink, descriptor: int, size: int) -> int:
-    """Copy a file's first ``size`` bytes; return how many it did not have."""
+    """Copy a file's first ``size`` bytes; return how many bytes were missing."""
     buffer = memoryview(bytearray(min(size, CHUNK)))
     while size and (count := os.readv(descriptor, [buffer[:size]])):
         sink.write(buffer[:count])

@@ -1,4 +1,4 @@
-"""Apptainer as an engine of hyperruntime."""
+"""The hyperruntime driver for Apptainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what an image archive holds: OCI archives (OCI image layout 1.0) and those of ``docker save``."""
+"""Read and write image archives: OCI archives (OCI image layout 1.0) and ``docker save`` archives."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SavedImage:
     Attributes:
         path: the archive.
         reference: the image's name.
-        id: the digest of its configuration, which is what engines call an image's identifier.
-        workdir: where its commands start.
-        kind: how Apptainer is told to read the archive.
-        entry: its line in the manifest of an archive of ``docker save`` that holds others too; Apptainer cannot choose.
+        id: the digest of its configuration; engines use it as the image's identifier.
+        workdir: the working directory of its commands.
+        kind: Apptainer's name for the archive's format: ``oci-archive`` or ``docker-archive``.
+        entry: its entry in the index or manifest if the archive holds several images (Apptainer cannot select one).
     """
 
     path: Path
@@ -40,7 +40,7 @@ class SavedImage:
 
 
 def read_archive(path: Path) -> tuple[SavedImage, ...]:
-    """Return the images of an archive; nothing when it is none."""
+    """Return the images of an archive; empty if the file is not an image archive."""
     try:
         with tarfile.open(path) as tar:
             if (index := _read(tar, "index.json")) is not None and "manifest.json" not in tar.getnames():
@@ -53,7 +53,12 @@ def read_archive(path: Path) -> tuple[SavedImage, ...]:
 
 
 def write_single(image: SavedImage, path: Path) -> None:
-    """Write an archive that holds one image of several; layers of the others stay in it and are not read."""
+    """Write a copy of an image's archive that lists only this image; the layers of the others stay in it, unused.
+
+    Args:
+        image: an image whose ``entry`` is set.
+        path: the archive to write.
+    """
     index = {"schemaVersion": 2, "manifests": [image.entry]} if image.kind == "oci-archive" else [image.entry]
     name = "index.json" if image.kind == "oci-archive" else "manifest.json"
     with tarfile.open(image.path) as source, tarfile.open(path, "w") as target:
@@ -64,7 +69,17 @@ def write_single(image: SavedImage, path: Path) -> None:
 
 
 def write_archive(path: Path, reference: str, layer: Path, digest: str, workdir: str) -> None:
-    """Write an image of one layer in the form of ``docker save``. Source: Docker image specification 1.2."""
+    """Write an image of one layer in the format of ``docker save``.
+
+    Args:
+        path: the archive to write.
+        reference: the image's name.
+        layer: an uncompressed tar file of the root file system.
+        digest: the SHA-256 of the layer, in hexadecimal.
+        workdir: the working directory of its commands.
+
+    Source: Docker image specification 1.2.
+    """
     config = {
         "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",

@@ -1,8 +1,8 @@
 """Turn a spec into the argv that starts a container: pure, no I/O. Sources: apptainer-exec(1) of 1.4, unshare(1).
 
-From the outside in: a *keeper* (a shell of the host that removes the container's files when it has ended),
-``unshare`` (this user becomes root of a user namespace, in namespaces that end with it), a shell that mounts what
-only that root may mount, ``apptainer exec``, and inside it a *prelude* that becomes the attached shell.
+The argv nests these programs, from the outside in: a *keeper* (a host shell that removes the container's files after
+the container ends), ``unshare`` (creates namespaces in which this user is root), a shell that makes the mounts that
+need this root, ``apptainer exec``, and a *prelude* that becomes the attached shell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer.texts import CONFIG, DEVICES, KEEPER, PRELUDE, PREPARE
 
 NAME = "apptainer"
-# What a root shell needs, as on the other engines; root of a user namespace holds it over that namespace only.
+# The same set as on the other engines. Root of a user namespace holds them in that namespace only.
 CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -44,12 +44,12 @@ _TEXT = attrs.validators.instance_of(str)
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """How Apptainer must be called on this machine; found by probing.
+    """Results of the probe that decide how Apptainer is called on this machine.
 
     Attributes:
         sysfs: whether a private ``/sys`` can be mounted.
         limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
-        nproc: the most processes this user may ask for, or 0 for no such ceiling.
+        nproc: this user's upper bound for a process limit; 0 means unlimited.
     """
 
     sysfs: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
@@ -61,12 +61,12 @@ class Settings:
 
 @attrs.frozen(kw_only=True)
 class Places:
-    """Where one container's files are on the host.
+    """Paths of one container's files on the host.
 
     Attributes:
-        image: the sandbox directory or SIF it is made from.
-        files: a directory of its own on scratch; removed with it.
-        record: the file that says whose it is; removed with it.
+        image: the sandbox directory or SIF of the image.
+        files: the container's directory on scratch; removed with the container.
+        record: the container's record, which names its owner; removed with the container.
         workdir: the image's own working directory.
     """
 
@@ -77,47 +77,48 @@ class Places:
 
     @property
     def layer(self) -> str:
-        """What the container writes."""
+        """The directory that takes the container's changes to the image's files."""
         return f"{self.files}/layer"
 
     @property
     def config(self) -> str:
-        """Apptainer's configuration for it."""
+        """Apptainer's configuration file for this container."""
         return f"{self.files}/apptainer.conf"
 
     @property
     def sys(self) -> str:
-        """Its ``/sys``."""
+        """The mount point of its private ``/sys``."""
         return f"{self.files}/sys"
 
     @property
     def tmp(self) -> str:
-        """Its ``/tmp``, where that is a memory file system."""
+        """The mount point of its ``/tmp``, if that is a memory file system."""
         return f"{self.files}/memory"
 
     @property
     def devices(self) -> str:
-        """Its ``/dev``, where that is made by us."""
+        """The mount point of its ``/dev``, if this driver builds that."""
         return f"{self.files}/dev"
 
     @property
     def libraries(self) -> str:
-        """Links to the libraries that its devices bring."""
+        """The directory of links to its devices' libraries."""
         return f"{self.files}/libraries"
 
 
 @attrs.frozen(kw_only=True)
 class Gpus:
-    """What GPUs take.
+    """What a container needs to use its GPUs.
 
     Attributes:
-        nv: whether Apptainer looks for NVIDIA's devices and libraries itself, all of them.
+        nv: whether to pass ``--nv``: Apptainer then finds all NVIDIA devices and libraries itself.
         nodes: device files.
-        mounts: of libraries and programs.
-        libraries: names by which the dynamic linker must find libraries, each with its path in the container.
-        library_path: where the dynamic linker looks beside them.
-        driver_major: libraries of the image for a newer driver than this are preferred; "" for never.
-        env: variables that every process needs.
+        mounts: mounts of libraries and programs.
+        libraries: library names (sonames) for the dynamic linker, each with its path in the container.
+        library_path: further directories for the dynamic linker, separated by colons.
+        driver_major: the host driver's major version. CUDA compatibility libraries of the image for a newer driver are
+            preferred; "" means never.
+        env: environment variables that every process needs.
     """
 
     nv: bool = False
@@ -136,10 +137,10 @@ def run_args(launch: Launch, settings: Settings, places: Places, gpus: Gpus = NO
     """Return the argv that starts a container with a shell attached.
 
     Args:
-        launch: what to start.
-        settings: how Apptainer must be called here.
-        places: where its files are.
-        gpus: what its GPUs take.
+        launch: the container to start.
+        settings: the results of the probe.
+        places: the paths of its files.
+        gpus: the needs of its GPUs.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
@@ -158,7 +159,11 @@ def run_args(launch: Launch, settings: Settings, places: Places, gpus: Gpus = NO
 
 
 def refuse(spec: ContainerSpec, settings: Settings) -> None:
-    """Refuse what Apptainer cannot do for an ordinary user.
+    """Raise if Apptainer cannot honour a spec as an ordinary user.
+
+    Args:
+        spec: the spec to check.
+        settings: the results of the probe.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
@@ -182,22 +187,22 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
 
 
 def only_root_user() -> str:
-    """Return why no other user can be had."""
+    """Return why a container cannot run as another user, as the reason of an error message."""
     return (
-        "a container has one user, who is root inside and this user outside (others would need subordinate ids); "
+        "the only user is root inside, which is this user outside (others would need subordinate ids); "
         "leave user at None"
     )
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
-    """Return what makes this user root of namespaces of its own, and mounts there what only root may mount.
+    """Return the ``unshare`` command that makes this user root of new namespaces, and the mounts that need this root.
 
-    The process namespace around Apptainer's own makes one kill of ``unshare`` end all of it, helpers too.
+    The outer pid namespace lets one kill of ``unshare`` end all processes, including Apptainer's helpers.
     """
     args = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
     private_sys = has_private_sys(spec, settings)
     if private_sys:
-        args.append("--net")  # /sys may be mounted only by whoever owns the network that it shows
+        args.append("--net")  # only the owner of a network namespace may mount its /sys
     options = tmpfs_options(spec)
     if not private_sys and not options:
         return args
@@ -206,12 +211,12 @@ def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> lis
 
 
 def has_private_sys(spec: ContainerSpec, settings: Settings) -> bool:
-    """Tell whether the container gets a ``/sys`` of its own."""
+    """Return whether the container gets a private ``/sys``."""
     return settings.sysfs and spec.network == "none"
 
 
 def tmpfs_options(spec: ContainerSpec) -> str:
-    """Return the mount options of a ``/tmp`` in memory, or "" where it is part of the root."""
+    """Return the mount options of a ``/tmp`` in memory, or "" if ``/tmp`` is not a file system of its own."""
     if spec.limits.tmpfs_bytes is not None:
         return f"mode=1777,nosuid,nodev,size={spec.limits.tmpfs_bytes}"
     taken = any(posixpath.normpath(mount.target) == "/tmp" for mount in spec.mounts)  # noqa: S108 - in the container
@@ -219,14 +224,14 @@ def tmpfs_options(spec: ContainerSpec) -> str:
 
 
 def process_limit(limits: Limits, settings: Settings) -> str:
-    """Return the limit on processes that the prelude sets, or ""; the kernel counts in this user namespace alone."""
+    """Return the process limit that the prelude sets, or ""; the kernel counts in this user namespace only."""
     if limits.pids is None or settings.limits.get("pids") != "rlimit":
         return ""
     return str(stricter(limits.pids, settings.nproc))
 
 
 def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
-    """Return ``apptainer exec`` with all but the image and the command."""
+    """Return ``apptainer exec`` with its options, without GPUs, the image and the command."""
     spec = launch.spec
     args = ["apptainer", "--silent", "--config", places.config, "exec", "--containall", "--pid", "--uts"]
     args += ["--hostname", launch.name[:63], "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"]
@@ -247,10 +252,10 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
 
 
 def device_args(gpus: Gpus, places: Places) -> list[str]:
-    """Return what mounts a ``/dev`` with device files that are called otherwise outside.
+    """Return the command that mounts a ``/dev`` in which device files have other names than on the host.
 
-    Apptainer puts a device file only where it is on the host (bind mounts from ``/dev`` to another place are taken for
-    that), so the container's is what Apptainer takes for the host's.
+    Empty if all names are equal. Apptainer binds a device file only to its path on the host, also for bind mounts from
+    ``/dev`` to another path. Therefore ``/dev`` is replaced before Apptainer starts.
     """
     nodes = [node for node in gpus.nodes if node.path.startswith("/dev/")]
     if all(node.path == node.host_path for node in nodes):
@@ -260,7 +265,7 @@ def device_args(gpus: Gpus, places: Places) -> list[str]:
 
 
 def gpu_args(gpus: Gpus, places: Places) -> list[str]:
-    """Return what gives GPUs to a container, as ``apptainer exec`` is told it."""
+    """Return the options of ``apptainer exec`` that give GPUs to a container."""
     mounts = [*(Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes), *gpus.mounts]
     if gpus.libraries:
         mounts.append(Mount(source=places.libraries, target=LIBRARIES))
@@ -268,7 +273,7 @@ def gpu_args(gpus: Gpus, places: Places) -> list[str]:
 
 
 def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[Mount]:
-    """Return what of ``/sys`` is seen: its own, or with the host's network the host's, but never its cgroups."""
+    """Return the mounts of ``/sys``: a private one, or the host's (without cgroups) with the host's network."""
     if has_private_sys(spec, settings):
         return [Mount(source=places.sys, target="/sys")]
     if spec.network == "host":
@@ -277,10 +282,16 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
 
 
 def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the command that limits processes, enters the working directory, finds libraries and becomes the shell.
+    """Return the command that limits processes, enters the working directory, sets library paths and becomes the shell.
 
-    The limit is set here and not around Apptainer, which must make threads though the container has no process left:
-    without one it aborts, and the container with it.
+    The limit is set here and not around Apptainer: Apptainer aborts if it cannot make a thread, and the container would
+    end with it.
+
+    Args:
+        spec: the container's spec.
+        places: the paths of its files.
+        processes: the process limit, or "" for none.
+        gpus: the needs of its GPUs.
     """
     libraries = ":".join(filter(None, (LIBRARIES if gpus.libraries else "", gpus.library_path)))
     asked = spec.env.get("LD_LIBRARY_PATH", "")
@@ -298,13 +309,13 @@ def prelude_args(spec: ContainerSpec, places: Places, processes: str, gpus: Gpus
 
 
 def mount_option(mount: Mount) -> str:
-    """Return a ``--mount`` value; Apptainer reads it as one line of CSV, so nearly any path can be quoted.
+    """Return a ``--mount`` value: one line of CSV, so nearly every path can be quoted.
 
     Raises:
-        UnsupportedOptionError: its reader would change the path.
+        UnsupportedOptionError: a path holds a carriage return and newline, which Apptainer's CSV reader changes.
     """
     if "\r\n" in mount.source + mount.target:
-        raise UnsupportedOptionError(NAME, "mounts", "it takes no path with carriage return and newline; rename it")
+        raise UnsupportedOptionError(NAME, "mounts", "a path must not hold a carriage return and newline; rename it")
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     return csv_line([*fields, "ro"] if mount.read_only else fields)
 
@@ -312,16 +323,16 @@ def mount_option(mount: Mount) -> str:
 def csv_line(fields: Sequence[str]) -> str:
     """Return fields as one line of CSV."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(fields)  # what is in the terminator is quoted in a field
+    csv.writer(line, lineterminator="\n").writerow(fields)  # the writer quotes fields that hold its terminator
     return line.getvalue().removesuffix("\n")
 
 
 def config_text(spec: ContainerSpec) -> str:
-    """Return an ``apptainer.conf`` for one container: what a site binds into every container stays out of it."""
+    """Return the ``apptainer.conf`` of one container; it leaves out the site's own binds."""
     return CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes")
 
 
 def environment(host: Mapping[str, str]) -> dict[str, str]:
-    """Return what of the host's environment Apptainer itself needs; nothing of it is seen inside."""
+    """Return the part of the host's environment that Apptainer itself needs; the container does not see it."""
     kept = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR")
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", **{name: host[name] for name in kept if name in host}}

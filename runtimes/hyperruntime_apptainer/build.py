@@ -1,4 +1,4 @@
-"""Build images: from an Apptainer definition file, or from a Containerfile through an engine that builds those."""
+"""Build images from Apptainer definition files, or from Containerfiles through another engine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BUILDERS = ("podman", "docker")
 
 
 class NoBuilderError(ImageBuildError):
-    """No engine on this machine builds Containerfiles."""
+    """No engine on this machine can build Containerfiles."""
 
 
 def definition_beside(containerfile: Path) -> Path | None:
-    """Return the one definition file that lies beside a Containerfile, if there is one."""
+    """Return the definition file in a Containerfile's directory; None unless there is exactly one."""
     found = sorted(containerfile.parent.glob("*.def"))
     return found[0] if len(found) == 1 else None
 
@@ -37,10 +37,18 @@ def build_definition(
     path_of: Callable[[str], str | None],
     on_output: Callable[[str], None],
 ) -> None:
-    """Build a definition file; ``From: <reference>`` of a local image becomes that image's directory.
+    """Build a definition file; ``From: <reference>`` of a local image becomes that image's path.
+
+    Args:
+        definition: the definition file.
+        sif: the SIF to write; its directory also takes temporary files.
+        context: the working directory of the build.
+        build_args: values of ``{{ NAME }}`` templates; names that the definition does not use are ignored.
+        path_of: returns the path of a local image, or None if the reference is unknown.
+        on_output: called with each line of output.
 
     Raises:
-        ImageBuildError: a step failed; the message holds its last lines.
+        ImageBuildError: a step failed; the message ends with its last lines.
     """
     args = [*(word for word in BUILD if word != "--silent")]
     text = local_bases(definition.read_text(), path_of)
@@ -56,11 +64,11 @@ def build_definition(
         env=tool_environment(),
     )
     if result.exit_code != 0 or not sif.is_file():
-        raise ImageBuildError(f"no image was built from {definition}; its last lines:\n{_tail(result.stderr)}")
+        raise ImageBuildError(f"{definition} cannot be built; the last lines of the build:\n{_tail(result.stderr)}")
 
 
 def _own_temporary(place: Path) -> list[str]:
-    """Return the options that hide this machine's temporary directories, which steps of a build would see and fill."""
+    """Return the options that hide the host's temporary directories from the steps of a build."""
     options = []
     for number, target in enumerate(("/tmp", "/var/tmp")):  # noqa: S108 - in the image
         directory = place / f"temporary-{number}"
@@ -71,7 +79,12 @@ def _own_temporary(place: Path) -> list[str]:
 
 
 def local_bases(text: str, path_of: Callable[[str], str | None]) -> str:
-    """Return a definition whose ``localimage`` bases that are references name files instead."""
+    """Return a definition in which ``localimage`` bases name paths instead of references.
+
+    Args:
+        text: the definition.
+        path_of: returns the path of a local image, or None if the reference is unknown.
+    """
     if not re.search(r"^bootstrap:[ \t]*localimage[ \t]*$", text, re.IGNORECASE | re.MULTILINE):
         return text
     return re.sub(
@@ -96,12 +109,20 @@ def build_archive(
     """Build a Containerfile with the driver of another engine and save the image as an archive.
 
     Args:
-        lend_base: gives that engine a base image that it does not have, where it can.
+        context: the build context.
+        reference: the image's name in the other engine.
+        archive: the archive to write.
+        containerfile: the Containerfile.
+        build_args: values of its ``ARG`` instructions.
+        force: ignore cached layers.
+        on_output: called with each line of output.
+        lend_base: called with each base image that the other engine does not have, and that engine's images; it may
+            load the image there.
 
     Raises:
         ImageBuildError: a step failed.
-        NoBuilderError: no engine here builds Containerfiles.
-        ImageError: the image was built and cannot be saved.
+        NoBuilderError: no engine here can build Containerfiles.
+        ImageError: the image was built but cannot be saved.
     """
     driver = _builder(containerfile)
     try:
@@ -116,16 +137,16 @@ def build_archive(
     args = [driver.name, "save", "--output", str(archive), reference]
     result = run_process(args, cwd="/", env=program_environment(os.environ))
     if result.exit_code != 0:
-        raise ImageError(f"image {reference!r} was built by {driver.name} and cannot be saved: {result.error_text}")
+        raise ImageError(f"image {reference!r} was built by {driver.name} but cannot be saved: {result.error_text}")
 
 
 def bases(containerfile: str) -> tuple[str, ...]:
-    """Return the images that a Containerfile names as the base of a stage."""
+    """Return the base images of a Containerfile's stages; bases with a variable are left out."""
     return tuple(re.findall(r"^\s*FROM\s+(?:--\S+\s+)*([^\s$]+)(?:\s|$)", containerfile, re.IGNORECASE | re.MULTILINE))
 
 
 def _builder(containerfile: Path) -> Driver:
-    """Return the first driver of an engine that builds Containerfiles and works here."""
+    """Return the first driver of an engine that can build Containerfiles and works here."""
     reasons = []
     for name in BUILDERS:
         try:
@@ -136,8 +157,8 @@ def _builder(containerfile: Path) -> Driver:
             continue
         return driver
     raise NoBuilderError(
-        f"nothing on this machine can build {containerfile}, and no .def file is beside it; write one, or build it "
-        f"elsewhere and use `hyperrun image load` ({'; '.join(reasons)})"
+        f"no engine on this machine can build {containerfile}, and there is no single .def file beside it; write one, "
+        f"or build it elsewhere and use `hyperrun image load` ({'; '.join(reasons)})"
     )
 
 

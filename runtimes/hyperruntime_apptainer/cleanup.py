@@ -1,4 +1,4 @@
-"""Remove what a dead owner left: ``python -m hyperruntime_apptainer.cleanup NAME=VALUE``, run by its guard."""
+"""Remove a dead owner's containers: its guard runs ``python -m hyperruntime_apptainer.cleanup NAME=VALUE``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One running Apptainer container: its attached shell, its end, and why it ended."""
+"""One running Apptainer container: its attached shell, its removal, and the reasons for failures."""
 
 from __future__ import annotations
 
@@ -42,27 +42,28 @@ class ApptainerContainer:
     """A container whose main process is the shell attached to ``apptainer exec``.
 
     Attributes:
-        id: its name.
-        shell: its main process's shell.
-        exec_env: what every exec needs beyond the spec's environment.
-        layer: the host's directory that takes what it writes.
+        id: the container's name.
+        shell: the shell that is its main process.
+        exec_env: environment that every exec needs beyond the spec's.
+        layer: the host directory that takes its changes to the image's files.
     """
 
     def __init__(
         self, launch: Launch, settings: Settings, source: Source, on_unknown_failure: Callable[[], None]
     ) -> None:
-        """Start it; the shell answers a little later.
+        """Start the container without waiting for its shell to answer.
 
         Args:
-            launch: what to start.
-            settings: how Apptainer must be called here.
-            source: what it is made from.
-            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
+            launch: the container to start.
+            settings: the results of the probe.
+            source: the image's files.
+            on_unknown_failure: called if the container does not start and the settings may be the reason.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
-            DeviceError: a GPU that was asked for is not known, or what it needs is not here.
-            StorageError: its files or its record cannot be written.
+            DeviceError: a requested GPU is unknown, or a file that it needs does not exist.
+            StorageError: the container's files or its record cannot be written.
+            EngineUnavailableError: a process cannot be started.
         """
         refuse(launch.spec, settings)
         gpus = find_gpus(launch.spec.gpus)
@@ -87,24 +88,33 @@ class ApptainerContainer:
             raise
 
     def open_shell(self, user: str) -> ProcessShell:
-        """Refuse: there is no other user."""
+        """Raise: a container has only one user.
+
+        Raises:
+            UnsupportedOptionError: always.
+        """
         raise UnsupportedOptionError(NAME, "user", only_root_user())
 
     def observe(self) -> None:
-        """Note nothing: there are no counters of the kernel to look at."""
+        """Do nothing: there are no kernel counters to read."""
 
     def post_mortem(self) -> PostMortem:
-        """Return what is known of its end."""
+        """Return what is known about the container's end."""
         code = self.shell.wait(0.3)
         return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
-        """Return the error that says why the shell never answered; there is no shell for another user."""
+        """Return the error that says why the shell never answered.
+
+        Args:
+            error_text: what Apptainer and the shell wrote to standard error.
+            user: unused; there are no shells for other users.
+        """
         spec, text = self._launch.spec, _last_line(error_text)
         if WORKDIR_MARK in error_text:
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if LIMIT_MARK in error_text:
-            why = f"the /bin/sh of image {spec.image!r} cannot limit processes (`ulimit -u`); set it to None"
+            why = f"the /bin/sh of image {spec.image!r} cannot limit processes (`ulimit -u`); set the limit to None"
             return UnsupportedOptionError(NAME, "limits.pids", why)
         if re.search(r"/bin/sh.*(not found|no such file)|no such file.*/bin/sh", error_text, re.IGNORECASE):
             return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
@@ -116,12 +126,12 @@ class ApptainerContainer:
             )
         if not text:
             code = self.shell.wait(1.0)
-            text = "the shell in it never answered" if code is None else f"apptainer ended with exit code {code}"
+            text = "the container's shell never answered" if code is None else f"apptainer ended with exit code {code}"
         self._on_unknown_failure()
-        return EngineUnavailableError(NAME, text, "try again, which tries this machine anew, or see `hyperrun doctor`")
+        return EngineUnavailableError(NAME, text, "retry (this probes the machine again) or see `hyperrun doctor`")
 
     def remove(self) -> None:
-        """End and remove it at once."""
+        """End and remove the container at once."""
         self.shell.close()
         records.end(self._record)
 
@@ -130,7 +140,7 @@ def _make_places(launch: Launch, source: Source, gpus: Gpus) -> Places:
     scratch = scratch_directory()
     files = f"{scratch}/{launch.name}-{secrets.token_hex(4)}"
     places = Places(image=source.path, files=files, record=records.path_of(launch.name), workdir=source.workdir)
-    # Before there is anything: until the keeper runs, only this leads to what a killed owner left.
+    # The record comes first: until the keeper runs, only the record leads to the files of a killed owner.
     records.write(launch.name, launch.spec.image, source.path, launch.labels, os.getpid(), files)
     try:
         os.mkdir(files, 0o700)
@@ -150,9 +160,9 @@ def _start(args: list[str]) -> HostProcess:
         return spawn(args, stdin=PIPE, cwd="/", env=environment(os.environ))
     except OSError as error:
         if error.errno == errno.E2BIG:
-            allowed = "less text: labels and mounts together are more than a command line holds"
+            allowed = "shorten labels and mounts; together they are more than a command line holds"
             raise SpecError("labels", "...", allowed) from error
-        raise EngineUnavailableError(NAME, f"no process can be made: {error}", "see `hyperrun doctor`") from error
+        raise EngineUnavailableError(NAME, f"a process cannot be started: {error}", "see `hyperrun doctor`") from error
 
 
 def _last_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Say what is right and wrong with Apptainer on this machine, and what to do."""
+"""Diagnose Apptainer on this machine: what works, what fails and what to do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hyperruntime_apptainer.store import VARIABLE, Store
 _TOOLS = (
     ("unsquashfs", "needed to run an image", "install squashfs-tools"),
     ("mksquashfs", "needed to make an image", "install squashfs-tools"),
-    ("squashfuse_ll", "only needed to run a SIF that there is no room to unpack", "install squashfuse"),
-    ("fuse-overlayfs", "only needed where the kernel has no overlay for ordinary users", "install fuse-overlayfs"),
+    ("squashfuse_ll", "only needed to run a SIF if there is no space to unpack it", "install squashfuse"),
+    ("fuse-overlayfs", "only needed if the kernel has no overlay for ordinary users", "install fuse-overlayfs"),
 )
 
 
 def diagnose() -> tuple[Finding, ...]:
-    """Probe anew, past what was remembered; never raises."""
+    """Probe again, without the cached result, and return the findings; never raises."""
     forget()
     return tuple(_findings())
 
@@ -37,7 +37,7 @@ def _findings() -> Iterator[Finding]:
     for name, use, step in _TOOLS:
         found = find_program(name)
         ok = True if found else (False if name == "unsquashfs" else None)
-        yield Finding(subject=name, ok=ok, detail=found or f"not here: {use}", next_step="" if found else step)
+        yield Finding(subject=name, ok=ok, detail=found or f"not on PATH: {use}", next_step="" if found else step)
     yield from _places()
     try:
         tried = probe()
@@ -77,13 +77,13 @@ def _places() -> Iterator[Finding]:
 def _tried(found: Probe) -> Iterator[Finding]:
     yield Finding(subject="running a container", ok=True, detail=f"Apptainer {found.version}, root on {found.root}")
     if found.root != "overlay":
-        step = "a kernel of 5.11 or newer lets ordinary users mount overlays, which is several times faster"
+        step = "use Linux 5.11 or newer: ordinary users can then mount overlays, which is several times faster"
         yield Finding(subject="root file system", ok=None, detail=found.root, next_step=step)
     for what, why in found.tried:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
     for field, how in found.settings.limits.items():
         if how == "no":
-            step = "a container that asks for it is refused"
+            step = "leave this limit at None: the driver refuses a container that sets it"
             yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
         else:
             note = " (before Linux 5.14 the kernel counts all of this user's processes)" if how == "rlimit" else ""

@@ -1,4 +1,4 @@
-"""The Apptainer driver: for an ordinary user, with no daemon, no setuid program and no instance."""
+"""The Apptainer driver: runs as an ordinary user, without a daemon, a setuid program or an instance."""
 
 from __future__ import annotations
 
@@ -24,35 +24,46 @@ _TRUSTED_S = 60.0
 
 
 class ApptainerDriver:
-    """Adapter for Apptainer 1.3 and 1.4."""
+    """Driver for Apptainer 1.3 and 1.4."""
 
     name = NAME
 
     def __init__(self) -> None:
-        """Start and read nothing."""
+        """Create a driver; the probe runs when it is first needed."""
         self._probe: Probe | None = None
         self._info: EngineInfo
         self._tried_at = 0.0
 
     @property
     def images(self) -> ApptainerImages:
-        """The images of this user."""
+        """This user's images."""
         return ApptainerImages()
 
     def open(self, private_dir: str) -> None:
-        """Need nothing of it."""
+        """Do nothing: this driver needs no private directory."""
 
     def probe(self) -> EngineInfo:
-        """Return what Apptainer can do here."""
+        """Return what Apptainer can do on this machine.
+
+        Raises:
+            EngineUnavailableError: Apptainer is missing or cannot run a container.
+        """
         self._found()
         return self._info
 
     def diagnose(self) -> Sequence[Finding]:
-        """Probe anew and say what was found."""
+        """Probe again and return the findings; never raises."""
         return diagnose()
 
     def launch(self, launch: Launch) -> ApptainerContainer:
-        """Start a container with its shell attached."""
+        """Start a container with its shell attached.
+
+        Raises:
+            UnsupportedOptionError: a field of the spec cannot be honoured.
+            SpecError: the source of a mount does not exist.
+            ImageNotFoundError: the image is not on this machine.
+            EngineUnavailableError: Apptainer cannot run.
+        """
         settings = self._settings()
         refuse(launch.spec, settings)
         for mount in launch.spec.mounts:
@@ -61,26 +72,30 @@ class ApptainerDriver:
         return ApptainerContainer(launch, settings, self.images.source(launch.spec.image), self._distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return this user's containers of which there is a record."""
+        """Return this user's containers, from their records."""
         return tuple(record.to_container() for record in records.read_all())
 
     def remove_container(self, container_id: str) -> None:
-        """End and remove a container."""
+        """End and remove a container; do nothing if it does not exist.
+
+        Raises:
+            EngineError: it runs on another machine, or does not end.
+        """
         records.remove(container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return what removes every container with a label."""
+        """Return the argv that removes every container with a label."""
         return (sys.executable or "python3", "-m", "hyperruntime_apptainer.cleanup", label)
 
     def close(self) -> None:
-        """Have nothing to end."""
+        """Do nothing: this driver starts no service."""
 
     def _settings(self) -> Settings:
-        """Return how to call it; the limit on processes may have been lowered since it was tried."""
+        """Return the probed settings with today's process limit, which may be lower than at the probe."""
         return attrs.evolve(self._found().settings, nproc=process_ceiling())
 
     def _found(self) -> Probe:
-        """Return what is known, which another thread may drop at any moment, or find it out."""
+        """Return the known probe result, or probe; another thread may drop the result at any time."""
         if (found := self._probe) is None:
             found, remembered = cached_probe()
             self._info = found.to_info()
@@ -89,7 +104,7 @@ class ApptainerDriver:
         return found
 
     def _distrust(self) -> None:
-        """Drop what is known of this machine, unless it was tried just now: a container did not start."""
+        """Drop the probe result after a container did not start, unless the probe is recent."""
         if time.monotonic() - self._tried_at > _TRUSTED_S:
             self._probe = None
             forget()

@@ -1,7 +1,7 @@
-"""What Apptainer, which knows no CDI, is given for GPUs: what their CDI spec says, done by ourselves; else ``--nv``.
+"""Give GPUs to Apptainer, which does not know CDI: apply the CDI spec here, or use ``--nv`` if there is none.
 
-The hooks that NVIDIA's specs have refresh the cache of the dynamic linker and make links. Here a directory of links
-to the driver's libraries is mounted and named to the linker, and what a link stands for is mounted in its place.
+The hooks of NVIDIA's specs refresh the dynamic linker's cache and make links. Instead, this module mounts a directory
+of links to the driver's libraries, which the linker searches, and mounts each link's target at the link's path.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _STALE = "is the CDI spec out of date?"
 
 
 def find_gpus(gpus: str | Sequence[str] | None) -> Gpus:
-    """Return what the GPUs of a spec take; ``auto`` has been settled before.
+    """Return what a container needs for the GPUs of its spec; ``auto`` must be resolved before.
 
     Raises:
-        DeviceNotFoundError: nothing describes one of them.
-        DeviceError: their description names what is not there.
-        UnsupportedOptionError: their description asks for what cannot be done here.
+        DeviceNotFoundError: no CDI spec describes one of the GPUs.
+        DeviceError: the CDI spec names a file that does not exist, or that this user may not use.
+        UnsupportedOptionError: the CDI spec needs something that this driver cannot do.
     """
     if gpus is None:
         return NO_GPUS
@@ -54,11 +54,11 @@ def find_gpus(gpus: str | Sequence[str] | None) -> Gpus:
 
 
 def apply_edits(edits: Edits) -> Gpus:
-    """Return what a CDI spec's edits take.
+    """Return what a container needs for the edits of a CDI spec.
 
     Raises:
-        DeviceError: they name what is not there.
-        UnsupportedOptionError: they ask for what cannot be done here.
+        DeviceError: the edits name a file that does not exist, or that this user may not use.
+        UnsupportedOptionError: the edits need something that this driver cannot do.
     """
     _check(edits)
     wishes = parse_hooks(edits.hooks)
@@ -77,42 +77,42 @@ def apply_edits(edits: Edits) -> Gpus:
 
 
 def _by_nv(names: Sequence[str]) -> Gpus:
-    """Return Apptainer's own way, which gives all GPUs or none.
+    """Return the use of ``--nv``, which gives all GPUs or none.
 
     Raises:
         DeviceError: ``nvidia-smi`` fails.
-        UnsupportedOptionError: not all were asked for.
+        UnsupportedOptionError: the names are not all GPUs of this machine.
     """
     there = list_gpus()
     unasked = [gpu.index for gpu in there if gpu.index not in names and gpu.uuid not in names]
     if "all" not in names and (unasked or len(names) > len(there)):
         why = f"without a CDI spec `--nv` gives all {len(there)} GPUs of this machine or none; ask for 'all', or make a"
         step = "`nvidia-ctk cdi generate --output=DIRECTORY/nvidia.yaml` and set HYPERRUNTIME_CDI_DIRS=DIRECTORY"
-        raise UnsupportedOptionError(NAME, "gpus", f"{why} spec with {step}")
+        raise UnsupportedOptionError(NAME, "gpus", f"{why} CDI spec with {step}")
     return Gpus(nv=True, library_path=_NV_LIBRARIES)
 
 
 def _check(edits: Edits) -> None:
-    """Refuse what is missing, or what an ordinary user cannot have."""
+    """Raise if something is missing or an ordinary user cannot have it."""
     for node in edits.device_nodes:
         if not os.path.exists(node.host_path):
-            raise DeviceError(f"the device {node.host_path} of {node.path} is not there; {_STALE}")
+            raise DeviceError(f"the device {node.host_path} for {node.path} does not exist; {_STALE}")
         if not os.access(node.host_path, os.R_OK | os.W_OK):
-            raise DeviceError(f"the device {node.host_path} may not be used by this user; ask for the group it is of")
+            raise DeviceError(f"the device {node.host_path} may not be used by this user; join the group of this file")
         if "w" not in node.permissions:
-            why = f"{node.path} is to be read-only, which takes a device cgroup; use Podman or Docker"
+            why = f"{node.path} must be read-only, which needs a device cgroup; use Podman or Docker"
             raise UnsupportedOptionError(NAME, "gpus", why)
     for mount in edits.mounts:
         if not os.path.exists(mount.host_path):
-            raise DeviceError(f"{mount.host_path}, which the devices need, is not there; {_STALE}")
+            raise DeviceError(f"{mount.host_path}, which the devices need, does not exist; {_STALE}")
     for group in edits.groups:
         if group not in os.getgroups():
-            why = f"the devices need the group {group}, and this user is not in it; ask for that"
+            why = f"the devices need the group {group}, but this user is not in it; ask the administrator"
             raise UnsupportedOptionError(NAME, "gpus", why)
 
 
 class _Brought:
-    """What comes into the container, by its path there."""
+    """Device files, mounts and libraries, by their paths in the container."""
 
     def __init__(self, edits: Edits, folders: Iterable[str]) -> None:
         self.nodes = {node.path: node for node in edits.device_nodes}
@@ -122,16 +122,20 @@ class _Brought:
         }
         self.libraries: dict[str, str] = {}
         self._folders = frozenset(folders)
-        self._known: dict[str, str] = {}  # a path in the container, and the library that it stands for
+        self._known: dict[str, str] = {}  # maps a link's path in the container to its library's path
         for folder in self._folders:
             for path, host in sorted(self._libraries_in(folder)):
                 self._add_library(folder, path, host)
 
     def add_link(self, link: str, target: str) -> None:
-        """Put at a path what another path stands for.
+        """Put the target of a link at the path of the link.
+
+        Args:
+            link: the path of the link in the container.
+            target: the path in the container that it points to.
 
         Raises:
-            UnsupportedOptionError: nothing of the spec is at that other path.
+            UnsupportedOptionError: the CDI spec puts nothing at the target.
         """
         if link in self.mounts or link in self.nodes or link in self._known:
             return
@@ -141,7 +145,7 @@ class _Brought:
             return
         host = self._host_path(path)
         if host is None:
-            why = f"the devices' spec links {link} to {target}, which it does not bring; make the spec anew"
+            why = f"the CDI spec links {link} to {target}, which it does not mount; generate the spec again"
             raise UnsupportedOptionError(NAME, "gpus", why)
         self.mounts[link] = Mount(source=host, target=link)
         self._known[link] = path
@@ -155,7 +159,7 @@ class _Brought:
                 self._known.setdefault(posixpath.join(folder, name), path)
 
     def _libraries_in(self, folder: str) -> Iterable[tuple[str, str]]:
-        """Yield the libraries of a directory, each by its paths in the container and on the host."""
+        """Yield the libraries of a directory: each one's path in the container and on the host."""
         for mount in self.mounts.values():
             if posixpath.dirname(mount.target) == folder and _LIBRARY.search(mount.target):
                 yield mount.target, mount.source
@@ -166,7 +170,7 @@ class _Brought:
                     yield posixpath.join(folder, path.name), str(path)
 
     def _host_path(self, path: str) -> str | None:
-        """Return where on the host something that is mounted, or is in a directory that is mounted, lies."""
+        """Return the host path of a file that is mounted or lies in a mounted directory; None for any other."""
         for target, mount in self.mounts.items():
             if path == target:
                 return mount.source
@@ -177,7 +181,7 @@ class _Brought:
 
 
 def _in_order(wishes: Wishes) -> list[tuple[str, str]]:
-    """Return the links so that one to a link comes after it."""
+    """Return the links in an order in which a link to another link comes after that one."""
     left, ordered = dict(wishes.links), []
     while left:
         ready = [link for link, target in left.items() if target not in left] or list(left)

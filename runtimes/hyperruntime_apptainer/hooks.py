@@ -1,4 +1,4 @@
-"""What the hooks of a CDI spec would do, so that it can be done without an OCI runtime: pure.
+"""Parse the hooks of a CDI spec, so that their work can be done without an OCI runtime: pure.
 
 Source: the hook commands of nvidia-ctk(1) and nvidia-cdi-hook(1), NVIDIA Container Toolkit 1.13 to 1.18.
 """
@@ -15,8 +15,8 @@ from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import Hook
 from hyperruntime_apptainer.args import NAME
 
-# The first concerns directories that are ours already; the other keeps the driver's library from making device files,
-# which it cannot in a container that may make none.
+# chmod: the directories are ours already. The other hook stops the driver's library from making device files, and a
+# container of ours cannot make any.
 NEEDLESS = ("chmod", "disable-device-node-modification")
 _LINKS, _CACHE, _COMPAT = "create-symlinks", "update-ldcache", "enable-cuda-compat"
 _KNOWN = (_LINKS, _CACHE, _COMPAT, *NEEDLESS)
@@ -24,12 +24,13 @@ _KNOWN = (_LINKS, _CACHE, _COMPAT, *NEEDLESS)
 
 @attrs.frozen(kw_only=True)
 class Wishes:
-    """What hooks are there for.
+    """The effects that hooks ask for.
 
     Attributes:
-        links: paths in the container, each with the path that it stands for.
-        folders: directories in which the dynamic linker looks for libraries.
-        driver_major: libraries of the image for a newer driver than this are preferred; "" for never.
+        links: pairs of a link's path in the container and its target.
+        folders: directories that the dynamic linker searches for libraries.
+        driver_major: the host driver's major version. CUDA compatibility libraries of the image for a newer driver are
+            preferred; "" means never.
     """
 
     links: tuple[tuple[str, str], ...] = ()
@@ -38,10 +39,10 @@ class Wishes:
 
 
 def parse_hooks(hooks: Sequence[Hook]) -> Wishes:
-    """Return what hooks ask for.
+    """Return the effects that hooks ask for.
 
     Raises:
-        UnsupportedOptionError: one of them is a program that we cannot stand in for; it is named.
+        UnsupportedOptionError: a hook is an unknown program, or a link is not ``TARGET::PATH``.
     """
     links: list[tuple[str, str]] = []
     folders: list[str] = []
@@ -49,7 +50,7 @@ def parse_hooks(hooks: Sequence[Hook]) -> Wishes:
     for hook in hooks:
         command = next((word for word in hook.args if word in _KNOWN), None)
         if command is None:
-            raise _refusal(hook, "only an OCI runtime runs them")
+            raise _refusal(hook, "only an OCI runtime can run it")
         options = _options(hook.args)
         if command == _LINKS:
             links += [_parse_link(hook, text) for name, text in options if name == "--link"]
@@ -62,7 +63,7 @@ def parse_hooks(hooks: Sequence[Hook]) -> Wishes:
 
 
 def _options(args: Sequence[str]) -> list[tuple[str, str]]:
-    """Return ``--name=value`` and ``--name value`` alike."""
+    """Return the options of an argv, from ``--name=value`` and ``--name value``."""
     found = []
     for number, word in enumerate(args):
         name, equals, value = word.partition("=")
@@ -81,5 +82,5 @@ def _parse_link(hook: Hook, text: str) -> tuple[str, str]:
 
 def _refusal(hook: Hook, why: str) -> UnsupportedOptionError:
     words = " ".join(hook.args) or hook.path
-    step = "describe the devices by a CDI spec without that hook, or use Podman or Docker"
-    return UnsupportedOptionError(NAME, "gpus", f"the devices' spec has a hook ({words}), and {why}; {step}")
+    step = "use a CDI spec without this hook, or use Podman or Docker"
+    return UnsupportedOptionError(NAME, "gpus", f"the CDI spec has a hook ({words}), and {why}; {step}")

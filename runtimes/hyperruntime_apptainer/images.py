@@ -1,4 +1,4 @@
-"""Apptainer's images: SIF files, sandbox directories, and references that the store of this user knows."""
+"""Apptainer's images: SIF files, sandbox directories and the references in this user's store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hyperruntime_apptainer.store import Store, make_mount_points, unpack, with_
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """What a container is made from.
+    """The files of an image, for one container.
 
     Attributes:
-        path: a sandbox directory, or a SIF where there is no room to unpack it.
-        workdir: where its commands start.
+        path: a sandbox directory, or a SIF if there is no space to unpack it.
+        workdir: the working directory of its commands.
     """
 
     path: str
@@ -40,24 +40,24 @@ class Source:
 
 
 class ApptainerImages:
-    """The images one user's containers can be made from."""
+    """The images of one user."""
 
     def __init__(self, store: Store | None = None) -> None:
-        """Use a store, by default the user's own."""
+        """Use a store; None means this user's own."""
         self._store = store or Store()
 
     def exists(self, reference: str) -> bool:
-        """Tell whether a SIF or sandbox is at this path, or an image of exactly this reference in the store."""
+        """Return whether the path, or exactly this reference in the store, exists."""
         if is_path(reference):
             return os.path.isdir(reference) or os.path.isfile(reference)
         return self._store.find(reference) is not None
 
     def source(self, reference: str) -> Source:
-        """Return what a container of this image is made from, unpacked when it is first asked for.
+        """Return the files of an image; the first call unpacks it.
 
         Raises:
-            ImageNotFoundError: it is not here.
-            ImageError: it cannot be unpacked.
+            ImageNotFoundError: the image is not on this machine.
+            ImageError: the image cannot be unpacked.
         """
         if not is_path(reference):
             entry = self._store.find(reference)
@@ -68,11 +68,11 @@ class ApptainerImages:
         if os.path.isdir(path):
             return Source(path=path)
         if not os.path.isfile(path):
-            raise ImageNotFoundError(reference, "no file or directory is at this path")
+            raise ImageNotFoundError(reference, "no file or directory exists at this path")
         return Source(path=str(self._store.unpacked(_file_key(path), Path(path))))
 
     def list(self) -> tuple[Image, ...]:
-        """Return every image of the store."""
+        """Return all images of the store."""
         found = []
         for e in self._store.entries():
             with suppress(FileNotFoundError):  # another process is removing it
@@ -81,7 +81,12 @@ class ApptainerImages:
         return tuple(found)
 
     def remove(self, reference: str) -> None:
-        """Remove a reference; a SIF or sandbox at a path is the user's, and is left alone."""
+        """Remove a reference, and its image with the last reference.
+
+        Raises:
+            ImageNotFoundError: the reference is not in the store.
+            EngineError: a container uses the image, or the reference is a path (the file belongs to the user).
+        """
         if is_path(reference):
             raise EngineError(f"{reference} is a file of yours, not an image of the store; remove it yourself")
         entry = self._store.find(reference)
@@ -89,11 +94,19 @@ class ApptainerImages:
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         users = [r.name for r in records.read_all() if entry.id in r.source.split(os.sep) and r.state() != "dead"]
         if users and len(entry.references) <= 1:
-            raise EngineError(f"image {reference!r} is used by the container {users[0]}; end that first")
+            raise EngineError(f"image {reference!r} is used by the container {users[0]}; remove the container first")
         self._store.untag(entry, reference)
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Make an image from a root file system's tar; all files become the container's root's."""
+        """Make an image from a tar of a root file system and return its identifier; root owns all files inside.
+
+        Args:
+            tar: the tar file.
+            reference: the name of the image.
+
+        Raises:
+            ImageError: the tar cannot be unpacked, or Apptainer cannot make a SIF of it.
+        """
 
         def fill(directory: Path) -> None:
             _extract(tar, directory / "rootfs")
@@ -102,12 +115,16 @@ class ApptainerImages:
         return self._store.make(_digest(tar), reference, fill)
 
     def load(self, archive: Path) -> tuple[str, ...]:
-        """Load an image archive as ``podman save`` and ``docker save`` make it, or a SIF under its file's name."""
+        """Load an archive of ``podman save`` or ``docker save``, or a SIF under its file's name; return the references.
+
+        Raises:
+            ImageError: the file is not an image archive.
+        """
         if _is_sif(archive):
             return (self._load_sif(archive, f"localhost/{archive.stem.lower()}:latest"),)
         saved = read_archive(archive)
         if not saved:
-            raise ImageError(f"{archive} cannot be loaded as an image: it is no image archive")
+            raise ImageError(f"{archive} cannot be loaded as an image: it is not an image archive")
         loaded = []
         for image in saved:
             self._store.make(
@@ -120,10 +137,15 @@ class ApptainerImages:
         return tuple(loaded)
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image as ``docker save`` does, in one layer, so that every engine reads it.
+        """Write an image in the format of ``docker save``, in one layer, so that every engine can read it.
+
+        Args:
+            reference: an image of the store.
+            archive: the file to write.
 
         Raises:
-            ImageNotFoundError: it is not here.
+            ImageNotFoundError: the image is not in the store.
+            ImageError: the file cannot be written, or the image cannot be unpacked.
         """
         entry = self._store.find(reference)
         if entry is None:
@@ -134,13 +156,17 @@ class ApptainerImages:
             try:
                 write_archive(archive, with_tag(reference), layer, _digest(layer), entry.workdir)
             except OSError as error:
-                raise ImageError(f"{archive} cannot be written: {error}") from error
+                raise ImageError(f"{archive} cannot be written: {error}; name another file") from error
 
     def pull(self, reference: str, *, on_output: Callable[[str], None] = lambda line: None) -> str:
-        """Fetch an image from its registry; return its identifier. Plain HTTP is spoken to this machine only.
+        """Pull an image from its registry and return its identifier. Plain HTTP is used for loopback only.
+
+        Args:
+            reference: the image to pull.
+            on_output: called with each line of output.
 
         Raises:
-            ImagePullError: no such tag, a refused login, or a registry that cannot be reached.
+            ImagePullError: the tag does not exist, the login is refused, or the registry cannot be reached.
         """
         with self._store.lock(f"pull-{with_tag(reference)}"), self._store.scratch() as directory:
             sif = directory / "image.sif"
@@ -160,10 +186,21 @@ class ApptainerImages:
         force: bool,
         on_output: Callable[[str], None],
     ) -> str:
-        """Build from the definition file beside a Containerfile, else through Podman or Docker, else alone.
+        """Build an image from a Containerfile and return its identifier.
+
+        The definition file beside the Containerfile is built if there is one. Otherwise Podman or Docker builds the
+        Containerfile; without these, Apptainer builds a definition file that is generated from it.
+
+        Args:
+            context: the build context.
+            reference: the name of the image.
+            containerfile: the Containerfile.
+            build_args: values of its ``ARG`` instructions.
+            force: ignore cached layers; only used by Podman and Docker.
+            on_output: called with each line of output.
 
         Raises:
-            ImageBuildError: a step failed, or nothing here can build a Containerfile.
+            ImageBuildError: a step failed, or no engine here can build the Containerfile.
         """
         definition = definition_beside(containerfile)
         if definition is not None:
@@ -197,7 +234,7 @@ class ApptainerImages:
         on_output: Callable[[str], None],
         why: NoBuilderError,
     ) -> str:
-        """Build a Containerfile through a definition file that is made of it."""
+        """Build a Containerfile through a definition file that is generated from it."""
         try:
             with definition_of(containerfile, context, build_args, self.exists) as made, self._store.scratch() as place:
                 sif = place / "image.sif"
@@ -205,7 +242,7 @@ class ApptainerImages:
                 move = partial(_move, sif)
                 return self._store.make(_digest(sif), reference, move, workdir=made.workdir)
         except SpecError as error:
-            raise ImageBuildError(f"{why}; and Apptainer alone cannot build it: {error}") from error
+            raise ImageBuildError(f"{why}; Apptainer alone cannot build it: {error}") from error
 
     def build_definition(
         self,
@@ -216,7 +253,14 @@ class ApptainerImages:
         build_args: Mapping[str, str],
         on_output: Callable[[str], None],
     ) -> str:
-        """Build a definition file, whose base may be a reference of the store.
+        """Build a definition file, whose base may be a reference in the store; return the image's identifier.
+
+        Args:
+            context: the working directory of the build.
+            reference: the name of the image.
+            definition: the definition file.
+            build_args: values of its ``{{ NAME }}`` templates.
+            on_output: called with each line of output.
 
         Raises:
             ImageBuildError: a step failed.
@@ -231,7 +275,7 @@ class ApptainerImages:
         return None if entry is None else str(self._store.unpacked(entry.id, entry.sif))
 
     def _lend(self, reference: str, images: Images) -> None:
-        """Give another engine one of our images, if it is ours."""
+        """Load an image of this store into another engine, if the store has it."""
         entry = self._store.find(reference)
         if entry is None:
             return
@@ -257,7 +301,7 @@ def _fill(image: SavedImage, directory: Path) -> None:
 
 
 def is_path(reference: str) -> bool:
-    """Tell whether a reference names a file or directory rather than an image of the store."""
+    """Return whether a reference is the path of a file or directory, not the name of an image in the store."""
     return reference.startswith(("/", "./", "../")) or reference.endswith((".sif", ".sqfs"))
 
 
@@ -276,7 +320,7 @@ def _pack(rootfs: Path, tar: Path) -> Path:
 
 
 def _extract(tar: Path, rootfs: Path) -> None:
-    """Unpack a tar as files of this user; devices are left out, a container gets its own."""
+    """Unpack a tar as files of this user, without ``/dev``: a container gets its own."""
     rootfs.mkdir()
     excluded = ["--exclude=./dev/*", "--exclude=dev/*"]
     args = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--anchored", *excluded]
@@ -294,7 +338,7 @@ def _digest(path: Path) -> str:
 
 
 def _file_key(path: str) -> str:
-    """Return what names a user's file as it is now, without reading all of it."""
+    """Return a key for the current state of a file, from its path, size and modification time."""
     stat = os.stat(path)
     return hashlib.sha256(f"{os.path.realpath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""Find out what Apptainer can do for this user here, by really running a container of the host's own userland.
+"""Probe what Apptainer can do for this user by running containers of the host's userland.
 
-What was found is remembered per boot, Apptainer binary, user and scratch directory.
+The result is cached per boot, Apptainer binary, user, process limit and scratch directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NETWORK_SCRIPT = """
 while read -r name rest; do case $name in *:) echo "link ${name%:}";; esac; done </proc/net/dev
 [ "$(id -u)" = 0 ] && echo >/usr-is-writable && echo works
 """
-# The first word decides: where sh is bash it tries a fork that failed again for 15 s.
+# Only the first line of output counts: if sh is bash, it retries a failed fork for 15 s.
 _FORK_SCRIPT = """
 { n=0; while [ $n -lt 80 ]; do sleep 600 & n=$((n+1)); done; echo unlimited; } 2>&1 |
     { read -r said; echo "$said"; kill -9 -1; }
@@ -48,13 +48,13 @@ _MEMORY_SCRIPT = "head -c 150000000 /dev/zero | tail -c 150000000 >/dev/null; ec
 
 @attrs.frozen(kw_only=True)
 class Probe:
-    """What probing found.
+    """The result of a probe.
 
     Attributes:
-        version: Apptainer's.
-        root: the root file system's type inside: ``overlay``, or ``fuse.fuse-overlayfs``.
-        settings: how to call it.
-        tried: what was tried and did not work, with the reason.
+        version: Apptainer's version.
+        root: the type of a container's root file system: ``overlay`` or ``fuse.fuse-overlayfs``.
+        settings: how to call Apptainer.
+        tried: pairs of a feature that does not work and the reason.
     """
 
     version: str = attrs.field(validator=attrs.validators.instance_of(str))
@@ -63,7 +63,7 @@ class Probe:
     tried: tuple[tuple[str, str], ...] = ()
 
     def to_info(self) -> EngineInfo:
-        """Return it as the library tells it."""
+        """Return the result in the library's form."""
         return EngineInfo(
             engine=NAME,
             version=self.version,
@@ -78,10 +78,10 @@ class Probe:
 
 
 def cached_probe() -> tuple[Probe, bool]:
-    """Return what a probe of this boot, binary and user found, else probe; and whether it was remembered.
+    """Return the cached result, or probe; and whether the result came from the cache.
 
     Raises:
-        EngineUnavailableError: Apptainer is missing or can run no container.
+        EngineUnavailableError: Apptainer is missing or cannot run a container.
     """
     refuse_root()
     if find_program(NAME) is None:
@@ -93,10 +93,10 @@ def cached_probe() -> tuple[Probe, bool]:
 
 
 def _recall(data: dict[str, Any]) -> Probe:
-    """Return what was remembered.
+    """Return a cached result.
 
     Raises:
-        ValueError, TypeError, KeyError: it is not what this version remembers.
+        ValueError, TypeError, KeyError: the data are not in this version's form.
     """
     if set(data["settings"]["limits"]) != {"pids", "memory_bytes", "cpus"}:
         raise ValueError("limits")
@@ -105,10 +105,10 @@ def _recall(data: dict[str, Any]) -> Probe:
 
 
 def probe() -> Probe:
-    """Try a container with all we need of it, then each limit, and remember what works.
+    """Try a container with all required features, then each limit, and cache the result.
 
     Raises:
-        EngineUnavailableError: Apptainer is missing or can run no container.
+        EngineUnavailableError: Apptainer is missing or cannot run a container.
     """
     refuse_root()
     version = installed_version()
@@ -125,26 +125,26 @@ def probe() -> Probe:
                 )
                 _remember(found)
                 return found
-            what = "a container with a /sys of its own" if settings.sysfs else "a container"
+            what = "a container with a private /sys" if settings.sysfs else "a container"
             tried.append((what, result.error_text))
     raise EngineUnavailableError(
-        NAME, f"it is installed ({version}) and no container runs: {tried[-1][1]}", "`hyperrun doctor` says more"
+        NAME, f"it is installed ({version}) but no container runs: {tried[-1][1]}", "see `hyperrun doctor`"
     )
 
 
 def refuse_root() -> None:
-    """Refuse to serve root, whose containers would hold root's own power over this machine.
+    """Raise for root: root in its containers would be root on this machine.
 
     Raises:
-        EngineUnavailableError: this process is root's.
+        EngineUnavailableError: this process runs as root.
     """
     if os.geteuid() == 0:
-        why = "for root a container of it would be root on this machine too: its /proc/sys could be written"
+        why = "if it is run by root, a container is root on this machine too and can write to /proc/sys"
         raise EngineUnavailableError(NAME, why, "run as an ordinary user, or use Podman or Docker")
 
 
 def forget() -> None:
-    """Drop what was remembered, so that the next probe is a real one; never raises."""
+    """Delete the cached result, so that the next call probes again; never raises."""
     try:
         _cache_path().unlink()
     except OSError:
@@ -155,7 +155,7 @@ def installed_version() -> str:
     """Return Apptainer's version.
 
     Raises:
-        EngineUnavailableError: it, or a program that we call it with, is missing.
+        EngineUnavailableError: Apptainer, ``unshare`` or ``mount`` is missing or does not run.
     """
     if find_program("apptainer") is None:
         raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
@@ -169,7 +169,7 @@ def installed_version() -> str:
 
 
 class _Tester:
-    """Runs short scripts in containers of the host's own userland, made exactly as real ones are."""
+    """Runs short scripts in containers of the host's userland, which are started exactly as real ones."""
 
     def __init__(self, directory: str) -> None:
         self.root = ""
@@ -180,7 +180,13 @@ class _Tester:
         self._userland = _userland(self._rootfs)
 
     def run(self, settings: Settings, limits: Limits, script: str) -> ProcessResult:
-        """Return how a script ended in a container."""
+        """Run a script in a container and return its result.
+
+        Args:
+            settings: how to call Apptainer.
+            limits: the container's limits.
+            script: shell commands for the attached shell.
+        """
         self._count += 1
         files = tempfile.mkdtemp(prefix="hyperruntime-probe-", dir=scratch_directory())
         places = Places(image=str(self._rootfs), files=files, record=f"{files}/record")
@@ -200,12 +206,17 @@ class _Tester:
         return result
 
     def limits(self, settings: Settings, tried: list[tuple[str, str]]) -> Settings:
-        """Return the settings with each limit that held when it was exceeded."""
+        """Return the settings with the limits that work.
+
+        Args:
+            settings: how to call Apptainer.
+            tried: extended by the limits that do not work.
+        """
         kinds: dict[str, Enforcement] = {"pids": "rlimit", "memory_bytes": "no", "cpus": "no"}
         result = self.run(attrs.evolve(settings, limits={"pids": "rlimit"}), Limits(pids=_PIDS), _FORK_SCRIPT)
         if b"unlimited" in result.stdout:
             kinds["pids"] = "no"
-            tried.append(("a limit on processes", "more could be made than were allowed"))
+            tried.append(("a limit on processes", "a script started more processes than the limit allows"))
         wanted = Limits(pids=None, memory_bytes=_MEMORY_BYTES)
         result = self.run(attrs.evolve(settings, limits={"memory_bytes": "cgroup"}), wanted, _MEMORY_SCRIPT)
         if b"root " in result.stdout and b"unlimited" not in result.stdout:
@@ -216,7 +227,7 @@ class _Tester:
 
 
 def _userland(rootfs: Path) -> tuple[Mount, ...]:
-    """Make links in an empty root file system to the host's userland; return what must be mounted."""
+    """Make links to the host's userland in an empty root file system; return the mounts that it needs."""
     mounts = [Mount(source="/usr", target="/usr")]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         host = Path("/", name)

@@ -1,6 +1,6 @@
-"""What Apptainer does not keep: a list of containers. One small file each, in a directory of this user.
+"""Keep a list of containers, which Apptainer does not: one small file for each in a directory of this user.
 
-A record is written when a container starts and removed when it ends, by its keeper or by whoever ends it.
+A record is written when a container starts. The container's keeper removes it at the end, or :func:`end` does.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _KILL_TIMEOUT_S = 10.0
 
 @attrs.frozen(kw_only=True)
 class Record:
-    """One container.
+    """The record of one container.
 
     Attributes:
-        name: unique on this machine.
-        image: as its user named it.
-        source: the sandbox or SIF it is made from.
-        labels: its owner's and its user's.
+        name: the container's name, unique on this machine.
+        image: the image reference of the spec.
+        source: the sandbox or SIF of the image.
+        labels: owner labels and the user's labels.
         created: seconds since the epoch.
-        keeper: the process that runs it and removes its files.
-        files: its directory on scratch.
+        keeper: the process that runs the container and removes its files.
+        files: the container's directory on scratch.
     """
 
     name: str
@@ -49,41 +49,49 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Return what a file holds.
+        """Return the record in a file's text.
 
         Raises:
-            ValueError, TypeError, KeyError: it is no record.
+            ValueError, TypeError, KeyError: the text is not a record.
         """
         facts = json.loads(text)
         return cls(**{**facts, "keeper": OwnerIdentity.from_record(facts["keeper"])})
 
     def state(self) -> str:
-        """Return ``running``, ``dead``, or ``elsewhere`` (a home directory may be seen from many machines)."""
+        """Return ``running``, ``dead`` or ``elsewhere`` (machines may share a home directory)."""
         state = self.keeper.state()
         return "running" if state == "alive" else state
 
     def to_container(self) -> ContainerRecord:
-        """Return it as the library lists it."""
+        """Return the container in the library's form."""
         return ContainerRecord(
             id=self.name, image=self.image, state=self.state(), created=self.created, labels=self.labels
         )
 
 
 def directory() -> Path:
-    """Return where the records are."""
+    """Return the directory of the records."""
     return user_state_path("hyperruntime") / "apptainer"
 
 
 def path_of(name: str) -> str:
-    """Return where a container's record is, or will be."""
+    """Return the path of a container's record, which need not exist."""
     return str(directory() / f"{name}.json")
 
 
 def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: int, files: str) -> Record:
-    """Write the record of a container: its owner's pid stands for its keeper's until that has started.
+    """Write the record of a container and return it.
+
+    Args:
+        name: the container's name.
+        image: the image reference of the spec.
+        source: the sandbox or SIF of the image.
+        labels: owner labels and the user's labels.
+        pid: the keeper's process id; the owner's until the keeper has started.
+        files: the container's directory on scratch.
 
     Raises:
-        StorageError: the directory cannot be written.
+        StorageError: the record cannot be written.
     """
     record = Record(
         name=name,
@@ -100,12 +108,12 @@ def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: in
         Path(f"{path}.tmp").write_text(json.dumps(attrs.asdict(record)))
         os.replace(f"{path}.tmp", path)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error}; set XDG_STATE_HOME to a directory of yours") from error
+        raise StorageError(f"{path} cannot be written: {error}; set XDG_STATE_HOME to another directory") from error
     return record
 
 
 def read_all() -> Iterator[Record]:
-    """Yield every container there is a record of, and drop records of which nothing is left."""
+    """Yield all records; delete those of dead containers without files, and skip unreadable ones."""
     for path in sorted(directory().glob("*.json")):
         try:
             record = Record.from_json(path.read_text())
@@ -118,7 +126,7 @@ def read_all() -> Iterator[Record]:
 
 
 def remove(name: str) -> None:
-    """End a container and remove what it left; no error when it is gone already.
+    """End a container and remove its files; do nothing if it does not exist.
 
     Raises:
         EngineError: it runs on another machine, or does not end.
@@ -129,7 +137,11 @@ def remove(name: str) -> None:
 
 
 def remove_labelled(label: str) -> None:
-    """End and remove every container of this machine that carries ``name=value``."""
+    """End and remove all containers of this machine that have a label, given as ``name=value``.
+
+    Raises:
+        EngineError: a container does not end.
+    """
     name, _, value = label.partition("=")
     for record in read_all():
         if record.labels.get(name) == value and record.state() != "elsewhere":
@@ -152,15 +164,15 @@ def end(record: Record) -> None:
                 process.send_signal(signal.SIGKILL)
             except psutil.Error:
                 continue
-        time.sleep(0.02)  # psutil would wait for our own children in place of whoever started them
+        time.sleep(0.02)  # not psutil's wait: it would reap our children before their HostProcess does
         if time.monotonic() > deadline:
             pids = ", ".join(str(process.pid) for process in processes)
-            raise EngineError(f"container {record.name} does not end; its processes are {pids}")
+            raise EngineError(f"container {record.name} does not end; kill its processes: {pids}")
     discard(record.files, path_of(record.name))
 
 
 def processes_of(files: str) -> list[psutil.Process]:
-    """Return the live processes that name a container's own directory among their arguments, and all below them."""
+    """Return this user's live processes that have a container's directory in their arguments, and their descendants."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
@@ -173,14 +185,19 @@ def processes_of(files: str) -> list[psutil.Process]:
 
 
 def discard(files: str, record: str) -> None:
-    """Remove a container's files, then its record: a record leads to what could not be removed."""
+    """Remove a container's files, then its record; the record stays if a file could not be removed.
+
+    Args:
+        files: the container's directory on scratch.
+        record: the path of its record.
+    """
     remove_tree(files)
     if not os.path.lexists(files):
         Path(record).unlink(missing_ok=True)
 
 
 def remove_tree(*paths: str) -> None:
-    """Remove files and directories, also those whose modes forbid it."""
+    """Remove files and directories, even if their modes forbid it."""
     run_process(["/bin/sh", "-c", REMOVE_TREE, "remove", *paths], cwd="/")
 
 

@@ -1,4 +1,4 @@
-"""Where on this machine a container's files go."""
+"""Choose the directory for containers' files on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ce
 
 
 def scratch_directory() -> str:
-    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH``, ``/tmp`` and ``/var/tmp``."""
+    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH``, ``/tmp`` and ``/var/tmp``.
+
+    Without a usable one, return ``/tmp``.
+    """
     return next((path for _, path, why in candidates() if not why), "/tmp")  # noqa: S108
 
 
 def candidates() -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the directory and why it cannot be used ("" where it can) of each that is set."""
+    """Yield each candidate's variable, directory and the reason why it is unusable ("" if it is usable)."""
     for name in VARIABLES:
         if path := os.environ.get(name):
             yield name, path, why_unusable(path)
@@ -28,23 +31,23 @@ def candidates() -> Iterator[tuple[str, str, str]]:
 
 
 def why_unusable(path: str) -> str:
-    """Return why a directory cannot hold what containers write, or ""."""
+    """Return why a directory cannot hold containers' files, or ""."""
     if not os.path.isabs(path):
         return "not an absolute path"
     if not _PLAIN_PATH.fullmatch(path):
-        return "a name that Apptainer would take apart (only letters, digits and ._+- are safe)"
+        return "Apptainer would misread this path (only letters, digits and /._+- are safe)"
     if not os.path.isdir(path):
         return "no such directory"
     if not os.access(path, os.W_OK | os.X_OK):
         return "not writable"
     kind = file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
-        return f"on {kind}, where no overlay can be written"
-    return "mounted noexec: no program could be started from there" if os.statvfs(path).f_flag & os.ST_NOEXEC else ""
+        return f"on {kind}, which cannot hold a writable overlay"
+    return "mounted noexec: programs there cannot be started" if os.statvfs(path).f_flag & os.ST_NOEXEC else ""
 
 
 def file_system(path: str) -> str:
-    """Return the type of the file system that a path is on, or "" where that cannot be told."""
+    """Return the type of a path's file system, or "" if it is unknown."""
     wanted, best, kind = os.path.realpath(path) + "/", "", ""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
@@ -58,16 +61,16 @@ def file_system(path: str) -> str:
 
 
 def claim(directory: Path) -> bool:
-    """Make a directory of this user's alone; tell whether it is that."""
+    """Make a directory that only this user can write; return whether it is one."""
     try:
         directory.mkdir(mode=0o700)
     except OSError:
-        pass  # whose it is decides
+        pass  # it may exist: its owner and mode decide
     return is_private(directory)
 
 
 def is_private(directory: Path) -> bool:
-    """Tell whether a directory is this user's, and nobody else can write it; a link to one is not."""
+    """Return whether this user owns a directory and no other user can write it; False for a link."""
     try:
         status = directory.lstat()
     except OSError:

@@ -1,6 +1,6 @@
-"""The name by which programs ask for a shared library. Source: elf(5); System V ABI, dynamic section.
+"""Read the soname of a shared library. Sources: elf(5); System V ABI, dynamic section.
 
-``ldconfig`` makes a link of that name beside each library; where it cannot be run somebody else has to.
+``ldconfig`` makes a link of this name beside each library; without ``ldconfig`` the driver makes these links.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
 
 
 def read_soname(path: str | os.PathLike[str]) -> str | None:
-    """Return the DT_SONAME of a 64-bit library, or None where it has none, is none or cannot be read."""
+    """Return the DT_SONAME of a 64-bit little-endian library; None without one, or if the file cannot be parsed."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _soname(data)
-    except (OSError, ValueError, OverflowError, struct.error):  # whatever a file that is no library holds
+    except (OSError, ValueError, OverflowError, struct.error):  # the file is not a library
         return None
 
 

@@ -1,8 +1,8 @@
-"""Images on disk: SIF files by digest, the references that name them, and unpacked copies that containers run from.
+"""Store images on disk: SIF files by digest, their references, and unpacked copies for containers.
 
-Every image is made under a temporary name and renamed, under a lock, so that two processes at once make one and a
-killed one leaves nothing that looks like an image. A SIF is the image; a copy unpacked beside it is a cache, for the
-kernel's own overlay on a directory runs programs several times faster than two layers of FUSE on a SIF.
+An image is written under a temporary name and renamed, under a lock. So concurrent processes make one image, and a
+killed process leaves no incomplete one. The SIF is the image; the unpacked copy is a cache: the kernel's overlay on a
+directory runs programs several times faster than two layers of FUSE on a SIF.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hyperruntime_apptainer.scratch import NETWORK_FILE_SYSTEMS, claim, file_sys
 
 VARIABLE = "HYPERRUNTIME_APPTAINER_IMAGES"
 MOUNT_POINTS = ("dev", "etc", "proc", "run", "sys", "tmp", "var/tmp")
-_UNPACKED_FACTOR = 6  # a directory takes at most about so many times the room of its SIF
+_UNPACKED_FACTOR = 6  # an unpacked copy takes at most about 6 times the space of its SIF
 
 
 @attrs.frozen(kw_only=True)
@@ -36,11 +36,11 @@ class Entry:
     """One image of the store.
 
     Attributes:
-        id: the digest of what it was made from, 64 hexadecimal digits.
-        references: its names.
+        id: the digest of the image's source, 64 hexadecimal digits.
+        references: the image's names.
         created: seconds since the epoch.
-        workdir: where its commands start.
-        sif: its file.
+        workdir: the working directory of its commands.
+        sif: the path of its SIF.
     """
 
     id: str
@@ -54,12 +54,12 @@ class Store:
     """The images of one user."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """Use a directory, by default the user's own; nothing is made yet."""
+        """Use a directory, by default this user's own; nothing is created yet."""
         named = os.environ.get(VARIABLE)
         self.root = root or (Path(named) if named else user_data_path("hyperruntime") / "apptainer")
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return every image."""
+        """Return all images."""
         names = self._references()
         found = []
         for meta in sorted(self.root.glob("images/*/meta.json")):
@@ -80,14 +80,22 @@ class Store:
         return tuple(found)
 
     def find(self, reference: str) -> Entry | None:
-        """Return the image of exactly this reference, or of this whole identifier."""
+        """Return the image with exactly this reference or full identifier, or None."""
         wanted, digest = with_tag(reference), reference.removeprefix("sha256:")
         return next((e for e in self.entries() if wanted in e.references or e.id == digest), None)
 
     def make(self, digest: str, reference: str, fill: Callable[[Path], None], *, workdir: str = "/") -> str:
-        """Give an image a reference; make it first with ``fill(directory)`` if it is not here; return its identifier.
+        """Give an image a reference and return its identifier; make the image first if it does not exist.
 
-        ``fill`` leaves ``image.sif`` in the directory, and may leave ``rootfs``, the same unpacked.
+        Args:
+            digest: the image's identifier.
+            reference: the name to give it.
+            fill: called with an empty directory to make the image; it writes ``image.sif`` there, and may also write
+                ``rootfs``, the unpacked copy.
+            workdir: the working directory of its commands.
+
+        Raises:
+            StorageError: the store cannot be written.
         """
         with self.lock(digest):
             if not (self.root / "images" / digest / "meta.json").exists():
@@ -98,7 +106,12 @@ class Store:
         return digest
 
     def untag(self, entry: Entry, reference: str) -> None:
-        """Take a reference from an image (an identifier: all of them); an image without any is removed."""
+        """Remove a reference from an image, and the image with its last reference.
+
+        Args:
+            entry: the image.
+            reference: the name to remove; the image's identifier removes all its names.
+        """
         wanted = {with_tag(reference)} if with_tag(reference) in entry.references else set(entry.references)
         with self.lock(entry.id):
             self._update_references(lambda names: [names.pop(name, None) for name in wanted])
@@ -106,7 +119,15 @@ class Store:
                 remove_tree(str(entry.sif.parent), *(str(place / entry.id) for place in self._unpacked_places()))
 
     def unpacked(self, digest: str, sif: Path) -> Path:
-        """Return a directory with an image's files, unpacked when first asked for; the SIF if there is no room."""
+        """Return the unpacked copy of an image, unpacked by the first call; the SIF if there is no space.
+
+        Args:
+            digest: the identifier of the image.
+            sif: its SIF.
+
+        Raises:
+            ImageError: the SIF cannot be unpacked.
+        """
         place = self._unpacked_places()[0] / digest
         if place.is_dir():
             return place
@@ -117,7 +138,7 @@ class Store:
             space = os.statvfs(place.parent)
             if space.f_bavail * space.f_frsize < sif.stat().st_size * _UNPACKED_FACTOR:
                 return sif
-            work = place.parent / f".new-{digest}"  # under the lock: what lies there a killed process left
+            work = place.parent / f".new-{digest}"  # the lock is held: an existing one is left by a killed process
             remove_tree(str(work))
             try:
                 unpack(sif, work)
@@ -128,9 +149,9 @@ class Store:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield a directory on the store's disk that is removed afterwards, whatever is in it.
+        """Yield a temporary directory on the store's disk.
 
-        What a killed process left is removed first: its lock is free.
+        Directories of killed processes, whose locks are free, are removed first.
 
         Raises:
             StorageError: the store cannot be written.
@@ -143,27 +164,33 @@ class Store:
                 directory.mkdir(mode=0o700)
             except OSError as error:
                 why = f"the image store {self.root} cannot be written: {error}"
-                raise StorageError(f"{why}; set {VARIABLE} to a directory of yours") from error
+                raise StorageError(f"{why}; set {VARIABLE} to another directory") from error
             try:
                 yield directory
             finally:
                 remove_tree(str(directory))
 
     def lock(self, name: str) -> FileLock:
-        """Return a lock that other processes of this user see."""
+        """Return a lock between all processes of this user.
+
+        Raises:
+            StorageError: the directory of the locks cannot be created.
+        """
         directory = self.root / "locks"
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{directory} cannot be made: {error}; set {VARIABLE}") from error
+            raise StorageError(
+                f"{directory} cannot be created: {error}; set {VARIABLE} to another directory"
+            ) from error
         return FileLock(directory / re.sub(r"[^A-Za-z0-9._-]", "_", name))
 
     @contextmanager
     def _held(self, directory: Path) -> Iterator[None]:
-        """Hold the lock of a scratch directory, which says that its maker lives.
+        """Hold the lock of a temporary directory: its holder is alive.
 
         Raises:
-            Timeout: its maker lives.
+            Timeout: another process holds it.
         """
         with (lock := self.lock(directory.name)).acquire(timeout=0):
             try:
@@ -176,7 +203,7 @@ class Store:
             with self._held(directory):
                 remove_tree(str(directory))
         except (Timeout, FileNotFoundError):
-            pass  # in use, or another process was faster
+            pass  # in use, or another process removed it
 
     def _publish(self, directory: Path, digest: str, workdir: str) -> None:
         image = directory / "image"
@@ -188,13 +215,13 @@ class Store:
         if rootfs.is_dir() and place.parent.parent == self.root and not place.exists():
             os.makedirs(place.parent, mode=0o700, exist_ok=True)
             os.rename(rootfs, place)
-        remove_tree(str(self.root / "images" / digest))  # what a killed removal left
+        remove_tree(str(self.root / "images" / digest))  # left by a killed removal
         os.rename(image, self.root / "images" / digest)
 
     def _unpacked_places(self) -> tuple[Path, ...]:
-        """Return where unpacked copies are kept, first choice first: on a local disk.
+        """Return the directories of unpacked copies, the preferred one (on a local disk) first.
 
-        A scratch disk is everybody's: a directory there that another user made, or can write, is no place of ours.
+        Scratch disks are shared: a directory there that another user owns or can write is not used.
         """
         own = self.root / "unpacked"
         on_scratch = Path(scratch_directory(), f"hyperruntime-{os.getuid()}-images")
@@ -218,13 +245,13 @@ class Store:
 
 
 def with_tag(reference: str) -> str:
-    """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
+    """Return a reference with its tag; ``latest`` if it names neither a tag nor a digest."""
     name = reference.rpartition("/")[2]
     return reference if ":" in name or "@" in name else f"{reference}:latest"
 
 
 def make_mount_points(rootfs: Path) -> None:
-    """Make the directories that a container's own file systems are mounted on, where an image lacks them."""
+    """Make the mount points of a container's own file systems, where an image lacks them."""
     for name in MOUNT_POINTS:
         path = rootfs / name
         if not path.is_dir() and not path.is_symlink():
@@ -234,12 +261,16 @@ def make_mount_points(rootfs: Path) -> None:
 def unpack(sif: Path, rootfs: Path) -> None:
     """Unpack a SIF, or a bare squashfs, as files of this user.
 
+    Args:
+        sif: the file to unpack.
+        rootfs: the directory to create.
+
     Raises:
-        ImageError: it is no image, or there is no room.
+        ImageError: the file is not an image, or there is no space.
     """
     args = ["unsquashfs", "-no-progress", "-no-xattrs", "-offset", str(squashfs_offset(sif)), "-dest", str(rootfs)]
     result = run_process([*args, str(sif)], cwd="/", env=environment(os.environ))
-    # 2: something could not be made as it was (a device, an owner), which an ordinary user's copy never can.
+    # 2: a device or an owner could not be restored, which an ordinary user never can.
     if result.exit_code not in (0, 2) or not rootfs.is_dir():
         raise ImageError(f"{sif} cannot be unpacked: {result.error_text}")
     run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
@@ -247,10 +278,12 @@ def unpack(sif: Path, rootfs: Path) -> None:
 
 
 def squashfs_offset(sif: Path) -> int:
-    """Return where the root file system begins in a SIF. Source: ``apptainer sif list``, whose text it reads.
+    """Return the offset of the root file system in a SIF, in bytes.
 
     Raises:
-        ImageError: it is no image that holds one.
+        ImageError: the file holds no squashfs root file system.
+
+    Source: the output of ``apptainer sif list``.
     """
     with open(sif, "rb") as file:
         if file.read(4) == b"hsqs":

@@ -1,10 +1,10 @@
-"""The shell scripts around and inside a container, and Apptainer's configuration for one: text only."""
+"""The shell scripts around and inside a container, and Apptainer's configuration for it: text only."""
 
 from __future__ import annotations
 
 REMOVE_TREE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; }'
-# Its streams are closed before it cleans up: whoever reads them learns at once that the container has ended. The record
-# goes last, for whoever kills the keeper at this finds the files by it.
+# The keeper closes its streams before it cleans up: their reader sees the container's end at once. It removes the
+# record last: if the keeper is killed during this, the record still leads to the files.
 KEEPER = f"""
 files=$1 record=$2
 shift 2
@@ -21,7 +21,7 @@ PREPARE = """
 shift 3
 exec "$@"
 """
-# What Apptainer's own small /dev is made of, and the devices; a name of theirs may be another on the host.
+# Builds a /dev with the entries of Apptainer's minimal /dev and the devices, which may have other names on the host.
 DEVICES = """
 umask 022
 staging=$1
@@ -52,7 +52,7 @@ exec "$@"
 WORKDIR_MARK = "hyperruntime: no such workdir"
 LIMIT_MARK = "hyperruntime: no limit on processes"
 PRELUDE = f"""
-# dash calls -p what others call -u.
+# dash names the option -p, other shells -u.
 [ -z "$1" ] || ulimit -u "$1" 2>/dev/null || ulimit -p "$1" 2>/dev/null || {{ echo "{LIMIT_MARK}" >&2; exit 125; }}
 shift
 unset PROMPT_COMMAND PS1 APPTAINER_ENVIRONMENT SINGULARITY_ENVIRONMENT APPTAINER_NO_EVAL SINGULARITY_NO_EVAL

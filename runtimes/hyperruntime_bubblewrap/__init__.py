@@ -1,3 +1,3 @@
-"""Bubblewrap as an engine of hyperruntime: the host's own programs, and the model of a third party's driver."""
+"""The hyperruntime driver for bubblewrap, which runs the host's programs; an example for third-party drivers."""
 
 from hyperruntime_bubblewrap.driver import BubblewrapDriver as BubblewrapDriver

@@ -1,4 +1,4 @@
-"""Turn a spec into ``bwrap`` arguments; it looks at directories and the limit on processes. Source: bwrap(1) of 0.8."""
+"""Turn a spec into ``bwrap`` arguments; this reads host directories and the process limit. Source: bwrap(1) of 0.8."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hyperruntime.spec import ContainerSpec
 
 NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
-# All that is seen of the host: /usr, but for this machine's settings in it (keys!), and of /etc what programs need.
+# The container sees only these host files: /usr without its settings (they may hold keys), and parts of /etc.
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
 ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 HOSTS_ETC = (*ETC, "os-release", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo")
 HIDDEN, OWN_ETC = ("/usr/local/etc", "/usr/etc"), Path(__file__).parent / "etc"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# bwrap dies with the *thread* that started it, so a shell starts it, whose arguments are the container's record.
+# bwrap dies with the *thread* that started it, so a shell starts it. The shell's arguments are the container's record.
 KEEPER = 'shift 2; "$@"; exit $?'
 
 
@@ -47,18 +47,18 @@ def run_args(launch: Launch) -> list[str]:
 
 
 def refuse(spec: ContainerSpec, pids: str) -> None:
-    """Refuse what bubblewrap cannot do; ``pids`` is how a limit on processes is enforced here.
+    """Raise if bubblewrap cannot honour a spec; ``pids`` is how this machine enforces a process limit.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured.
     """
     for field, wanted, why in (
-        ("user", spec.user not in (None, "root", "0", "0:0"), "a container has one user, root inside and you outside"),
-        ("network", spec.network == "bridge", "it can make no private network with a way out; use 'none' or 'host'"),
-        ("gpus", spec.gpus is not None, "it gives no GPU to a container"),
+        ("user", spec.user not in (None, "root", "0", "0:0"), "the only user is root inside, which is you outside"),
+        ("network", spec.network == "bridge", "bwrap cannot make a bridge network; use 'none' or 'host'"),
+        ("gpus", spec.gpus is not None, "it cannot give GPUs to containers; use another engine"),
         ("limits.memory_bytes", spec.limits.memory_bytes is not None, "it makes no cgroups; leave it at None"),
         ("limits.cpus", spec.limits.cpus is not None, "it makes no cgroups; leave it at None"),
-        ("limits.pids", spec.limits.pids is not None and pids == "no", "it does not hold here; set it to None"),
+        ("limits.pids", spec.limits.pids is not None and pids == "no", "the limit has no effect here; set it to None"),
     ):
         if wanted:
             raise UnsupportedOptionError(NAME, field, why)

@@ -1,4 +1,4 @@
-"""The bubblewrap driver: for machines with no container engine at all, and only for ordinary users."""
+"""The bubblewrap driver: for machines without a container engine, and for ordinary users only."""
 
 from __future__ import annotations
 
@@ -29,50 +29,50 @@ SCRIPT = b"echo works; { for n in $(seq 20); do sleep 600& done; echo unlimited;
 
 
 def refusal(field: str) -> Callable[..., NoReturn]:
-    """Return a method that refuses: the host's programs can be neither changed nor removed."""
+    """Return a method that raises: the host's programs cannot be changed or removed."""
 
     def refuse(self: object, *args: object, **options: object) -> NoReturn:
-        raise UnsupportedOptionError(NAME, field, "its one image is this machine's /usr; use another engine")
+        raise UnsupportedOptionError(NAME, field, "its only image is this machine's /usr; use another engine")
 
     return refuse
 
 
 class HostImages:
-    """One image: the host's programs. It serves as the base image too, where they are those of the base image."""
+    """One image: the host's programs. It is also the base image if the host has the base image's programs."""
 
     def exists(self, reference: str) -> bool:
-        """Tell whether a reference names the host's own userland."""
+        """Return whether a reference names the host's userland."""
         return reference == IMAGE or (reference in BASE_NAMES and all(map(process.find_program, BASE_PROGRAMS)))
 
     def list(self) -> tuple[Image, ...]:
-        """Return the one image."""
+        """Return the only image."""
         return (Image(id=IMAGE, references=(*filter(self.exists, (IMAGE, BASE_NAMES[0])),), size_bytes=0, created=0),)
 
     remove, load_rootfs, load, save, pull, build = map(refusal, IMAGE_VERBS)
 
 
 class BubblewrapContainer:
-    """A container whose main process is the shell attached to ``bwrap``; nothing of it is on disk."""
+    """A container whose main process is the shell attached to ``bwrap``; it has no files on disk."""
 
     exec_env: Mapping[str, str] = {}
 
     def __init__(self, launch: Launch) -> None:
-        """Start it; the shell answers a little later."""
+        """Start the container without waiting for its shell to answer."""
         self.id, self._spec = launch.name, launch.spec
         try:
             self.shell = process.ProcessShell(process.spawn_attached(run_args(launch), ENV))
         except OSError as error:
-            raise SpecError("labels", "...", "less text: with mounts it is more than a command line holds") from error
+            raise SpecError("labels", "...", "shorten labels or mounts: more than a command line holds") from error
 
     def observe(self) -> None:
-        """Note nothing: there are no counters to look at."""
+        """Do nothing: there are no kernel counters to read."""
 
     def open_shell(self, user: str) -> NoReturn:
-        """Refuse: there is no other user."""
-        raise UnsupportedOptionError(NAME, "user", "a container has one user, root inside and you outside")
+        """Raise: a container has only one user."""
+        raise UnsupportedOptionError(NAME, "user", "the only user is root inside, which is you outside")
 
     def post_mortem(self) -> PostMortem:
-        """Return what is known of its end."""
+        """Return what is known about the container's end."""
         code = self.shell.wait(0.3)
         return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
@@ -83,26 +83,26 @@ class BubblewrapContainer:
         return EngineUnavailableError(NAME, error_text.strip() or "its shell never answered", "see `hyperrun doctor`")
 
     def remove(self) -> None:
-        """End it."""
+        """End the container."""
         self.shell.close()
 
 
 class BubblewrapDriver:
-    """Adapter for bubblewrap 0.8 and newer."""
+    """Driver for bubblewrap 0.8 and newer."""
 
     name, images = NAME, HostImages()
     _info: EngineInfo | None = None
 
     def open(self, private_dir: str) -> None:
-        """Need nothing of it."""
+        """Do nothing: this driver needs no private directory."""
 
     def probe(self) -> EngineInfo:
-        """Return what bubblewrap can do here, tried once."""
+        """Return what bubblewrap can do on this machine; only the first call probes."""
         self._info = self._info or try_here()
         return self._info
 
     def diagnose(self) -> Sequence[Finding]:
-        """Try anew and say what was found."""
+        """Probe again and return the findings."""
         try:
             info = try_here()
         except EngineUnavailableError as error:
@@ -113,7 +113,7 @@ class BubblewrapDriver:
         """Start a container with its shell attached."""
         refuse(launch.spec, self.probe().limits["pids"])
         if not self.images.exists(launch.spec.image):
-            raise ImageNotFoundError(launch.spec.image, f"the one image of bubblewrap is {IMAGE!r}: use that")
+            raise ImageNotFoundError(launch.spec.image, f"use {IMAGE!r}, the only image of bubblewrap")
         for mount in launch.spec.mounts:
             if not os.path.exists(mount.source):
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
@@ -128,15 +128,15 @@ class BubblewrapDriver:
         end(lambda record: record.id == container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return what ends every container with a label."""
+        """Return the argv that ends every container with a label."""
         return (sys.executable, "-c", CLEANUP, label)
 
     def close(self) -> None:
-        """Have nothing to end."""
+        """Do nothing: this driver starts no service."""
 
 
 def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
-    """Yield the process that keeps each container of this user, and what its arguments say."""
+    """Yield the keeper process of each container of this user, and the record in its arguments."""
     for keeper in psutil.process_iter():
         try:
             args = keeper.cmdline()
@@ -148,10 +148,10 @@ def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
 
 
 def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
-    """Kill keepers, and wait until the kernel has killed what they keep."""
+    """Kill keepers, and wait at most 10 s until the kernel has killed their process trees."""
     family: dict[int, int] = {}
     for keeper in (keeper for keeper, record in keepers() if is_meant(record)):
-        with suppress(psutil.NoSuchProcess):  # it may end by itself meanwhile
+        with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
             kept = (keeper, *keeper.children(recursive=True))
             family |= {p.pid: process.process_start_ticks(p.pid) or 0 for p in kept}
             keeper.kill()
@@ -159,15 +159,15 @@ def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
 
 
 def try_here() -> EngineInfo:
-    """Run a container, and see if a limit on processes holds: the first word counts, for bash forks again for 15 s.
+    """Run containers to test a process limit; the script reads one line only, because bash retries a fork for 15 s.
 
     Raises:
-        EngineUnavailableError: bubblewrap is missing, runs no container, or would run it with root's power.
+        EngineUnavailableError: bubblewrap is missing or cannot run a container, or this process runs as root.
     """
     if os.geteuid() == 0:
-        raise EngineUnavailableError(NAME, "for root its containers would hold root's power", "run as an ordinary user")
+        raise EngineUnavailableError(NAME, "root in its containers would be the host's root", "run as an ordinary user")
     if not (process.find_program("bwrap") and process.find_program("prlimit")):
-        raise EngineUnavailableError(NAME, "there is no `bwrap` or no `prlimit` on PATH", "install bubblewrap")
+        raise EngineUnavailableError(NAME, "`bwrap` or `prlimit` is not on PATH", "install bubblewrap and util-linux")
     free, limited = (process.run_process(trial(n), input=SCRIPT, timeout_s=20, cwd="/", env=ENV) for n in (None, 16))
     if b"works" not in free.stdout:
         step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
@@ -179,7 +179,7 @@ def try_here() -> EngineInfo:
 
 
 def trial(pids: int | None) -> list[str]:
-    """Return the argv of a container to try."""
+    """Return the argv of a trial container."""
     spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
     return run_args(Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=""))
 

@@ -1,4 +1,4 @@
-"""Docker as an engine of hyperruntime."""
+"""The hyperruntime driver for Docker."""
 
 from __future__ import annotations
 

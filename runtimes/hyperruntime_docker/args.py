@@ -1,7 +1,7 @@
-"""Turn a spec into what the Engine API takes: pure, no I/O. Source: Docker Engine API 1.41 to 1.50, ContainerCreate.
+"""Turn a spec into a request of the Engine API: pure, no I/O. Source: Docker Engine API 1.41 to 1.50, ContainerCreate.
 
-The SDK's own helpers need a live client and leave out fields we need, so these are the API's own words, which the
-SDK sends as they are (``create_container_from_config``).
+The SDK's helpers need a live client and lack some fields. So this module builds the JSON bodies of the API, which the
+SDK sends unchanged (``create_container_from_config``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hyperruntime.spec import ContainerSpec, Limits, Mount
 NAME = "docker"
 UID_LABEL = "io.hyperruntime.docker.uid"
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
-# What a root shell in a container needs: files of any owner, other users, and nothing of the host.
+# A root shell in a container needs these: files of any owner and other users, but nothing of the host.
 CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -46,15 +46,15 @@ def _strings(values: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What this machine's daemon can do; found by probing.
+    """Results of the probe: what this machine's daemon can do.
 
     Attributes:
         rootless: whether the daemon runs as an ordinary user.
         limits: how each limit is enforced (``cgroup`` or ``no``).
         networks: the networks that work.
-        cdi_dirs: where the daemon reads CDI specs; none where it takes no CDI device names.
-        cdi_devices: the names it lists itself (Docker 28.3 and newer; older ones list none).
-        nvidia: whether NVIDIA's own runtime or hook is installed for it.
+        cdi_dirs: directories from which the daemon reads CDI specs; empty if it does not accept CDI device names.
+        cdi_devices: the CDI device names that the daemon lists; empty before Docker 28.3.
+        nvidia: whether NVIDIA's container runtime or hook is installed.
     """
 
     rootless: bool = attrs.field(default=False, validator=_FLAG)
@@ -68,10 +68,14 @@ class Settings:
 
 
 def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
-    """Return the body of the call that makes a container with a shell to attach to.
+    """Return the body of the request that creates a container with a shell to attach to.
 
-    ``StdinOnce`` is what ends the container when its owner is gone: the daemon closes its input when the one
-    attached client leaves.
+    ``StdinOnce`` ends the container after its owner's death: the daemon closes its input when the only attached client
+    disconnects.
+
+    Args:
+        launch: the container to start.
+        settings: the results of the probe.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
@@ -96,7 +100,15 @@ def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
 
 
 def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
-    """Return the part of the body that concerns this machine."""
+    """Return the ``HostConfig`` part of the body.
+
+    Args:
+        launch: the container to start.
+        settings: the results of the probe.
+
+    Raises:
+        UnsupportedOptionError: a field cannot be honoured on this machine.
+    """
     spec = launch.spec
     config: dict[str, Any] = {
         **base_host_config(),
@@ -117,7 +129,7 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
 
 
 def base_host_config() -> dict[str, Any]:
-    """Return what every container of ours has."""
+    """Return the ``HostConfig`` fields that are the same for all containers."""
     return {
         "AutoRemove": True,
         "Init": True,
@@ -128,13 +140,13 @@ def base_host_config() -> dict[str, Any]:
 
 
 def attached_streams() -> dict[str, bool]:
-    """Return the fields that attach one client to all three streams, for as long as it lives."""
+    """Return the fields that attach one client to all three streams until it disconnects."""
     names = ("AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce")
     return {**dict.fromkeys(names, True), "Tty": False}
 
 
 def shell_args(workdir: str | None) -> list[str]:
-    """Return the argv of a shell in a directory; Docker itself would silently make a directory that is missing."""
+    """Return the argv of a shell in a directory; Docker's ``WorkingDir`` would silently create a missing directory."""
     if workdir is None:
         return ["/bin/sh"]
     script = f'cd -- "$1" 2>/dev/null || {{ echo "{NO_WORKDIR}" >&2; exit 1; }}; exec /bin/sh'
@@ -142,30 +154,44 @@ def shell_args(workdir: str | None) -> list[str]:
 
 
 def no_gpu_env(spec: ContainerSpec, settings: Settings) -> dict[str, str]:
-    """Return what keeps GPUs out that nobody asked for.
+    """Return the environment that keeps GPUs out of a container that did not request them.
 
-    Where NVIDIA's runtime is the daemon's default one it gives all GPUs to any image whose environment names them, as
-    NVIDIA's own do. Source: NVIDIA Container Toolkit, "Environment variables"; by DeviceRequest the daemon sets it.
+    If NVIDIA's runtime is the daemon's default, it gives all GPUs to each image whose environment names them, as
+    NVIDIA's own images do. For a DeviceRequest the daemon sets the variable itself.
+
+    Source: NVIDIA Container Toolkit, "Environment variables".
     """
     by_request = spec.gpus is not None and not cdi_names(gpu_names(spec.gpus), settings)
     return {"NVIDIA_VISIBLE_DEVICES": "void"} if settings.nvidia and not by_request else {}
 
 
 def env_list(env: Mapping[str, str]) -> list[str]:
-    """Return an environment as the API takes it."""
+    """Return an environment as ``NAME=value`` strings."""
     return [f"{name}={value}" for name, value in env.items()]
 
 
 def network_mode(spec: ContainerSpec, settings: Settings) -> str:
-    """Return the network's name; ``bridge`` is the daemon's default one."""
+    """Return the network's name; ``bridge`` is the daemon's default network.
+
+    Raises:
+        UnsupportedOptionError: the network does not work on this machine.
+    """
     if spec.network not in settings.networks:
-        why = "the daemon has no such network on this machine (see `hyperrun doctor`); use network='none'"
+        why = "this network does not work on this machine (see `hyperrun doctor`); use network='none'"
         raise UnsupportedOptionError(NAME, "network", why)
     return spec.network
 
 
 def limit_fields(limits: Limits, settings: Settings) -> dict[str, Any]:
-    """Return the limits' fields; refuse each that would not be enforced."""
+    """Return the fields of the limits.
+
+    Args:
+        limits: the limits of the spec.
+        settings: the results of the probe.
+
+    Raises:
+        UnsupportedOptionError: the daemon does not enforce a limit.
+    """
     fields: dict[str, Any] = {}
     for field, value, wanted in (
         ("memory_bytes", limits.memory_bytes, {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}),
@@ -175,14 +201,14 @@ def limit_fields(limits: Limits, settings: Settings) -> dict[str, Any]:
         if value is None:
             continue
         if settings.limits.get(field, "no") == "no":
-            why = "this machine's daemon does not enforce it (tried); use a daemon with that cgroup controller"
+            why = "the probe showed that the daemon does not enforce it; use a daemon with that cgroup controller"
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
         fields |= wanted
     return fields
 
 
 def mount_entry(mount: Mount) -> dict[str, Any]:
-    """Return a bind mount; unlike ``Binds`` it holds any path, and a source that is missing is an error."""
+    """Return a bind mount; unlike ``Binds``, it can hold every path, and a missing source is an error."""
     return {
         "Type": "bind",
         "Source": os.path.abspath(mount.source),
@@ -192,19 +218,23 @@ def mount_entry(mount: Mount) -> dict[str, Any]:
 
 
 def gpu_names(gpus: str | Sequence[str]) -> tuple[str, ...]:
-    """Return what was asked for as a tuple: ``all``, indices or CDI names."""
+    """Return the requested GPUs as a tuple: ``all``, indices or CDI names."""
     return (gpus,) if isinstance(gpus, str) else tuple(gpus)
 
 
 def cdi_names(names: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """Return the CDI names that stand for what was asked for, or nothing where Docker's own way is taken.
+    """Return the CDI names of the requested GPUs; empty if they are requested from NVIDIA's runtime instead.
+
+    Args:
+        names: ``all``, indices or CDI names.
+        settings: the results of the probe.
 
     Raises:
-        UnsupportedOptionError: CDI names alone can say it, and the daemon takes none.
+        UnsupportedOptionError: CDI names are requested, but the daemon does not accept them.
     """
     qualified = any("=" in name for name in names)
     if qualified and not settings.cdi_dirs:
-        why = "this daemon takes no CDI names (Docker 25 and newer do, with `features.cdi`; 28.2 by default)"
+        why = "this daemon does not accept CDI names (Docker 25 and newer can, with `features.cdi`; 28.2 by default)"
         raise UnsupportedOptionError(NAME, "gpus", f"{why}; use gpus='all' or indices, or a newer Docker")
     if qualified or (settings.cdi_dirs and not settings.nvidia):
         return tuple(name if "=" in name else f"{_NVIDIA}{name}" for name in names)
@@ -212,22 +242,34 @@ def cdi_names(names: Sequence[str], settings: Settings) -> tuple[str, ...]:
 
 
 def device_requests(names: Sequence[str], settings: Settings) -> list[dict[str, Any]]:
-    """Return the device requests for GPUs. Source: Engine API, DeviceRequest; docker-run(1), --gpus.
+    """Return the device requests for GPUs.
+
+    Args:
+        names: ``all``, indices or CDI names.
+        settings: the results of the probe.
 
     Raises:
-        UnsupportedOptionError: the daemon can give no GPU to a container.
+        UnsupportedOptionError: the daemon cannot give GPUs to a container.
+
+    Source: Engine API, DeviceRequest; docker-run(1), --gpus.
     """
     if by_cdi := cdi_names(names, settings):
         return [{"Driver": "cdi", "DeviceIDs": list(by_cdi)}]
     if not settings.nvidia:
-        why = "its daemon gives no GPU to a container: it takes no CDI names, and NVIDIA's container runtime is missing"
+        why = "the daemon can give no GPU: it does not accept CDI names, and NVIDIA's container runtime is missing"
         raise UnsupportedOptionError(NAME, "gpus", f"{why}; install nvidia-container-toolkit, or leave gpus at None")
     chosen: dict[str, Any] = {"Count": -1} if "all" in names else {"DeviceIDs": list(names)}
     return [{"Driver": "nvidia", "Capabilities": [["gpu"]], **chosen}]
 
 
 def program_config(image: str, mounts: Sequence[Mount], script: str) -> dict[str, Any]:
-    """Return the body of a container of the host's own userland that may change the files of every user."""
+    """Return the body of a container of the host's userland that may change the files of every user.
+
+    Args:
+        image: an image with links to the host's userland.
+        mounts: its mounts, the userland included.
+        script: shell commands to run.
+    """
     config = probe_config(image, mounts, script, "none")
     config["HostConfig"] |= {"UsernsMode": "host", "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
     return config
@@ -236,7 +278,15 @@ def program_config(image: str, mounts: Sequence[Mount], script: str) -> dict[str
 def probe_config(
     image: str, mounts: Sequence[Mount], script: str, network: str, *, limited: bool = False
 ) -> dict[str, Any]:
-    """Return the body of a container made of the host's own userland, to try the daemon without any image."""
+    """Return the body of a container of the host's userland, which tests the daemon without a real image.
+
+    Args:
+        image: an image with links to the host's userland.
+        mounts: its mounts, the userland included.
+        script: shell commands to run.
+        network: the network mode.
+        limited: whether to set a small value for each limit.
+    """
     config: dict[str, Any] = {
         **base_host_config(),
         "NetworkMode": network,

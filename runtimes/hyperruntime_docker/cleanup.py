@@ -1,7 +1,7 @@
-"""Remove every container with a label: ``python -m hyperruntime_docker.cleanup LABEL``, run when its owner is dead.
+"""Remove a dead owner's containers: its guard runs ``python -m hyperruntime_docker.cleanup LABEL``.
 
-It looks again until nothing was found twice, because the daemon may still be making a container that a dying owner
-had just asked for.
+It lists containers again until two lists are empty, because the daemon may still create a container that the owner
+requested before it died.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _PAUSE_S = 1.0
 
 
 def remove_labelled(label: str) -> None:
-    """Remove what carries a label.
+    """Remove all containers with a label.
 
     Raises:
-        HyperRuntimeError: the daemon does not answer, or refused.
+        HyperRuntimeError: the daemon does not answer or refuses.
     """
     engine, quiet = Engine(), 0
     for _ in range(_ROUNDS):

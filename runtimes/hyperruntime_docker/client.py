@@ -1,6 +1,6 @@
-"""The connection to a Docker daemon: found as the ``docker`` command finds it, with its errors made ours.
+"""Connect to the same Docker daemon as the ``docker`` command, and translate the SDK's errors.
 
-The only module that makes clients. The SDK is imported when a client is first needed.
+This is the only module that creates clients. It imports the SDK when a client is first needed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ _LONG_TIMEOUT_S = 3600
 
 
 class Engine:
-    """Hands out clients of one daemon; safe to use from many threads, and after a fork."""
+    """Creates and caches clients of one daemon; safe to use from many threads and after a fork."""
 
     def __init__(self) -> None:
-        """Connect to nothing yet."""
+        """Create an engine without a connection."""
         self._lock = threading.Lock()
         self._clients: dict[tuple[int, bool], Any] = {}
 
     def api(self, *, patient: bool = False) -> Any:  # noqa: ANN401 - the SDK is untyped
-        """Return the SDK's low-level client; ``patient`` waits an hour for an answer, as a build may need.
+        """Return the SDK's low-level client.
+
+        Args:
+            patient: wait an hour for an answer, which a build may need; otherwise 20 s.
 
         Raises:
             EngineUnavailableError: no daemon answers, or it is on another machine.
@@ -43,7 +46,7 @@ class Engine:
             return self._clients[key].api
 
     def close(self) -> None:
-        """Close the connections; may be called again."""
+        """Close the connections; idempotent."""
         with self._lock:
             clients, self._clients = self._clients, {}
         for (pid, _), client in clients.items():
@@ -53,6 +56,9 @@ class Engine:
 
 def connect(timeout_s: int) -> Any:  # noqa: ANN401 - the SDK is untyped
     """Return a client of the daemon that DOCKER_HOST or the current context names.
+
+    Args:
+        timeout_s: the deadline of each request, in seconds.
 
     Raises:
         EngineUnavailableError: no daemon answers, or it is on another machine.
@@ -73,20 +79,20 @@ def endpoint() -> str:
     """Return the URL of the daemon that will be used.
 
     Raises:
-        EngineUnavailableError: the context that is asked for does not exist; the SDK would take the default one.
+        EngineUnavailableError: the requested context does not exist (the SDK would silently use the default one).
     """
     if host := os.environ.get("DOCKER_HOST"):
         return host
     from docker.context import ContextAPI
 
     if ContextAPI.get_context(name := os.environ.get("DOCKER_CONTEXT")) is None:
-        why = f"there is no context {name!r}" if name else "its current context does not exist"
-        raise EngineUnavailableError(NAME, why, "see `docker context ls`, and `docker context use` or DOCKER_CONTEXT")
+        why = f"the context {name!r} does not exist" if name else "its current context does not exist"
+        raise EngineUnavailableError(NAME, why, "choose one of `docker context ls` by DOCKER_CONTEXT")
     return str(ContextAPI.kwargs_from_context().get("base_url") or f"unix://{DEFAULT_SOCKET}")
 
 
 def endpoint_or_default() -> str:
-    """Return the daemon's URL, whatever is wrong with contexts."""
+    """Return the daemon's URL, or the default one if the contexts are invalid."""
     from docker.errors import DockerException
 
     try:
@@ -96,24 +102,24 @@ def endpoint_or_default() -> str:
 
 
 def refuse_remote(where: str) -> None:
-    """Refuse a daemon whose streams or files cannot be this machine's.
+    """Raise for a daemon that is reached by ssh or TLS: its streams and files are not this machine's.
 
     Raises:
-        EngineUnavailableError: it is reached by ssh or TLS.
+        EngineUnavailableError: the URL uses ssh or TLS.
     """
     scheme = where.partition("://")[0]
     if scheme == "ssh":
         raise EngineUnavailableError(NAME, f"its daemon is on another machine ({where})", REMOTE_HINT)
     if scheme == "https" or os.environ.get("DOCKER_TLS_VERIFY"):
-        why = f"its daemon is reached by TLS ({where}), and a shell is attached through a local socket only"
+        why = f"its daemon is reached by TLS ({where}), but shells attach through a local socket only"
         raise EngineUnavailableError(NAME, why, REMOTE_HINT)
 
 
 def check_socket(where: str) -> None:
-    """Try a local socket first: the SDK hides the reason, and leaves its own socket open.
+    """Try to connect to a local socket; the SDK would hide the reason of a failure and leave its own socket open.
 
     Raises:
-        EngineUnavailableError: nobody listens, or this user may not connect.
+        EngineUnavailableError: no daemon listens, or this user may not connect.
     """
     if not where.startswith("unix://"):
         return
@@ -126,10 +132,15 @@ def check_socket(where: str) -> None:
 
 
 def unreachable(text: str, where: str) -> EngineUnavailableError:
-    """Return the error for a daemon that does not answer. Source: errno names in what requests reports."""
+    """Return the error for a daemon that does not answer.
+
+    Args:
+        text: the text of the original error, with the description of its errno.
+        where: the daemon's URL.
+    """
     path = where.removeprefix("unix://")
     if "Permission denied" in text:
-        step = "ask the administrator to add this user to the group `docker` (which is as good as root), or use Podman"
+        step = "ask the administrator to add this user to the group `docker` (equivalent to root), or use Podman"
         return EngineUnavailableError(NAME, f"this user may not use {path}", step)
     if "No such file" in text or "Connection refused" in text or "timed out" in text:
         step = f"start it (`systemctl start docker`, or `dockerd` as root), or {INSTALL_HINT}"
@@ -139,11 +150,14 @@ def unreachable(text: str, where: str) -> EngineUnavailableError:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn the SDK's and its transport's errors into ours, with what the daemon says.
+    """Translate errors of the SDK and its transport into ours, with the daemon's text.
+
+    Args:
+        what: the start of the message of an EngineError, such as "containers cannot be listed".
 
     Raises:
-        EngineUnavailableError: the daemon went away.
-        EngineError: it refused.
+        EngineUnavailableError: the connection to the daemon failed.
+        EngineError: the daemon refused.
     """
     from docker.errors import APIError, DockerException
     from requests.exceptions import ConnectionError as Gone
@@ -162,10 +176,10 @@ def translated(what: str) -> Iterator[None]:
 
 
 def said(error: Any) -> str:  # noqa: ANN401 - APIError
-    """Return the daemon's own words in an error."""
+    """Return the daemon's text in an error."""
     return str(getattr(error, "explanation", None) or error).strip()
 
 
 def is_status(error: Any, *codes: int) -> bool:  # noqa: ANN401 - APIError
-    """Tell whether the daemon answered with one of some HTTP status codes."""
+    """Return whether the daemon answered with one of these HTTP status codes."""
     return getattr(error, "status_code", None) in codes

@@ -1,4 +1,4 @@
-"""One running Docker container: its attached shells, its end, and why it ended."""
+"""One running Docker container: its attached shells, its removal, and the reasons for failures."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _END_TIMEOUT_S = 0.5
 
 
 class DockerContainer:
-    """A container whose main process is a shell that this process alone is attached to.
+    """A container whose main process is a shell; only this process is attached to it.
 
     Attributes:
-        id: its name.
-        shell: its main process's shell.
-        exec_env: what every exec needs beyond the spec's environment.
+        id: the container's name.
+        shell: the shell that is its main process.
+        exec_env: environment that every exec needs beyond the spec's.
     """
 
     def __init__(
         self, launch: Launch, settings: Settings, engine: Engine, on_unknown_failure: Callable[[], None]
     ) -> None:
-        """Make it, attach to it and start it; the shell answers a little later.
+        """Create, attach and start the container without waiting for its shell to answer.
 
         Args:
-            launch: what to start.
-            settings: what the daemon can do.
-            engine: the connection to it.
-            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
+            launch: the container to start.
+            settings: the results of the probe.
+            engine: the connection to the daemon.
+            on_unknown_failure: called if the container does not start and the settings may be the reason.
 
         Raises:
-            HyperRuntimeError: the daemon refused; which error says why.
+            HyperRuntimeError: the daemon refused; the class of the error says why.
         """
         self.id = launch.name
         self.exec_env: Mapping[str, str] = device_env(launch.spec.gpus, settings)
@@ -55,7 +55,12 @@ class DockerContainer:
         self.shell = self._start(container_config(launch, settings))
 
     def open_shell(self, user: str) -> SocketShell:
-        """Attach another shell as another user."""
+        """Attach another shell as another user.
+
+        Raises:
+            SpecError: the user does not exist.
+            HyperRuntimeError: the daemon refused for another reason.
+        """
         from docker.errors import APIError
 
         api = self._engine.api()
@@ -72,13 +77,13 @@ class DockerContainer:
         return SocketShell(connection, early, lambda: self._exec_code(exec_id))
 
     def observe(self) -> None:
-        """Note the container's cgroups, then whether the kernel has killed in them: they vanish with it."""
+        """Record whether the kernel killed a process in the container's cgroups, which vanish with the container."""
         if self._cgroups is None:
             self._cgroups = memory_cgroups(int(self._state().get("Pid") or 0))
         self._oom_killed = self._oom_killed or any(kernel_killed_in(directory) for directory in self._cgroups)
 
     def post_mortem(self) -> PostMortem:
-        """Return what is known of its end."""
+        """Return what is known about the container's end."""
         self.observe()
         state, code = "exited", self.shell.wait(_END_TIMEOUT_S)
         if code is None:
@@ -89,17 +94,22 @@ class DockerContainer:
         return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed, log_tail=words)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
-        """Return the error that says why the shell never answered; ``user`` is whose it was, if not the spec's."""
+        """Return the error that says why the shell never answered.
+
+        Args:
+            error_text: what the daemon and the shell wrote about it.
+            user: the user of the shell; None means the spec's user.
+        """
         code = self.shell.wait(_END_TIMEOUT_S)
-        ended = f"the shell in it ended with exit code {code}" if code is not None else ""
+        ended = f"the container's shell ended with exit code {code}" if code is not None else ""
         return self._explain(error_text or ended, user)
 
     def remove(self) -> None:
-        """End and remove it at once."""
+        """End and remove the container at once."""
         remove(self._engine, self.id)
 
     def _start(self, config: Mapping[str, Any]) -> SocketShell:
-        """Attach before starting, so that no moment exists in which the container runs and nobody holds its input."""
+        """Create, attach and start: attached first, the container never runs without a holder of its input."""
         from docker.errors import APIError
 
         api, shell = self._engine.api(), None
@@ -127,12 +137,12 @@ class DockerContainer:
         return error
 
     def _await_removal(self, api: Any) -> Any:  # noqa: ANN401 - requests.Response
-        """Ask for the exit code now: once an auto-removed container has ended nobody can."""
+        """Request the exit code before the end: the daemon forgets it with an auto-removed container."""
         url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
         return api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
 
     def _exit_code(self, ending: Any) -> int | None:  # noqa: ANN401 - requests.Response
-        """Block until the container is removed; return its exit code, or None when the daemon went away."""
+        """Block until the container is removed; return its exit code, or None if the daemon does not answer."""
         from requests.exceptions import RequestException
 
         try:
@@ -151,7 +161,7 @@ class DockerContainer:
         return _KILLED if code is None else int(code)
 
     def _state(self) -> dict[str, Any]:
-        """Return the container's state as the daemon tells it; ``removed`` or ``unknown`` when it cannot."""
+        """Return the daemon's ``State`` of the container; a ``Status`` may also be ``removed`` or ``unknown``."""
         from docker.errors import APIError
 
         try:
@@ -169,14 +179,18 @@ class DockerContainer:
         try:
             self.remove()
         except (EngineError, EngineUnavailableError):
-            pass  # what stopped it from starting is what the caller must hear
+            pass  # the caller must see the error that prevented the start
 
 
 def remove(engine: Engine, name: str) -> None:
-    """End and remove a container by name or id, with its own volumes; no error when it is gone already.
+    """End and remove a container with its anonymous volumes; do nothing if it does not exist.
+
+    Args:
+        engine: the connection to the daemon.
+        name: the container's name or id.
 
     Raises:
-        EngineError: it cannot be removed.
+        EngineError: the container cannot be removed.
     """
     from docker.errors import APIError
 
@@ -194,9 +208,9 @@ def remove(engine: Engine, name: str) -> None:
 
 
 def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is untyped
-    """Wait until an exec runs or has failed to; the connection is there before either, and says nothing about it.
+    """Wait until an exec has started or failed, at most 30 s; return whether it started.
 
-    The daemon calls an exec ``Running`` before it tries to start a process; the pid comes with the process.
+    The connection and the ``Running`` state exist before the daemon starts a process; only the pid is proof.
     """
     seen: dict[str, Any] = {}
 
@@ -208,7 +222,7 @@ def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is un
 
 
 def is_gone(api: Any, name: str) -> bool:  # noqa: ANN401 - the SDK is untyped
-    """Tell whether the daemon knows no such container."""
+    """Return whether the container does not exist any more."""
     from docker.errors import NotFound
 
     try:

@@ -1,4 +1,4 @@
-"""Say what is right and wrong with Docker on this machine, and what to do."""
+"""Diagnose Docker on this machine: what works, what fails and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_FREE_BYTES = 2 * GIB
 
 
 def diagnose(engine: Engine) -> tuple[Finding, ...]:
-    """Probe anew, past what was remembered; never raises."""
+    """Probe again, without the cached result, and return the findings; never raises."""
     forget()
     return tuple(_findings(engine))
 
@@ -50,7 +50,7 @@ def _findings(engine: Engine) -> Iterator[Finding]:
 
 
 def _told(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what the daemon says of itself."""
+    """Yield the daemon's own warnings and its free disk space."""
     for warning in info.get("Warnings") or ():
         yield Finding(subject="docker daemon", ok=None, detail=str(warning))
     root = str(info.get("DockerRootDir") or "")
@@ -62,20 +62,20 @@ def _told(info: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _tried(found: Probe) -> Iterator[Finding]:
-    """Yield what trial containers showed."""
+    """Yield the results of the probe."""
     settings = found.settings
     who = "rootless" if settings.rootless else "rootful"
     works = f"Docker {found.version}, {who}, with {found.oci_runtime}, storage {found.storage}"
     yield Finding(subject="running a container", ok=True, detail=works)
     for field, how in settings.limits.items():
         if how == "no":
-            step = "use a daemon that has the cgroup controller; a container that asks for it is refused"
+            step = "use a daemon that has the cgroup controller, or leave this limit at None"
             yield Finding(subject=f"limit {field}", ok=False, detail="not enforced here", next_step=step)
         else:
             yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}")
     if "bridge" not in settings.networks:
-        step = "start the daemon without `--bridge none` if containers need a network of their own"
-        yield Finding(subject="network bridge", ok=None, detail="the daemon has none that works", next_step=step)
+        step = "start the daemon without `--bridge none` if containers need a private network"
+        yield Finding(subject="network bridge", ok=None, detail="does not work with this daemon", next_step=step)
     yield _gpus(found)
 
 
@@ -87,6 +87,6 @@ def _gpus(found: Probe) -> Finding:
         return Finding(subject="GPUs", ok=True, detail=f"by CDI: {', '.join(settings.cdi_devices)}")
     if settings.cdi_dirs:
         step = "generate specs, for NVIDIA with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"
-        return Finding(subject="GPUs", ok=None, detail="the daemon takes CDI names and lists none", next_step=step)
+        return Finding(subject="GPUs", ok=None, detail="the daemon accepts CDI names but lists none", next_step=step)
     step = "install nvidia-container-toolkit if this machine has GPUs, or use Docker 28 (CDI)"
-    return Finding(subject="GPUs", ok=None, detail="none can be given to a container", next_step=step)
+    return Finding(subject="GPUs", ok=None, detail="containers cannot use any", next_step=step)

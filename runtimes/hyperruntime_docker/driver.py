@@ -1,4 +1,4 @@
-"""The Docker driver: any daemon of this machine, rootful or rootless, by its API."""
+"""The Docker driver: uses the API of any daemon of this machine, rootful or rootless."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _BY_COMMAND = 'ids=$(docker ps --all --quiet --filter "label=$1") && [ -n "$ids"
 
 
 class DockerDriver:
-    """Adapter for Docker 20.10 and newer."""
+    """Driver for Docker 20.10 and newer."""
 
     name = NAME
 
     def __init__(self) -> None:
-        """Connect to and read nothing."""
+        """Create a driver; it connects to the daemon when that is first needed."""
         self._engine = Engine()
         self._probe: Probe | None = None
         self._info: EngineInfo
@@ -42,37 +42,52 @@ class DockerDriver:
         return DockerImages(self._engine)
 
     def open(self, private_dir: str) -> None:
-        """Need no directory: all state is the daemon's."""
+        """Do nothing: the daemon keeps all state."""
 
     def probe(self) -> EngineInfo:
-        """Return what the daemon can do here."""
+        """Return what the daemon can do on this machine.
+
+        Raises:
+            EngineUnavailableError: no daemon answers, or it cannot run a container.
+        """
         self._found()
         return self._info
 
     def diagnose(self) -> Sequence[Finding]:
-        """Probe anew and say what was found."""
+        """Probe again and return the findings; never raises."""
         return diagnose(self._engine)
 
     def launch(self, launch: Launch) -> DockerContainer:
-        """Start a container with its shell attached."""
+        """Start a container with its shell attached.
+
+        Raises:
+            UnsupportedOptionError: a field of the spec cannot be honoured.
+            SpecError: the source of a mount does not exist.
+            EngineUnavailableError: no daemon answers, or it cannot run a container.
+            HyperRuntimeError: the daemon refused; the class of the error says why.
+        """
         for mount in launch.spec.mounts:
             if not Path(mount.source).exists():
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
         return DockerContainer(launch, self._settings(), self._engine, self._distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return this library's containers that are not another user's: the daemon is everybody's."""
+        """Return this library's containers, without those of other users of the daemon."""
         with translated("containers cannot be listed"):
             found = self._engine.api().containers(all=True, filters={"label": LABEL})
         mine = str(os.getuid())
         return tuple(_record(entry) for entry in found if (entry.get("Labels") or {}).get(UID_LABEL, mine) == mine)
 
     def remove_container(self, container_id: str) -> None:
-        """End and remove a container."""
+        """End and remove a container; do nothing if it does not exist.
+
+        Raises:
+            EngineError: the container cannot be removed.
+        """
         remove(self._engine, container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return what removes every container with a label: by the SDK, else by the ``docker`` command."""
+        """Return the argv that removes every container with a label: by the SDK, else by the ``docker`` command."""
         script = f'"$2" -m hyperruntime_docker.cleanup "$1" || {{ {_BY_COMMAND}; }}'
         return ("/bin/sh", "-c", script, "cleanup", label, sys.executable or "python3")
 
@@ -84,7 +99,7 @@ class DockerDriver:
         return self._found().settings
 
     def _found(self) -> Probe:
-        """Return what is known, which another thread may drop at any moment, or find it out."""
+        """Return the known probe result, or probe; another thread may drop the result at any time."""
         if (found := self._probe) is None:
             found, remembered = cached_probe(self._engine)
             self._info = found.to_info()
@@ -93,7 +108,7 @@ class DockerDriver:
         return found
 
     def _distrust(self) -> None:
-        """Drop what is known of the daemon, unless it was tried just now: a container did not start."""
+        """Drop the probe result after a container did not start, unless the probe is recent."""
         if time.monotonic() - self._tried_at > _TRUSTED_S:
             self._probe = None
             forget()

@@ -16,7 +16,7 @@ from hyperruntime_docker.client import Engine, is_status, said, translated
 from hyperruntime_docker.reference import familiar, is_identifier, split
 
 _TAIL_LINES = 12
-_FAILED = "\0failed: "  # no line of output starts so
+_FAILED = "\0failed: "  # no line of output starts with this
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"Step \d+/\d+ : ")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
@@ -26,34 +26,51 @@ class DockerImages:
     """The images of the daemon, which all its users share."""
 
     def __init__(self, engine: Engine) -> None:
-        """Use a connection that is made on first need."""
+        """Use an engine, which connects when it is first needed."""
         self._engine = engine
 
     def exists(self, reference: str) -> bool:
-        """Tell whether an image of exactly this reference, or of this whole identifier, is here."""
+        """Return whether an image with exactly this reference or full identifier exists."""
         return self._find(reference) is not None
 
     def list(self) -> tuple[Image, ...]:
-        """Return every image."""
+        """Return all images."""
         with translated("images cannot be listed"):
             return tuple(_image(entry) for entry in self._engine.api(patient=True).images())
 
     def remove(self, reference: str) -> None:
-        """Remove a reference."""
+        """Remove a reference, and its image with the last reference.
+
+        Raises:
+            ImageNotFoundError: the image does not exist.
+            EngineError: a container uses the image.
+        """
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         with translated(f"image {reference!r} cannot be removed"):
             self._engine.api(patient=True).remove_image(reference)
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Make an image of one layer from a root file system's tar."""
+        """Make an image of one layer from a tar of a root file system; return its identifier.
+
+        Args:
+            tar: the tar file.
+            reference: the name of the image.
+
+        Raises:
+            EngineError: the daemon refuses the tar.
+        """
         repository, tag = split(reference)
-        with translated(f"{tar} cannot be made the image {reference!r}"):
+        with translated(f"image {reference!r} cannot be made from {tar}"):
             self._engine.api(patient=True).import_image_from_file(str(tar), repository=repository, tag=tag)
         return self._identifier(reference)
 
     def load(self, archive: Path) -> tuple[str, ...]:
-        """Load a saved image archive; return its references, or its identifier where it has none."""
+        """Load an image archive; return its references, or its identifier if it has none.
+
+        Raises:
+            ImageError: the archive cannot be loaded.
+        """
         loaded: list[str] = []
         failure = ""
         with translated(f"{archive} cannot be loaded as an image"), archive.open("rb") as file:
@@ -65,10 +82,14 @@ class DockerImages:
         return tuple(loaded)
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image, with its reference, to an archive that :meth:`load` and other engines read.
+        """Write an image, with its reference, to an archive that :meth:`load` and other engines can read.
+
+        Args:
+            reference: the image.
+            archive: the file to write.
 
         Raises:
-            ImageNotFoundError: it is not here.
+            ImageNotFoundError: the image does not exist.
         """
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
@@ -82,13 +103,16 @@ class DockerImages:
             partial.unlink(missing_ok=True)
 
     def pull(self, reference: str, on_output: Callable[[str], None]) -> str:
-        """Get an image from its registry; return its identifier.
+        """Pull an image from its registry and return its identifier.
 
-        Credentials are those of ``docker login``. Plain HTTP is used for registries on loopback only, which is the
-        daemon's own rule.
+        The credentials are those of ``docker login``. The daemon uses plain HTTP for registries on loopback only.
+
+        Args:
+            reference: the image to pull.
+            on_output: called with each line of output.
 
         Raises:
-            ImagePullError: which of its kinds says whether the image, the login or the registry is wrong.
+            ImagePullError: the image, the login or the registry is wrong; each has a subclass.
         """
         from docker.errors import APIError
 
@@ -117,7 +141,19 @@ class DockerImages:
         force: bool,
         on_output: Callable[[str], None],
     ) -> str:
-        """Build a Containerfile with the host's network by the daemon's own builder."""
+        """Build a Containerfile by the daemon's own builder, with the host's network; return the image's identifier.
+
+        Args:
+            context: the build context.
+            reference: the name of the image.
+            containerfile: the Containerfile.
+            build_args: values of its ``ARG`` instructions.
+            force: ignore cached layers.
+            on_output: called with each line of output.
+
+        Raises:
+            ImageBuildError: a step failed; the message ends with its last lines.
+        """
         from docker.errors import APIError
 
         with translated(f"image {reference!r} cannot be built"):
@@ -161,7 +197,7 @@ class DockerImages:
 def _follow(
     messages: Iterable[Mapping[str, Any]], reference: str, containerfile: Path, on_output: Callable[[str], None]
 ) -> None:
-    """Hand on what a build says, line by line, to its end: a stream that is left early keeps its connection open.
+    """Pass on each line of a build's output, to its end: a stream that is not read to its end keeps its connection.
 
     Raises:
         ImageBuildError: a step failed.
@@ -201,11 +237,13 @@ def _lines(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def _build_error(reference: str, containerfile: Path, tail: Iterable[str], why: str) -> ImageBuildError:
     lines = "\n".join([*(line for line in tail if line), why.strip()])
-    return ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{lines}")
+    return ImageBuildError(
+        f"image {reference!r} cannot be built from {containerfile}; the last lines of the build:\n{lines}"
+    )
 
 
 def _progress(message: Mapping[str, Any]) -> str:
-    """Return a pull's message as a line, or "" for those that only move a progress bar."""
+    """Return a message of a pull as a line, or "" if it only updates a progress bar."""
     if "status" not in message or message.get("progressDetail"):
         return ""
     prefix = f"{message['id']}: " if message.get("id") else ""

@@ -1,9 +1,8 @@
-"""Find out what the daemon can do, by really running containers made of this machine's own userland.
+"""Probe what the daemon can do by running containers of this machine's userland.
 
-No image is needed: an empty one (directories and links, a few kilobytes) is imported for the moment, and ``/usr`` is
-mounted into it. The answer comes through a FIFO of this machine, as all our execs' output does: a daemon on another
-machine, in a virtual machine or behind another file system can reach no such FIFO and is refused. What works is
-remembered per boot, user and daemon.
+The probe imports a temporary image of directories and links (a few kilobytes) and mounts ``/usr`` into it. The
+container answers through a FIFO of this machine, as all execs do. So a daemon on another machine, in a virtual machine
+or with another file system is refused. The result is cached per boot, user and daemon.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _WHAT_MATTERS = ("ID", "ServerVersion", "Driver", "CgroupVersion", "DefaultRunti
 
 @attrs.frozen(kw_only=True)
 class Probe:
-    """What probing found.
+    """The result of a probe.
 
     Attributes:
-        version: the daemon's.
-        storage: its storage driver.
-        oci_runtime: its default one.
-        settings: what it can do.
+        version: the daemon's version.
+        storage: the daemon's storage driver.
+        oci_runtime: the daemon's default OCI runtime.
+        settings: what the daemon can do.
     """
 
     version: str = attrs.field(validator=attrs.validators.instance_of(str))
@@ -52,7 +51,7 @@ class Probe:
     settings: Settings
 
     def to_info(self) -> EngineInfo:
-        """Return it as the library tells it."""
+        """Return the result in the library's form."""
         return EngineInfo(
             engine=NAME,
             version=self.version,
@@ -68,10 +67,10 @@ class Probe:
 
 
 def cached_probe(engine: Engine) -> tuple[Probe, bool]:
-    """Return what a probe of this boot, user and daemon found, else probe now; and whether it was remembered.
+    """Return the cached result, or probe; and whether the result came from the cache.
 
     Raises:
-        EngineUnavailableError: no daemon answers, or it can run no container for us.
+        EngineUnavailableError: no daemon answers, or it cannot run a container.
     """
     info = daemon_info(engine)
     try:
@@ -82,10 +81,14 @@ def cached_probe(engine: Engine) -> tuple[Probe, bool]:
 
 
 def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
-    """Run containers on the daemon and remember what worked.
+    """Run containers on the daemon and cache the result.
+
+    Args:
+        engine: the connection to the daemon.
+        info: the result of :func:`daemon_info`; None means ask the daemon.
 
     Raises:
-        EngineUnavailableError: no daemon answers, or it can run no container for us.
+        EngineUnavailableError: no daemon answers, or it cannot run a container.
     """
     info = info if info is not None else daemon_info(engine)
     with Trial(engine) as trial, ThreadPoolExecutor(2) as threads:
@@ -110,17 +113,19 @@ def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
 
 
 def daemon_info(engine: Engine) -> dict[str, Any]:
-    """Return what the daemon says of itself.
+    """Return the daemon's description of itself.
 
     Raises:
-        EngineUnavailableError: none answers.
+        EngineUnavailableError: no daemon answers.
+
+    Source: Engine API, SystemInfo.
     """
-    with translated("the daemon does not describe itself"):
+    with translated("the daemon's description (`docker info`) cannot be read"):
         return dict(engine.api().info())
 
 
 def is_rootless(info: Mapping[str, Any]) -> bool:
-    """Tell whether a daemon runs as an ordinary user."""
+    """Return whether a daemon runs as an ordinary user."""
     return any(option.startswith("name=rootless") for option in info.get("SecurityOptions") or ())
 
 
@@ -130,12 +135,12 @@ def cdi_devices(info: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def has_nvidia(info: Mapping[str, Any]) -> bool:
-    """Tell whether NVIDIA's runtime, or the hook that Docker's ``--gpus`` needs, is installed."""
+    """Return whether NVIDIA's runtime, or the hook that Docker's ``--gpus`` needs, is installed."""
     return "nvidia" in (info.get("Runtimes") or {}) or find_program("nvidia-container-runtime-hook") is not None
 
 
 def forget() -> None:
-    """Drop what was remembered of every daemon, so that the next probe is a real one; never raises."""
+    """Delete the cached results of all daemons, so that the next call probes again; never raises."""
     try:
         for path in cache_directory().glob(f"{NAME}-{os.geteuid()}-*.json"):
             path.unlink(missing_ok=True)
@@ -144,10 +149,10 @@ def forget() -> None:
 
 
 def _cache_path(info: Mapping[str, Any]) -> Path:
-    """Return a name made of all that decides what works.
+    """Return the path of the cached result; its name is a hash of everything that affects the result.
 
     Raises:
-        StorageError: the user has no home.
+        StorageError: the user has no home directory.
     """
     facts = [info.get(name) for name in _WHAT_MATTERS]
     facts += [sorted(info.get("Runtimes") or {}), cdi_devices(info), endpoint_or_default(), os.environ.get("TMPDIR")]

@@ -1,8 +1,8 @@
-"""Run a program of this machine as the daemon's root: ``python -m hyperruntime_docker.reclaim PROGRAM ARGUMENT...``.
+"""Run a host program as the daemon's root: ``python -m hyperruntime_docker.reclaim PROGRAM ARGUMENT...``.
 
-For an ordinary user, whose containers write files of root's and of others. Whoever may use the daemon may do that
-already. The program runs in a container of an empty image, with this machine's userland and the paths among its
-arguments: files with what is beside them, read-only; directories with what is beside them, to be written.
+For ordinary users whose containers wrote files of root and of others; users of the daemon have this power anyway. The
+program runs in a container of an empty image with the host's userland. The parent directory of each path among its
+arguments is mounted: read-only for a file, writable for a directory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ENDED, _LAST = "ended with", "and that was all"
 
 
 def run_as_daemon(args: Sequence[str]) -> int:
-    """Run a program to its end, print what it prints, and return its exit code.
+    """Run a program to its end, print its output on standard error and return its exit code.
 
     Raises:
-        HyperRuntimeError: the daemon does not answer, or refuses.
+        HyperRuntimeError: the daemon does not answer or refuses.
     """
     script = f"{shlex.join(args)} </dev/null; code=$?; echo; echo {_ENDED} $code; echo {_LAST}; read -r word"
     with Trial(Engine()) as trial:
@@ -37,7 +37,7 @@ def run_as_daemon(args: Sequence[str]) -> int:
 
 
 def needed_mounts(args: Sequence[str]) -> list[Mount]:
-    """Return the mounts that a program of this machine and the paths among its arguments take."""
+    """Return the mounts that a host program and the paths among its arguments need."""
     folders = {sys.base_prefix: True}
     for path in filter(os.path.isabs, args):
         if os.path.lexists(path):

@@ -1,4 +1,4 @@
-"""Image references as Docker keeps them: pure. Source: distribution/reference, "familiar" names."""
+"""Convert image references to Docker's form: pure. Source: distribution/reference, "familiar" names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _IDENTIFIER = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 def is_identifier(reference: str) -> bool:
-    """Tell whether it is an image's whole identifier."""
+    """Return whether a reference is the full identifier of an image."""
     return _IDENTIFIER.fullmatch(reference) is not None
 
 
 def with_tag(reference: str) -> str:
-    """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
+    """Return a reference with its tag; ``latest`` if it names neither a tag nor a digest."""
     name = reference.rpartition("/")[2]
     return reference if ":" in name or "@" in name or is_identifier(reference) else f"{reference}:latest"
 
 
 def familiar(reference: str) -> str:
-    """Return a reference as the daemon lists it: with a tag, and Docker Hub's own names without their registry."""
+    """Return a reference as the daemon lists it: with a tag, and Docker Hub's names without their registry."""
     for registry in ("docker.io/", "index.docker.io/"):
         if reference.startswith(registry):
             reference = reference.removeprefix(registry).removeprefix("library/")
@@ -27,7 +27,7 @@ def familiar(reference: str) -> str:
 
 
 def split(reference: str) -> tuple[str, str]:
-    """Return the repository and the tag or digest."""
+    """Return a reference's repository, and its tag or digest."""
     full = familiar(reference)
     separator = "@" if "@" in full else ":"
     repository, _, tag = full.rpartition(separator)

@@ -1,4 +1,4 @@
-"""Say in our words why a container or a shell in it did not start: pure, from what the daemon or its init said."""
+"""Translate the text of the daemon or its init about a failed start into an error: pure."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _UNKNOWN_USER = re.compile(r"unable to find (?:user|group) |no matching entries 
 _NO_SHELL = re.compile(r"/bin/sh\b.*(not found|no such file)|no such file.*/bin/sh\b", re.IGNORECASE)
 _NO_SOURCE = re.compile(r"bind source path does not exist: (.*)")
 _NO_DEVICE = re.compile(r"could not select device driver|unresolvable CDI devices|CDI device injection failed|nvidia-")
-_TRY_AGAIN = "try again, which tries this machine anew, or see `hyperrun doctor`"
+_TRY_AGAIN = "retry (this probes the machine again) or see `hyperrun doctor`"
 
 
 def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRuntimeError:
-    """Return the error for what was said when a container made from a spec, or a shell in it, did not start.
+    """Return the error for a container, or a shell in it, that did not start.
 
     Args:
-        text: what was said.
-        spec: what the container was made from.
-        user: for whom the shell was opened, where that is not the spec's user.
+        text: what the daemon or its init said.
+        spec: the container's spec.
+        user: the user of the shell; None means the spec's user.
     """
     if re.search(r"no such image", text, re.IGNORECASE):
         step = f"get it with `docker pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
         return ImageNotFoundError(spec.image, step)
     if _UNKNOWN_USER.search(text):
-        return SpecError("user", user or spec.user, "a user and a group that the image knows, or numbers")
+        return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
     if NO_WORKDIR in text:
         return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
     if missing := _NO_SOURCE.search(text):
         return SpecError("Mount.source", missing[1], "a path that exists on the daemon's machine")
     if "argument list too long" in text:
-        return SpecError("env", "...", "less text: it is more than a command line holds")
+        return SpecError("env", "...", "shorten it: it is more than a command line holds")
     if _NO_DEVICE.search(text):
         return UnsupportedOptionError(NAME, "gpus", f"{last_line(text)}; see `hyperrun doctor`")
     if _NO_SHELL.search(text):
@@ -49,10 +49,10 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
         return EngineError(f"Docker's storage is full: {last_line(text)}; free space with `docker system prune`")
     if "is not running" in text or "no such container" in text.lower():
         return EngineError(f"the container is gone: {last_line(text)}")
-    return EngineUnavailableError(NAME, last_line(text) or "the shell in it never answered", _TRY_AGAIN)
+    return EngineUnavailableError(NAME, last_line(text) or "the container's shell never answered", _TRY_AGAIN)
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line that is not blank, or ""."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""

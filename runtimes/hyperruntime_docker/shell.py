@@ -1,8 +1,9 @@
-"""A shell attached over a hijacked connection of the Engine API.
+"""Attach a shell over a hijacked connection of the Engine API.
 
-The daemon sends both output streams interleaved in frames of an 8-byte header each; one thread takes them apart
-into two pipes. Input is the connection itself: its half-close is the shell's end-of-file, and so is the death of
-this process. Source: Engine API, ContainerAttach, "Stream format".
+The daemon sends both output streams interleaved, in frames with an 8-byte header. One thread splits them into two
+pipes. Input goes to the connection itself: its half-close, or the death of this process, is end-of-file for the shell.
+
+Source: Engine API, ContainerAttach, "Stream format".
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DRAIN_TIMEOUT_S = 2.0
 
 
 class FrameSplitter:
-    """Takes a stream of frames apart, however it is cut into chunks."""
+    """Splits a stream of frames that arrives in chunks of any size."""
 
     def __init__(self) -> None:
         """Start at the beginning of a frame."""
@@ -32,7 +33,7 @@ class FrameSplitter:
         self._stream, self._left = 0, 0
 
     def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return the ``(stream, data)`` parts that a chunk completes or continues; 1 is stdout, 2 stderr."""
+        """Return the ``(stream, data)`` parts of a chunk; stream 1 is stdout, 2 is stderr."""
         parts = []
         self._buffer += chunk
         while self._buffer:
@@ -52,19 +53,19 @@ class SocketShell:
     """An attached shell on a connection; an :class:`~hyperruntime.attached_shell.AttachedShell`.
 
     Attributes:
-        input: descriptor of the connection, for writing.
-        output: read end of what the shell prints.
-        errors: read end of what comes on its other stream.
+        input: file descriptor of the connection, for writing.
+        output: read end of the pipe of the shell's standard output.
+        errors: read end of the pipe of its standard error.
     """
 
     def __init__(self, connection: socket.socket, early: bytes, exit_code: Callable[[], int | None]) -> None:
         """Take over a connection.
 
         Args:
-            connection: the only descriptor of it; blocking.
-            early: what was already read from it.
-            exit_code: called once the stream has ended; blocks until the shell's process is gone, and returns None
-                where that cannot be known.
+            connection: its only file descriptor; blocking.
+            early: data that were already read from it.
+            exit_code: called when the stream has ended; blocks until the shell's process has ended and returns its exit
+                code, or None if that is unknown.
         """
         self._connection, self._exit_code = connection, exit_code
         self._code: int | None = None
@@ -79,25 +80,25 @@ class SocketShell:
 
     @property
     def last_words(self) -> str:
-        """The end of what came as errors."""
+        """The end of the shell's standard error."""
         return b"".join(self._tail)[-_TAIL_BYTES:].decode(errors="replace").strip()
 
     def close_input(self) -> None:
-        """Let the shell read end-of-file; may be called again."""
+        """Send end-of-file to the shell; idempotent."""
         self._shutdown(socket.SHUT_WR)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return the exit code, or None while it runs, and where it cannot be known."""
+        """Return the exit code, or None while the shell runs or if the code is unknown."""
         return self._code if self._ended.wait(timeout_s) else None
 
     def close(self) -> None:
-        """Give the connection up; whoever reads the output sees its end. May be called again."""
+        """Close the connection; readers of the output see end-of-file. Idempotent."""
         self._shutdown(socket.SHUT_RDWR)
         self._drained.wait(_DRAIN_TIMEOUT_S)
         self._connection.close()
 
     def close_output(self) -> None:
-        """Close the read ends, once nobody reads them; may be called again."""
+        """Close the read ends, after the last read; idempotent."""
         with self._lock:
             ends, self._read_ends = self._read_ends, []
         for descriptor in ends:
@@ -107,7 +108,7 @@ class SocketShell:
         try:
             self._connection.shutdown(how)
         except OSError:
-            pass  # the other side has gone, or it is closed
+            pass  # the daemon has disconnected, or it is closed
 
     def _serve(self, early: bytes) -> None:
         try:
@@ -139,10 +140,10 @@ class SocketShell:
 
 
 def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SDK's file-like socket
-    """Return the one descriptor of a hijacked connection, blocking, and what was already read from it.
+    """Return the only file descriptor of a hijacked connection, blocking, and the data already read from it.
 
-    The SDK keeps the connection inside a response; a copy that a forked child inherited would keep the container
-    alive, so that one is closed.
+    The SDK's own copy of the descriptor, inside a response, is closed: a forked child that inherits it would keep the
+    container alive.
     """
     early = _buffered(raw)
     connection = socket.socket(fileno=os.dup(raw.fileno()))
@@ -152,12 +153,13 @@ def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SD
 
 
 def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: str = "") -> str:
-    """Return all that both streams say until they end, or until nothing has come for so long.
+    """Return the text of both streams until they end, or until the timeout passes without data.
 
     Args:
-        connection: attached to a container. early: what was read from it already.
-        timeout_s: how long it may be silent.
-        last: a text after which nothing more is waited for, or "".
+        connection: a connection that is attached to a container.
+        early: data that were already read from it.
+        timeout_s: the longest wait for data, in seconds.
+        last: stop reading after this text; "" means never.
     """
     connection.settimeout(timeout_s)
     splitter = FrameSplitter()
@@ -171,9 +173,9 @@ def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: s
 
 
 def _buffered(raw: Any) -> bytes:  # noqa: ANN401
-    """Return what the HTTP client read beyond the response's head; an exec's first words may be there."""
-    raw._sock.settimeout(0)  # noqa: SLF001 - or an empty buffer waits for the socket
-    reader = raw._response.raw._fp.fp  # noqa: SLF001 - the SDK reaches for the socket in the same way
+    """Return the data that the HTTP client read beyond the response's head; an exec's first output may be there."""
+    raw._sock.settimeout(0)  # noqa: SLF001 - otherwise an empty buffer waits for the socket
+    reader = raw._response.raw._fp.fp  # noqa: SLF001 - the SDK accesses the socket in the same way
     return bytes(reader.peek(_CHUNK_BYTES) or b"")
 
 
@@ -183,4 +185,4 @@ def _write_all(descriptor: int, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
     except BrokenPipeError:
-        pass  # nobody reads any more; the connection is drained all the same
+        pass  # the reader has closed its end; the connection is still drained

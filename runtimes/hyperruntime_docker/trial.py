@@ -1,4 +1,4 @@
-"""Trial containers of this machine's own userland: what probing runs, with no image but an empty one."""
+"""Run trial containers of this machine's userland for the probe, from an empty image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXCHANGE = "/run/hyperruntime"
 _REPOSITORY = "localhost/hyperruntime-probe"
 _RUN_TIMEOUT_S = 10.0
 _PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
-# Opened for both, or it would wait for ever for a reader that was killed.
+# The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was killed.
 _SCRIPT = rf"""
 show() {{ for f in "$@"; do [ -r "$f" ] && {{ read -r v <"$f"; echo "$n $v"; return; }}; done; echo "$n none"; }}
 c=/sys/fs/cgroup
@@ -40,7 +40,7 @@ n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 echo works
 echo heard 1<>{_EXCHANGE}/fifo
 """
-# A daemon without a bridge starts the container all the same, and leaves it with `lo` alone.
+# A daemon without a bridge starts the container with `lo` only.
 _NETWORK_SCRIPT = {"host": "echo works", "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works"}
 
 
@@ -48,7 +48,7 @@ class Trial:
     """An empty image and an exchange directory for a few containers; a context manager."""
 
     def __init__(self, engine: Engine) -> None:
-        """Make nothing yet."""
+        """Create a trial; nothing exists on the daemon or on disk before it is entered."""
         self._engine, self._tag = engine, uuid.uuid4().hex[:12]
         self._image, self._labels = f"{_REPOSITORY}:{self._tag}", OwnerIdentity.current().to_labels()
         self._stack = ExitStack()
@@ -56,7 +56,7 @@ class Trial:
         self._userland: list[Mount] = []
 
     def __enter__(self) -> Trial:
-        """Import the image and make the exchange.
+        """Import the image and create the exchange directory.
 
         Raises:
             EngineError: the daemon refuses.
@@ -65,7 +65,7 @@ class Trial:
         os.mkdir(self._exchange)
         os.chmod(self._exchange, 0o755)
         os.mkfifo(self._fifo)
-        os.chmod(self._fifo, 0o666)  # root inside may be nobody in particular here
+        os.chmod(self._fifo, 0o666)  # root in the container may be any user here
         rootfs, userland = skeleton()
         self._userland = [Mount(source=path, target=path) for path in userland]
         changes = [f"LABEL {name}={value}" for name, value in self._labels.items()]
@@ -81,7 +81,7 @@ class Trial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove both, and what killed probes left."""
+        """Remove the image, the exchange directory, and the remains of killed probes."""
         self._stack.close()
         try:
             with translated("the probe's image cannot be removed"):
@@ -91,17 +91,17 @@ class Trial:
             log.debug("probe image not removed", error=str(failure))
 
     def limits(self) -> dict[str, Enforcement]:
-        """Return which limits hold in a container, once one has run and was heard through its FIFO.
+        """Run a container that answers through the FIFO, and return how each limit is enforced in it.
 
         Raises:
-            EngineUnavailableError: none runs, or the FIFO is out of its reach.
+            EngineUnavailableError: no container runs, or the FIFO is not reachable from it.
         """
         mounts = [*self._userland, Mount(source=self._exchange, target=_EXCHANGE)]
         descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
             printed = self._run_somehow(mounts)
             if "works" not in printed.splitlines():
-                raise refused(printed.strip() or "it ended without a word")
+                raise refused(printed.strip() or "a trial container ended without output")
             if not _has_input(descriptor) or os.read(descriptor, 16) != b"heard\n":
                 raise elsewhere()
         finally:
@@ -109,12 +109,13 @@ class Trial:
         return limits_shown(printed)
 
     def run_script(self, script: str, mounts: Sequence[Mount], last: str) -> str:
-        """Return what a script of ``sh`` prints as the daemon's own root; it may be silent for a day.
+        """Run a shell script as the daemon's root and return its output; the deadline is one day without output.
 
         Args:
-            script: what to run. mounts: what it sees of this machine beside the userland.
-            last: what it prints when all is done. It should wait for the end of its input then, because the daemon
-                may lose the last words of a container that has ended.
+            script: the script for ``sh``.
+            mounts: what the script sees of this machine, in addition to the userland.
+            last: the last line that the script prints. Then it should wait for end-of-file, because the daemon may lose
+                the last output of a container that has ended.
 
         Raises:
             EngineError: the daemon refuses.
@@ -123,7 +124,7 @@ class Trial:
         return self._run_config(config, _PROGRAM_TIMEOUT_S, last)
 
     def works_with(self, network: str) -> bool:
-        """Tell whether a container runs with a network; what is found is remembered, so a failure is tried again."""
+        """Return whether a container runs with a network; tries twice, because the result is cached."""
         return any(self._works_with(network) for _ in range(2))
 
     @property
@@ -137,7 +138,7 @@ class Trial:
             return False
 
     def _run_somehow(self, mounts: list[Mount]) -> str:
-        """Run with limits, else without."""
+        """Run the script with limits; without limits if that fails."""
         try:
             return self._run(mounts, _SCRIPT, "none", limited=True)
         except EngineError:
@@ -150,7 +151,7 @@ class Trial:
             raise refused(str(error)) from error
 
     def _run(self, mounts: list[Mount], script: str, network: str, *, limited: bool = False) -> str:
-        """Return what a container printed in its first seconds."""
+        """Run a script in a container and return its output, which ends after 10 s without data."""
         return self._run_config(probe_config(self._image, mounts, script, network, limited=limited), _RUN_TIMEOUT_S)
 
     def _run_config(self, config: dict[str, Any], timeout_s: float, last: str = "") -> str:
@@ -168,7 +169,7 @@ class Trial:
 
 
 def remove_left(engine: Engine) -> None:
-    """Remove the containers that killed probes made and never started, and their empty images."""
+    """Remove the containers and the empty images of killed probes."""
     api, ours = engine.api(), {"label": LABEL}
     for entry in api.containers(all=True, filters=ours):
         if str(entry.get("Image")).startswith(f"{_REPOSITORY}:") and _is_left(entry):
@@ -184,10 +185,10 @@ def _is_left(entry: Mapping[str, Any]) -> bool:
 
 
 def skeleton() -> tuple[bytes, list[str]]:
-    """Return the tar of a root file system of links into the host's userland, and what must be mounted."""
+    """Return the tar of a root file system of links to the host's userland, and the paths that must be mounted."""
     userland, buffer = ["/usr"], io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        # The daemon mounts its init into /sbin, so that is a directory of the image's own.
+        # The daemon mounts its init into /sbin, so /sbin is a directory of the image.
         for name in ("proc", "sys", "dev", "etc", "run", "sbin", "tmp", "usr"):
             tar.addfile(_entry(name, tarfile.DIRTYPE))
         for name in ("bin", "lib", "lib32", "lib64", "libx32"):
@@ -201,7 +202,7 @@ def skeleton() -> tuple[bytes, list[str]]:
 
 
 def limits_shown(printed: str) -> dict[str, Enforcement]:
-    """Return how each limit is enforced, from what a limited trial saw in its cgroup's files."""
+    """Return how each limit is enforced, from the cgroup values that a limited trial container printed."""
     shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
     seen = {
         "memory_bytes": shown.get("memory") == "67108864",
@@ -212,15 +213,15 @@ def limits_shown(printed: str) -> dict[str, Enforcement]:
 
 
 def refused(why: str) -> EngineUnavailableError:
-    """Return the error for a daemon that answers and runs nothing."""
-    return EngineUnavailableError(NAME, f"its daemon answers and runs no container: {why}", "see `hyperrun doctor`")
+    """Return the error for a daemon that answers but cannot run a container."""
+    return EngineUnavailableError(NAME, f"its daemon answers but runs no container: {why}", "see `hyperrun doctor`")
 
 
 def elsewhere() -> EngineUnavailableError:
     """Return the error for a daemon that does not see this machine's files."""
     why = (
-        f"its daemon does not see this machine's {tempfile.gettempdir()} (it is on another machine, in a virtual "
-        "machine as Docker Desktop's is, or confined as the snap package's is), and commands run through files there"
+        f"its daemon does not see this machine's {tempfile.gettempdir()}, which commands need (it is on another "
+        "machine, in a virtual machine as Docker Desktop's is, or confined as the snap package's is)"
     )
     return EngineUnavailableError(NAME, why, f"{REMOTE_HINT}, or set TMPDIR to a directory that the daemon sees")
 

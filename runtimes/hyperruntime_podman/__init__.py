@@ -1,4 +1,4 @@
-"""Podman as an engine of hyperruntime."""
+"""The hyperruntime driver for Podman."""
 
 from __future__ import annotations
 

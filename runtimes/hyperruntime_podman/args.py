@@ -14,7 +14,7 @@ from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
-# What a root shell in a container needs: files of any owner, other users, and nothing of the host.
+# A root shell in a container needs these: files of any owner and other users, but nothing of the host.
 CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",
@@ -35,17 +35,17 @@ _COUNT = attrs.validators.and_(attrs.validators.instance_of(int), attrs.validato
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """How Podman must be called on this machine; found by probing.
+    """Results of the probe that decide how Podman is called on this machine.
 
     Attributes:
-        oci_runtime: passed as ``--runtime``, or "" for Podman's own choice.
-        nofile: limit on open files that may be asked for, or 0 to ask for none.
-        nproc: limit on processes that may be asked for, or 0.
+        oci_runtime: the value of ``--runtime``, or "" for Podman's default.
+        nofile: the highest limit on open files that a container may set, or 0 to set none.
+        nproc: the highest limit on processes that a container may set, or 0 to set none.
         rootless: whether Podman runs as an ordinary user.
         limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
-        bridge: whether a private network with a way out works.
-        uids: how many users a container's own user namespace has, or 0 where containers share Podman's.
-        gids: the same of groups.
+        bridge: whether a private network with external access works.
+        uids: the number of users in a container's own user namespace, or 0 if containers share Podman's.
+        gids: the number of groups in it.
     """
 
     oci_runtime: str = attrs.field(default="", validator=_TEXT)
@@ -61,7 +61,7 @@ class Settings:
 
 
 def base_args(settings: Settings) -> list[str]:
-    """Return the arguments every run needs on this machine."""
+    """Return the program and the global options of every command on this machine."""
     args = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
     return ["podman", *args]
 
@@ -70,9 +70,9 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
     """Return the argv that starts a container with a shell attached.
 
     Args:
-        launch: what to start.
-        settings: how Podman must be called here.
-        device_args: what gives it its devices.
+        launch: the container to start.
+        settings: the results of the probe.
+        device_args: the options that give it devices.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
@@ -111,20 +111,26 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
 
 
 def pidfile(launch: Launch) -> str:
-    """Return where Podman writes the pid of the container's first process."""
+    """Return the path where Podman writes the pid of the container's first process."""
     return f"{launch.private_dir}/pid"
 
 
 def exec_args(name: str, user: str, settings: Settings) -> list[str]:
-    """Return the argv that attaches another shell as another user."""
+    """Return the argv that attaches another shell as another user.
+
+    Args:
+        name: the container's name.
+        user: the user of the shell.
+        settings: the results of the probe.
+    """
     return [*base_args(settings), "exec", "--interactive", "--user", user, name, "/bin/sh"]
 
 
 def namespace_args(settings: Settings) -> list[str]:
-    """Return what gives a container a user namespace of its own inside Podman's, with the same users.
+    """Return the options that give a container its own user namespace inside Podman's, with the same users.
 
-    Since Linux 5.14 the kernel counts processes against RLIMIT_NPROC in each user namespace separately, so the limit
-    holds for one container and not for all containers of a user together.
+    Since Linux 5.14 the kernel counts processes against RLIMIT_NPROC per user namespace. So the limit applies to one
+    container and not to all containers of a user together.
     """
     if not settings.uids:
         return []
@@ -132,7 +138,11 @@ def namespace_args(settings: Settings) -> list[str]:
 
 
 def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
-    """Return the network's arguments; ``bridge`` is a private network with a way out."""
+    """Return the network's options; ``bridge`` is a private network with external access.
+
+    Raises:
+        UnsupportedOptionError: no private network works on this machine.
+    """
     if spec.network != "bridge":
         return ["--network", spec.network]
     if not settings.bridge:
@@ -142,7 +152,15 @@ def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
 
 
 def limit_args(limits: Limits, settings: Settings) -> list[str]:
-    """Return the limits' arguments; refuse each that would not be enforced."""
+    """Return the options of the limits.
+
+    Args:
+        limits: the limits of the spec.
+        settings: the results of the probe.
+
+    Raises:
+        UnsupportedOptionError: Podman cannot enforce a limit on this machine.
+    """
     args: list[str] = []
     nproc = settings.nproc
     for field, value, flags in (
@@ -162,7 +180,7 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")
-    # Both, or none: passing one makes Podman set the other to a default that it may not be allowed to set.
+    # Both or none: with one of them, Podman sets the other to a default that it may not be allowed to set.
     if settings.nofile and nproc:
         args += [
             "--ulimit",
@@ -176,22 +194,22 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
 
 
 def mount_option(mount: Mount) -> str:
-    """Return a ``--mount`` value; Podman reads it as one line of CSV, so nearly any path can be quoted.
+    """Return a ``--mount`` value: one line of CSV, so nearly every path can be quoted.
 
     Raises:
-        UnsupportedOptionError: Podman's reader would change the path.
+        UnsupportedOptionError: a path holds a carriage return and newline, which Podman's CSV reader changes.
     """
     if "\r\n" in mount.source + mount.target:
-        raise UnsupportedOptionError(NAME, "mounts", "it takes no path with carriage return and newline; rename it")
+        raise UnsupportedOptionError(NAME, "mounts", "a path must not hold a carriage return and newline; rename it")
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += ["ro=true"] if mount.read_only else []
     return csv_line(fields)
 
 
 def csv_line(fields: Sequence[str]) -> str:
-    """Return fields as one line of CSV, which is how Podman reads the values of several flags."""
+    """Return fields as one line of CSV, the format of several options' values."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(fields)  # what is in the terminator is quoted in a field
+    csv.writer(line, lineterminator="\n").writerow(fields)  # the writer quotes fields that hold its terminator
     return line.getvalue().removesuffix("\n")
 
 
@@ -200,7 +218,15 @@ def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:
 
 
 def probe_args(settings: Settings, rootfs: str, userland: Sequence[str], script: str, *, limited: bool) -> list[str]:
-    """Return the argv of a container made of the host's own userland, to try an OCI runtime without any image."""
+    """Return the argv of a container of the host's userland, which tests an OCI runtime without an image.
+
+    Args:
+        settings: the settings to test.
+        rootfs: a root file system of links to the userland.
+        userland: the host's directories to mount.
+        script: shell commands to run.
+        limited: whether to set a small value for each limit.
+    """
     args = [*base_args(settings), "run", "--rm", "--network", "none", "--log-driver", "none"]
     args += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", *namespace_args(settings)]
     if limited:

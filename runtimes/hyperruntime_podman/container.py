@@ -1,4 +1,4 @@
-"""One running Podman container: its attached shells, its end, and why it ended."""
+"""One running Podman container: its attached shells, its removal, and the reasons for failures."""
 
 from __future__ import annotations
 
@@ -34,27 +34,28 @@ class PodmanContainer:
     """A container whose main process is the shell attached to ``podman run``.
 
     Attributes:
-        id: its name.
-        shell: its main process's shell.
-        exec_env: what every exec needs beyond the spec's environment.
+        id: the container's name.
+        shell: the shell that is its main process.
+        exec_env: environment that every exec needs beyond the spec's.
     """
 
     def __init__(self, launch: Launch, settings: Settings, on_unknown_failure: Callable[[], None]) -> None:
-        """Start it; the shell answers a little later.
+        """Start the container without waiting for its shell to answer.
 
         Args:
-            launch: what to start.
-            settings: how Podman must be called here.
-            on_unknown_failure: called when it does not start for a reason that may lie in the settings.
+            launch: the container to start.
+            settings: the results of the probe.
+            on_unknown_failure: called if the container does not start and the settings may be the reason.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
-            DeviceNotFoundError: no CDI spec describes a GPU that was asked for.
+            DeviceNotFoundError: no CDI spec describes a requested GPU.
+            SpecError: the spec does not fit in a command line.
             EngineUnavailableError: Podman cannot be started.
         """
         self.id = launch.name
         devices = _devices(launch)
-        # Podman gives it to the main process only, and to none where the edits are arguments.
+        # Podman gives this environment to the main process only, and to no process if the edits are arguments.
         self.exec_env: Mapping[str, str] = merge_edits(devices).env
         self._launch, self._settings, self._on_unknown_failure = launch, settings, on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
@@ -63,30 +64,39 @@ class PodmanContainer:
         self.shell = ProcessShell(attach_podman(args))
 
     def open_shell(self, user: str) -> ProcessShell:
-        """Attach another shell as another user."""
+        """Attach another shell as another user.
+
+        Raises:
+            EngineUnavailableError: Podman cannot be started.
+        """
         return ProcessShell(attach_podman(exec_args(self.id, user, self._settings)))
 
     def observe(self) -> None:
-        """Note the container's cgroups, then whether the kernel has killed in them: they vanish with it."""
+        """Record whether the kernel killed a process in the container's cgroups, which vanish with the container."""
         if self._cgroups is None:
             self._cgroups = self._find_cgroups()
         self._oom_killed = self._oom_killed or any(kernel_killed_in(directory) for directory in self._cgroups)
 
     def post_mortem(self) -> PostMortem:
-        """Return what is known of its end."""
+        """Return what is known about the container's end."""
         self.observe()
         code = self.shell.wait(0.3)
         state = "running" if code is None else "exited"
         return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
-        """Return the error that says why the shell never answered; ``user`` is whose it was, if not the spec's."""
+        """Return the error that says why the shell never answered.
+
+        Args:
+            error_text: what Podman and the shell wrote to standard error.
+            user: the user of the shell; None means the spec's user.
+        """
         spec, text = self._launch.spec, _last_line(error_text)
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
             step = f"get it with `hyperrun image pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
             return ImageNotFoundError(spec.image, step)
         if re.search(r"unable to find (user|group)|no matching entries in (passwd|group)", error_text):
-            return SpecError("user", user or spec.user, "a user and a group that the image knows, or numbers")
+            return SpecError("user", user or spec.user, "a user and a group that exist in the image, or numbers")
         if re.search(r"workdir.*(does not exist|not exist)", error_text):
             return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
         if "failed to spawn pid1" in error_text or "resource temporarily unavailable" in error_text.lower():
@@ -104,18 +114,18 @@ class PodmanContainer:
             return EngineError(f"Podman's storage is full: {text}; free space with `podman system prune`")
         if not text:
             code = self.shell.wait(1.0)
-            text = "the shell in it never answered" if code is None else f"podman ended with exit code {code}"
+            text = "the container's shell never answered" if code is None else f"podman ended with exit code {code}"
         self._on_unknown_failure()
-        return EngineUnavailableError(NAME, text, "try again, which tries this machine anew, or see `hyperrun doctor`")
+        return EngineUnavailableError(NAME, text, "retry (this probes the machine again) or see `hyperrun doctor`")
 
     def _no_process(self, text: str) -> str:
         if self._settings.limits.get("pids") == "rlimit" and not self._settings.uids:
             asked = self._launch.spec.limits.pids
             return f"all containers of this user together have limits.pids={asked} processes or more: {text}"
-        return f"this user has as many processes as it may (`ulimit -u`): {text}"
+        return f"this user has reached the limit on processes (`ulimit -u`): {text}"
 
     def remove(self) -> None:
-        """End and remove it at once."""
+        """End and remove the container at once."""
         remove(self.id)
 
     def _find_cgroups(self) -> tuple[Path, ...]:
@@ -131,12 +141,12 @@ def _devices(launch: Launch) -> tuple[Device, ...]:
 
 
 def remove(name: str) -> None:
-    """End and remove a container by name or id; no error when it is gone already.
+    """End and remove a container by name or id; do nothing if it does not exist.
 
-    Podman gives up by itself where the processes of a container take longer than it likes to end, as on a busy machine.
+    This retries: on a busy machine Podman gives up before the container's processes have ended.
 
     Raises:
-        EngineError: it cannot be removed, or its processes did not end for a long time.
+        EngineError: the container cannot be removed, or its processes do not end.
     """
     args = ["podman", "rm", "--force", "--volumes", "--time", "0", name]
     deadline = time.monotonic() + _REMOVE_AGAIN_S

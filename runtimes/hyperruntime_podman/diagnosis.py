@@ -1,4 +1,4 @@
-"""Say what is right and wrong with Podman on this machine, and what to do."""
+"""Diagnose Podman on this machine: what works, what fails and what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs",
 
 
 def diagnose() -> tuple[Finding, ...]:
-    """Probe anew, past what was remembered; never raises."""
+    """Probe again, without the cached result, and return the findings; never raises."""
     forget()
     return tuple(_findings())
 
@@ -51,7 +51,7 @@ def _tried(found: Probe) -> Iterator[Finding]:
     yield Finding(subject="running a container", ok=True, detail=works)
     for field, how in settings.limits.items():
         if how == "no":
-            step = "use root, or cgroup v2 with delegation; a container that asks for it is refused"
+            step = "use root, or cgroup v2 with delegation, or leave this limit at None"
             yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=step)
         else:
             shared = how == "rlimit" and not settings.uids
@@ -76,7 +76,7 @@ def _store() -> Iterator[Finding]:
     except (OSError, ValueError, HyperRuntimeError):
         return
     low = free < 2 * GIB
-    step = "free space there: `podman system df` shows what takes it" if low else ""
+    step = "free space there; `podman system df` shows its use" if low else ""
     yield Finding(subject="image store", ok=not low, detail=f"{root}, {format_size(free)} free", next_step=step)
 
 
@@ -111,7 +111,7 @@ def _rootless() -> Iterator[Finding]:
 
 
 def _user_name() -> str:
-    """Return this user's name, or uid where it has none, as in a container of somebody's."""
+    """Return this user's name, or the uid if it has no name (as in some containers)."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""The Podman driver: rootful and rootless, no daemon left behind."""
+"""The Podman driver: rootful and rootless; it leaves no daemon behind."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _REMOVALS = 10
 
 
 class PodmanDriver:
-    """Adapter for Podman 4 and 5."""
+    """Driver for Podman 4 and 5."""
 
     name = NAME
 
     def __init__(self) -> None:
-        """Start and read nothing."""
+        """Create a driver; the probe runs, and the API service starts, when they are first needed."""
         self._probe: Probe | None = None
         self._info: EngineInfo
         self._tried_at = 0.0
@@ -43,27 +43,38 @@ class PodmanDriver:
         return PodmanImages(self._api(), lambda: base_args(self._settings()))
 
     def open(self, private_dir: str) -> None:
-        """Note with which directory the API socket goes."""
+        """Store the private directory, with which the directory of the API socket is removed."""
         self._private_dir = private_dir
 
     def probe(self) -> EngineInfo:
-        """Return what Podman can do here."""
+        """Return what Podman can do on this machine.
+
+        Raises:
+            EngineUnavailableError: Podman is missing or cannot run a container.
+        """
         self._found()
         return self._info
 
     def diagnose(self) -> Sequence[Finding]:
-        """Probe anew and say what was found."""
+        """Probe again and return the findings; never raises."""
         return diagnose()
 
     def launch(self, launch: Launch) -> PodmanContainer:
-        """Start a container with its shell attached."""
+        """Start a container with its shell attached.
+
+        Raises:
+            UnsupportedOptionError: a field of the spec cannot be honoured.
+            SpecError: the source of a mount does not exist, or the spec does not fit in a command line.
+            DeviceNotFoundError: no CDI spec describes a requested GPU.
+            EngineUnavailableError: Podman is missing or cannot run a container.
+        """
         for mount in launch.spec.mounts:
             if not Path(mount.source).exists():
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
         return PodmanContainer(launch, self._settings(), self._distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return this library's containers that Podman lists for this user."""
+        """Return this library's containers in this user's Podman."""
 
         def listed(client: Any) -> tuple[ContainerRecord, ...]:  # noqa: ANN401 - podman-py is untyped
             found = client.containers.list(all=True, filters={"label": LABEL})
@@ -72,13 +83,17 @@ class PodmanDriver:
         return self._api().call("containers cannot be listed", listed)
 
     def remove_container(self, container_id: str) -> None:
-        """End and remove a container."""
+        """End and remove a container; do nothing if it does not exist.
+
+        Raises:
+            EngineError: the container cannot be removed.
+        """
         remove(container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return what removes every container with a label."""
+        """Return the argv that removes every container with a label."""
         found = 'ids=$(podman ps --all --quiet --filter "label=$1") && [ -n "$ids" ]'
-        again = f"[ $n -lt {_REMOVALS} ] && {found}"  # Podman gives up where processes are slow to end
+        again = f"[ $n -lt {_REMOVALS} ] && {found}"  # Podman gives up if processes are slow to end
         script = f"n=0; while {again}; do podman rm --force --ignore --volumes --time 0 $ids; n=$((n+1)); done"
         return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
 
@@ -91,7 +106,7 @@ class PodmanDriver:
         return self._found().settings
 
     def _found(self) -> Probe:
-        """Return what is known, which another thread may drop at any moment, or find it out."""
+        """Return the known probe result, or probe; another thread may drop the result at any time."""
         if (found := self._probe) is None:
             found, remembered = cached_probe()
             self._info = found.to_info()
@@ -100,7 +115,7 @@ class PodmanDriver:
         return found
 
     def _distrust(self) -> None:
-        """Drop what is known of this machine, unless it was tried just now: a container did not start."""
+        """Drop the probe result after a container did not start, unless the probe is recent."""
         if time.monotonic() - self._tried_at > _TRUSTED_S:
             self._probe = None
             forget()

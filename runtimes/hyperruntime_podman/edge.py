@@ -1,4 +1,4 @@
-"""Where Podman's failures become ours: the program itself, and podman-py's errors."""
+"""Run the ``podman`` program in its environment, and translate its and podman-py's errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap s
 
 
 def run_podman(args: Sequence[str], *, timeout_s: float | None = None) -> ProcessResult:
-    """Run Podman to its end; a non-zero code is a result.
+    """Run Podman to its end; a non-zero exit code is a result.
+
+    Args:
+        args: the argv.
+        timeout_s: the deadline in seconds; None means no deadline.
 
     Raises:
-        EngineUnavailableError: it cannot be started.
-        TimeoutError: it ran past ``timeout_s`` and was killed.
+        EngineUnavailableError: Podman cannot be started.
+        SpecError: the argv is too long.
+        TimeoutError: Podman exceeded the deadline and was killed.
     """
     with program_needed():
         return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
@@ -32,17 +37,17 @@ def attach_podman(args: Sequence[str]) -> HostProcess:
     """Start Podman with pipes for its streams.
 
     Raises:
-        EngineUnavailableError: it cannot be started.
-        SpecError: what it shall be told is more than an argv can hold.
+        EngineUnavailableError: Podman cannot be started.
+        SpecError: the argv is too long.
     """
     with program_needed():
         return spawn(args, stdin=PIPE, cwd="/", env=environment())
 
 
 def environment() -> dict[str, str]:
-    """Return Podman's environment: ours as a program of the system may have it, with what we must choose for it.
+    """Return Podman's environment: ours without library and shell settings, with a locale and a run directory.
 
-    That is a locale in which conmon takes names that are not ASCII, and for an ordinary user a directory for run files.
+    conmon accepts names that are not ASCII only in a UTF-8 locale. For the run directory see :func:`run_files`.
     """
     locale = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     is_utf8 = locale.lower().replace("-", "").endswith("utf8")
@@ -51,18 +56,18 @@ def environment() -> dict[str, str]:
 
 
 def run_files() -> dict[str, str]:
-    """Return the variable that names a directory of this user's for Podman's run files; nothing for root.
+    """Return the variable that names this user's directory for Podman's run files; empty for root.
 
-    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node it was submitted from. Podman then takes a directory in
-    ``TMPDIR``, or ``rundir`` in the home, which it does not make. Its store remembers the path for later jobs, whose
-    ``TMPDIR`` may be another one. So we choose what Podman chooses where ``TMPDIR`` is not set.
+    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node where it was submitted. Podman then uses a directory in
+    ``TMPDIR``, or ``rundir`` in the home directory, which it does not create. Its store remembers the path for later
+    jobs, which may have another ``TMPDIR``. So this function makes the choice that Podman makes without ``TMPDIR``.
     """
     if os.geteuid() == 0:
         return {}
     own = own_runtime_directory(os.environ)
     if not own:
         own = f"{_RUN_FILES}-{os.geteuid()}"
-        with suppress(OSError):  # where it cannot be made Podman says so
+        with suppress(OSError):  # it may exist; if it cannot be made, Podman reports that
             os.mkdir(own, 0o700)
         if not is_own_directory(own):
             return {}
@@ -70,44 +75,44 @@ def run_files() -> dict[str, str]:
 
 
 def environment_args() -> tuple[str, ...]:
-    """Return the argv that gives a command Podman's environment where core starts it, with its own."""
+    """Return the argv prefix that gives Podman's environment to a command that core starts with its own."""
     unset = [word for name in LINKER_VARIABLES for word in ("-u", name)]
     return ("env", *unset, *(f"{name}={value}" for name, value in run_files().items()))
 
 
 def unshare_args() -> tuple[str, ...]:
-    """Return the argv before a program of the host that Podman's user namespace makes root of this user's files.
+    """Return the argv prefix that runs a host program in Podman's user namespace, as root of this user's files.
 
-    The program may be from a module: it gets the libraries that Podman must not have.
+    The program keeps the library settings, which Podman must not have: it may come from an environment module.
     """
     kept = [f"{name}={value}" for name in LINKER_VARIABLES if (value := os.environ.get(name))]
     return (*environment_args(), "podman", "unshare", *(("env", *kept) if kept else ()))
 
 
 def require_program() -> None:
-    """Refuse to go on without the program.
+    """Raise if ``podman`` is not on PATH.
 
     Raises:
-        EngineUnavailableError: it is not on PATH.
+        EngineUnavailableError: ``podman`` is not on PATH.
     """
     if find_program(NAME) is None:
         raise EngineUnavailableError(NAME, "there is no `podman` on PATH", INSTALL_HINT)
 
 
 def store_step(error_text: str) -> str:
-    """Return what to do where Podman cannot open its store."""
+    """Return the next step for an error text of Podman, which may be about its store."""
     if found := re.search(r"mkdir (/run/user/\d+)[^:]*: (permission denied|no such file)", error_text):
         return (
-            f"Podman's store was first used in a login session and remembers its {found[1]}, which is not here; ask "
-            "the administrator for `loginctl enable-linger`, or set XDG_DATA_HOME in jobs to another directory, where "
-            "images are made anew"
+            f"Podman's store was first used in a login session and remembers its {found[1]}, which does not exist; ask "
+            "the administrator for `loginctl enable-linger`, or set XDG_DATA_HOME in jobs to another directory and "
+            "make the images again"
         )
-    return "`hyperrun doctor` says more"
+    return "see `hyperrun doctor`"
 
 
 @contextmanager
 def program_needed() -> Iterator[None]:
-    """Translate what starting the program raises; it may have gone since it was probed."""
+    """Translate the errors of starting ``podman``; it may have been removed after the probe."""
     try:
         yield
     except FileNotFoundError as error:
@@ -116,14 +121,21 @@ def program_needed() -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno == errno.E2BIG:
-            allowed = "less text: labels and mounts together are more than a command line holds"
+            allowed = "shorten labels and mounts; together they are more than a command line holds"
             raise SpecError("labels", "...", allowed) from error
         raise EngineUnavailableError(NAME, f"`podman` cannot be started: {error}", "see `hyperrun doctor`") from error
 
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn podman-py's two unrelated families of errors, and what its connection raises, into ours."""
+    """Translate podman-py's two families of errors, and those of its connection, into ours.
+
+    Args:
+        what: the start of the message, such as "images cannot be listed".
+
+    Raises:
+        EngineError: for each of them.
+    """
     from podman.errors import APIError, PodmanError
     from requests.exceptions import RequestException
 
@@ -132,5 +144,5 @@ def translated(what: str) -> Iterator[None]:
     except (APIError, PodmanError, RequestException, ConnectionError, TimeoutError) as error:
         text = getattr(error, "explanation", None) or str(error)
         if getattr(error, "response", None) is None and error.__cause__ is not None:
-            text += f": {error.__cause__}"  # podman-py tells only that the request failed
+            text += f": {error.__cause__}"  # podman-py's own text says only that the request failed
         raise EngineError(f"{what}: {text}; see `hyperrun doctor`") from error

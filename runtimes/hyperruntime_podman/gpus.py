@@ -1,4 +1,4 @@
-"""How Podman is given devices: by CDI name where it can, else by what the spec says. Source: podman-run(1) of 4.3."""
+"""Give devices to Podman: by CDI name if possible, else by the spec's edits. Source: podman-run(1) of 4.3."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from hyperruntime_podman.args import NAME, csv_line
 
 
 def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
-    """Return the arguments that give devices to a container; their environment goes with every exec.
+    """Return the options that give devices to a container; the caller adds their environment to every exec.
+
+    Args:
+        devices: the CDI devices.
+        rootless: whether Podman runs as an ordinary user.
 
     Raises:
-        UnsupportedOptionError: Podman cannot take them by name, and their spec has hooks, which only it can run.
+        UnsupportedOptionError: Podman cannot resolve the names, but the spec has hooks, which only Podman can run.
     """
     if not devices:
         return []
@@ -25,12 +29,12 @@ def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
         return [word for device in devices for word in ("--device", device.name)]
     if edits.hooks:
         hooks = ", ".join(dict.fromkeys(" ".join(hook.args) or hook.path for hook in edits.hooks))
-        raise UnsupportedOptionError(NAME, "gpus", f"{reason}, and only then are its spec's hooks run ({hooks})")
+        raise UnsupportedOptionError(NAME, "gpus", f"{reason}, but the spec's hooks need this ({hooks})")
     return edit_args(edits)
 
 
 def edit_args(edits: Edits) -> list[str]:
-    """Return a CDI spec's edits as arguments of ``podman run``."""
+    """Return a CDI spec's edits as options of ``podman run``."""
     args: list[str] = []
     for node in edits.device_nodes:
         args += ["--device", f"{node.host_path}:{node.path}:{node.permissions}"]
@@ -43,14 +47,12 @@ def edit_args(edits: Edits) -> list[str]:
 
 
 def _why_not_by_name(devices: Sequence[Device], edits: Edits, *, rootless: bool) -> str | None:
-    """Return why Podman itself cannot resolve the names, or None where it can."""
+    """Return why Podman itself cannot resolve the names, or None if it can."""
     for device in devices:
         if device.file.parent not in map(Path, DEFAULT_DIRECTORIES):
             places = " and ".join(DEFAULT_DIRECTORIES)
-            return (
-                f"Podman takes {device.name} by name only from a spec in {places}, not in {str(device.file.parent)!r}"
-            )
+            return f"Podman resolves {device.name} only from a spec in {places}, not in {str(device.file.parent)!r}"
     for node in edits.device_nodes:
         if rootless and node.path != node.host_path:
-            return f"rootless Podman takes no device by name that is {node.host_path} outside and {node.path} inside"
+            return f"rootless Podman cannot resolve a device that is {node.host_path} outside and {node.path} inside"
     return None

@@ -1,4 +1,4 @@
-"""Podman's images: podman-py for what exists, the command line for what streams (build, import, load, save, pull)."""
+"""Podman's images: queries by podman-py; build, import, load, save and pull by the command line."""
 
 from __future__ import annotations
 
@@ -20,40 +20,62 @@ from hyperruntime_podman.service import PodmanService
 
 _TIDY_S = 8.0
 _LISTINGS = 5
-_GONE = re.compile(r"(image|layer) not known|file does not exist")  # as containers/storage says it
+_GONE = re.compile(r"(image|layer) not known|file does not exist")  # messages of containers/storage
 
 
 class PodmanImages:
     """The images of one user's Podman store."""
 
     def __init__(self, service: PodmanService, base_args: Callable[[], list[str]]) -> None:
-        """Use a service that is started on first need."""
+        """Use a service, which starts when it is first needed.
+
+        Args:
+            service: the API service.
+            base_args: returns the program and the global options of a build.
+        """
         self._service, self._base_args = service, base_args
 
     def exists(self, reference: str) -> bool:
-        """Tell whether an image of exactly this reference, or of this whole identifier, is here."""
+        """Return whether an image with exactly this reference or full identifier exists."""
         return self._identifier(reference) != ""
 
     def list(self) -> tuple[Image, ...]:
-        """Return every image."""
+        """Return all images."""
         return tuple(_image(attrs) for attrs in self._listed())
 
     def remove(self, reference: str) -> None:
-        """Remove a reference."""
+        """Remove a reference, and its image with the last reference.
+
+        Raises:
+            ImageNotFoundError: the image does not exist.
+            EngineError: a container uses the image.
+        """
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         what = f"image {reference!r} cannot be removed"
         self._service.call(what, lambda client: client.images.remove(reference))
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Make an image of one layer from a root file system's tar."""
+        """Make an image of one layer from a tar of a root file system; return its identifier.
+
+        Args:
+            tar: the tar file.
+            reference: the name of the image.
+
+        Raises:
+            ImageError: Podman refuses the tar.
+        """
         result = run_podman(["podman", "import", "--quiet", str(tar), reference])
         if result.exit_code != 0:
-            raise ImageError(f"{tar} cannot be made the image {reference!r}: {result.error_text}")
+            raise ImageError(f"image {reference!r} cannot be made from {tar}: {result.error_text}")
         return result.stdout.decode().split()[-1].removeprefix("sha256:")
 
     def load(self, archive: Path) -> tuple[str, ...]:
-        """Load a saved image archive."""
+        """Load an image archive; return its references.
+
+        Raises:
+            ImageError: the archive cannot be loaded.
+        """
         result = run_podman(["podman", "load", "--quiet", "--input", str(archive)])
         if result.exit_code != 0:
             raise ImageError(f"{archive} cannot be loaded as an image: {_load_failure(result)}")
@@ -62,10 +84,15 @@ class PodmanImages:
         return tuple(name for text in names for name in text.split(","))
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image, with its reference, to an archive of the form that every engine reads.
+        """Write an image, with its reference, to an archive that every engine can read.
+
+        Args:
+            reference: the image.
+            archive: the file to write.
 
         Raises:
-            ImageNotFoundError: it is not here.
+            ImageNotFoundError: the image does not exist.
+            ImageError: the image cannot be saved.
         """
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
@@ -75,13 +102,19 @@ class PodmanImages:
             raise ImageError(f"image {reference!r} cannot be saved: {result.error_text}")
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
-        """Get an image from its registry; return its identifier. Credentials are those of ``podman login``.
+        """Pull an image from its registry and return its identifier.
+
+        The credentials are those of ``podman login``. Plain HTTP is used for registries on loopback only.
+
+        Args:
+            reference: the image to pull.
+            on_output: called with each line of output.
 
         Raises:
-            ImagePullError: its subclasses say whether the image, the login or the registry is wrong.
+            ImagePullError: the image, the login or the registry is wrong; each has a subclass.
         """
         require_program()
-        # Podman retries a dead registry three times and says so; the last line is the reason.
+        # Podman retries a dead registry three times and prints that; the last line is the reason.
         args = ["podman", "pull", *(["--tls-verify=false"] if is_loopback(reference) else []), reference]
         result = stream_process(args, on_line=on_output, cwd="/", env=environment())
         if result.exit_code != 0:
@@ -98,7 +131,19 @@ class PodmanImages:
         force: bool,
         on_output: Callable[[str], None],
     ) -> str:
-        """Build a Containerfile with the host's network; its steps run under this machine's lawful limits."""
+        """Build a Containerfile with the host's network; return the image's identifier.
+
+        Args:
+            context: the build context.
+            reference: the name of the image.
+            containerfile: the Containerfile.
+            build_args: values of its ``ARG`` instructions.
+            force: ignore cached layers.
+            on_output: called with each line of output.
+
+        Raises:
+            ImageBuildError: a step failed; the message ends with its last lines.
+        """
         args = [
             *self._base_args(),
             "build",
@@ -122,7 +167,9 @@ class PodmanImages:
         )
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
-            raise ImageBuildError(f"image {reference!r} was not built from {containerfile}; its last lines:\n{tail}")
+            raise ImageBuildError(
+                f"image {reference!r} cannot be built from {containerfile}; the last lines of the build:\n{tail}"
+            )
         return self._identifier(reference)
 
     def _listed(self) -> tuple[Mapping[str, Any], ...]:
@@ -131,7 +178,7 @@ class PodmanImages:
                 return self._service.call(
                     "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
                 )
-            except EngineError as error:  # Podman's list fails when one of them is removed meanwhile
+            except EngineError as error:  # Podman's list fails if an image is removed meanwhile
                 if not _GONE.search(str(error)) or attempt == _LISTINGS - 1:
                     raise
                 time.sleep(0.1)
@@ -143,20 +190,20 @@ class PodmanImages:
 
 
 def _load_failure(result: ProcessResult) -> str:
-    """Return why an archive was refused; of one that is none Podman tells what each of its readers says."""
+    """Return why an archive was refused: one sentence in place of the messages of all Podman's readers."""
     if "does not match any of the supported image formats" in result.stderr.decode(errors="replace"):
-        return "it is no archive made by `podman save` or `docker save`"
+        return "it is not an archive of `podman save` or `docker save`"
     return result.error_text
 
 
 def with_tag(reference: str) -> str:
-    """Return a reference with the tag it means: ``latest`` when it names neither tag nor digest."""
+    """Return a reference with its tag; ``latest`` if it names neither a tag nor a digest."""
     name = reference.rpartition("/")[2]
     return reference if ":" in name or "@" in name else f"{reference}:latest"
 
 
 def _names(attrs: Mapping[str, Any]) -> set[str]:
-    """Return all that an image is known by: its tags, its registry's digests, its whole identifier."""
+    """Return all names of an image: its tags, its registry digests and its full identifier."""
     listed = (*(attrs.get("RepoTags") or ()), *(attrs.get("Names") or ()), *(attrs.get("RepoDigests") or ()))
     return {*listed, f"sha256:{str(attrs['Id']).removeprefix('sha256:')}"}
 

@@ -1,7 +1,7 @@
-"""Find out how Podman must be called on this machine, by really running a container of the host's own userland.
+"""Probe how Podman must be called on this machine by running a container of the host's userland.
 
-``podman info`` succeeds on machines where every ``podman run`` fails, so nothing less than a run is believed. What
-works is remembered per boot, Podman binary and user.
+``podman info`` succeeds on machines where every ``podman run`` fails, so only a run counts. The result is cached per
+boot, Podman binary, user, cgroup version and limits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = get_logger(__name__)
 _RUNTIMES = ("", "runc", "crun")
 _LIMITS = ("memory_bytes", "pids", "cpus")
 _NOFILE_CEILING = 1 << 20
-_NPROC_CEILING = 32768  # what Podman lowers its own limit to when it may not raise it
+_NPROC_CEILING = 32768  # Podman lowers its own limit to this if it may not raise it
 _TIMEOUT_S = 60.0
 _SCRIPT = r"""
 show() { for f in "$@"; do [ -r "$f" ] && { read -r v <"$f"; echo "$n $v"; return; }; done; echo "$n none"; }
@@ -50,13 +50,13 @@ echo works
 
 @attrs.frozen(kw_only=True)
 class Probe:
-    """What probing found.
+    """The result of a probe.
 
     Attributes:
-        version: Podman's.
-        storage: its storage driver.
-        settings: how to call it.
-        tried: what was tried before, with the reason it failed.
+        version: Podman's version.
+        storage: Podman's storage driver.
+        settings: how to call Podman.
+        tried: pairs of a combination that failed before and the reason.
     """
 
     version: str = attrs.field(validator=attrs.validators.instance_of(str))
@@ -65,7 +65,7 @@ class Probe:
     tried: tuple[tuple[str, str], ...] = ()
 
     def to_info(self) -> EngineInfo:
-        """Return it as the library tells it."""
+        """Return the result in the library's form."""
         return EngineInfo(
             engine=NAME,
             version=self.version,
@@ -81,10 +81,10 @@ class Probe:
 
 
 def cached_probe() -> tuple[Probe, bool]:
-    """Return what a probe of this boot, binary, user and these limits found, else probe; and whether it was remembered.
+    """Return the cached result, or probe; and whether the result came from the cache.
 
     Raises:
-        EngineUnavailableError: Podman is missing or can run no container.
+        EngineUnavailableError: Podman is missing or cannot run a container.
     """
     try:
         return _recall(json.loads(_cache_path().read_bytes())), True
@@ -93,10 +93,10 @@ def cached_probe() -> tuple[Probe, bool]:
 
 
 def _recall(data: dict[str, Any]) -> Probe:
-    """Return what was remembered.
+    """Return a cached result.
 
     Raises:
-        ValueError, TypeError, KeyError: it is not what this version remembers.
+        ValueError, TypeError, KeyError: the data are not in this version's form.
     """
     known = {field.name for field in attrs.fields(Settings)}
     if set(data["settings"]) != known or set(data["settings"]["limits"]) != set(_LIMITS):
@@ -107,10 +107,10 @@ def _recall(data: dict[str, Any]) -> Probe:
 
 
 def probe() -> Probe:
-    """Try Podman's OCI runtimes in turn and remember the first that works.
+    """Try OCI runtimes with and without ulimits and limits; cache the first combination that works.
 
     Raises:
-        EngineUnavailableError: Podman is missing or can run no container.
+        EngineUnavailableError: Podman is missing or cannot run a container.
     """
     version, storage = _versions()
     tried: list[tuple[str, str]] = []
@@ -131,13 +131,13 @@ def probe() -> Probe:
             return found
     raise EngineUnavailableError(
         NAME,
-        f"it is installed ({version}) and no container runs: {tried[-1][1]}",
-        "`hyperrun doctor` lists what was tried",
+        f"it is installed ({version}) but no container runs: {tried[-1][1]}",
+        "see `hyperrun doctor`",
     )
 
 
 def forget() -> None:
-    """Drop what was remembered, so that the next probe is a real one; never raises."""
+    """Delete the cached result, so that the next call probes again; never raises."""
     try:
         _cache_path().unlink()
     except OSError:
@@ -165,14 +165,14 @@ def _candidates() -> Iterator[Settings]:
 
 
 def _hard_limits() -> Iterator[tuple[str, int]]:
-    """Yield the limits that this process may not raise, which are the most that may be asked for."""
+    """Yield this process's hard limits, the highest values that a container may set."""
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
         hard = resource.getrlimit(number)[1]
         yield name, sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _skeleton(directory: Path) -> tuple[str, list[str]]:
-    """Make a root file system of links into the host's userland; return it and what must be mounted."""
+    """Make a root file system of links to the host's userland; return its path and the paths to mount."""
     rootfs = directory / "rootfs"
     rootfs.mkdir()
     for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr"):
@@ -202,7 +202,7 @@ def _limits(printed: str, settings: Settings) -> dict[str, Enforcement]:
 
 
 def _apart(settings: Settings, printed: str, rootfs: str, userland: list[str]) -> Settings:
-    """Return the settings with user namespaces of containers' own, where they work; else all share one limit."""
+    """Return the settings with a user namespace per container if that works; else all containers share one limit."""
     maps = [line.split()[1:] for line in printed.splitlines() if line.startswith("ids ")]
     uids, gids = (sum(int(word) for word in words) for words in maps)
     apart = attrs.evolve(settings, uids=uids, gids=gids)
@@ -213,7 +213,7 @@ def _apart(settings: Settings, printed: str, rootfs: str, userland: list[str]) -
 def _bridge_works(settings: Settings, rootfs: str, userland: list[str]) -> bool:
     args = probe_args(settings, rootfs, userland, "echo works", limited=False)
     args[args.index("none")] = "slirp4netns" if settings.rootless else "bridge"
-    return any(b"works" in _try(args).stdout for _ in range(2))  # what is found is remembered: a stumble shall not be
+    return any(b"works" in _try(args).stdout for _ in range(2))  # the result is cached, so one failure is retried
 
 
 def _describe(settings: Settings, *, limited: bool) -> str:
@@ -231,10 +231,10 @@ def _try(args: list[str]) -> ProcessResult:
 
 
 def _cache_path() -> Path:
-    """Return a name made of all that decides what works.
+    """Return the path of the cached result; its name holds everything that affects the result.
 
     Raises:
-        StorageError: the user has no home.
+        StorageError: the user has no home directory.
     """
     binary = find_program("podman")
     try:

@@ -1,6 +1,6 @@
-"""A private ``podman system service`` for podman-py: started on first need, gone with its owner.
+"""Run a private ``podman system service`` for podman-py; it starts when it is first needed.
 
-The service ends by itself after some idle seconds, so nothing is left even when the owner is killed.
+The service ends by itself after 5 idle seconds, so it does not outlive a killed owner.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _Connection(HTTPConnection):
 
 
 class PodmanService:
-    """Hands out podman-py clients; safe to use from many threads."""
+    """Calls functions with a podman-py client; safe to use from many threads."""
 
     def __init__(self, make_directory: Callable[[], str]) -> None:
-        """Start nothing yet.
+        """Create a service that is not running.
 
         Args:
             make_directory: makes a private directory for the socket, with a short and plain path.
@@ -59,11 +59,11 @@ class PodmanService:
         self._pid = os.getpid()
 
     def call(self, what: str, function: Callable[[Any], T]) -> T:
-        """Return ``function(client)``; nothing is asked twice, and the service does not end while it is asked.
+        """Return ``function(client)``; the service does not end during the call, and no request is sent twice.
 
         Args:
-            what: what cannot be done when this fails.
-            function: asks the client for something.
+            what: the start of the message of an error, such as "images cannot be listed".
+            function: called once with the podman-py client.
 
         Raises:
             EngineUnavailableError: the service does not start.
@@ -77,7 +77,7 @@ class PodmanService:
             return function(client)
 
     def close(self) -> None:
-        """End the service; may be called again, and does nothing in a forked child."""
+        """End the service; idempotent; does nothing in a forked child."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -88,9 +88,9 @@ class PodmanService:
 
     @contextmanager
     def _held(self) -> Iterator[str]:
-        """Yield the URL of a service that a connection of ours holds: Podman's idle time runs only when there is none.
+        """Yield the service's URL while an open connection keeps it alive: Podman counts idle time without connections.
 
-        A service whose idle time may be over is not asked: Podman answers then for a while and ends nevertheless.
+        A service whose idle time may be over is replaced: it may still answer, but it ends nevertheless.
         """
         with closing(self._hold()):
             try:
@@ -111,7 +111,7 @@ class PodmanService:
                     connection.request("GET", "/_ping")
                     connection.getresponse().read()
                     in_time = time.monotonic() < self._idle_since + _IDLE_S
-                    if in_time or self._users or attempt == _STARTS:  # the last one was begun just now
+                    if in_time or self._users or attempt == _STARTS:  # the last one has just started
                         self._users += 1
                         return connection
                 except (OSError, HTTPException) as error:
@@ -124,7 +124,7 @@ class PodmanService:
         raise ConnectionError(why)
 
     def _is_needed(self, error: Exception) -> bool:
-        """Tell whether a service that could not be asked must go on: others use it, or the fault is not its own."""
+        """Return whether a service that did not answer must keep running: others use it, or it has no fault."""
         assert self._process is not None
         if self._process.poll() is not None:
             return False
@@ -147,7 +147,7 @@ class PodmanService:
                 raise EngineUnavailableError(NAME, why, store_step(why))
             time.sleep(0.01)
             begun = time.monotonic()
-        self._idle_since = begun  # Podman's idle time begins after its socket is there
+        self._idle_since = begun  # Podman's idle time begins after its socket exists
 
     def _stop(self) -> None:
         if self._process is not None:

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Apptainer for machines that have none: Debian's own package, in a prefix of its own. Needs common.sh.
+# Install Apptainer on machines without it: Debian's package, in a separate prefix. Needs common.sh.
 #
-# Debian 12 has no Apptainer, and unstable's needs a newer libc. So its package and the libraries it needs are unpacked
-# into $APPTAINER_PREFIX, and the programs there are told to load those libraries. Nothing of the system is replaced:
-# what is added outside the prefix is one link, $APPTAINER_LINK, and ordinary packages of this Debian.
+# Debian 12 has no Apptainer, and the package of unstable needs a newer libc. So this package and its libraries are
+# unpacked into $APPTAINER_PREFIX, and its programs are patched to load these libraries. No file of the system is
+# replaced. Outside the prefix this adds only the link $APPTAINER_LINK and ordinary packages of this Debian.
 
 readonly APPTAINER_PREFIX=/opt/hyperruntime-apptainer
 readonly APPTAINER_LINK=/usr/local/bin/apptainer
 readonly APPTAINER_HELPERS=(mksquashfs:squashfs-tools squashfuse:squashfuse fuse-overlayfs:fuse-overlayfs newuidmap:uidmap)
 readonly APPTAINER_LIBRARIES=(libc6 libseccomp2 libsqlite3-0)
 
-# prepare_apptainer: use the Apptainer that is here, else install one as root; quick where all is there.
+# prepare_apptainer: use an existing Apptainer, else install it as root; quick if it exists.
 prepare_apptainer() {
     local missing
     mapfile -t missing < <(missing_packages "${APPTAINER_HELPERS[@]}")
@@ -23,27 +23,27 @@ prepare_apptainer() {
     else
         install_apptainer_prefix
     fi
-    apptainer version >/dev/null 2>&1 || die "apptainer was installed and does not run: $(apptainer version 2>&1 | tail -n 1)"
+    apptainer version >/dev/null 2>&1 || die "apptainer was installed but does not run: $(apptainer version 2>&1 | tail -n 1)"
 }
 
 ask_for_apptainer() {
-    die "Apptainer (1.3 or newer), mksquashfs and squashfuse are needed for its tests, and only the administrator can install them;" \
+    die "the tests need Apptainer (1.3 or newer), mksquashfs and squashfuse, which only the administrator can install;" \
         "ask for apptainer and $*, or run scripts/setup test once as root on Debian," \
         "then run this again."
 }
 
 has_apt_candidate() { [ -n "$(apt-cache --quiet=2 show --no-all-versions "$1" 2>/dev/null)" ]; }
 
-# install_apptainer_prefix: unpack and patch in a directory beside the prefix, then rename: whole, or not there.
+# install_apptainer_prefix: unpack and patch in a temporary directory, then rename, so the prefix is never incomplete.
 install_apptainer_prefix() {
     local work
     say "installing Apptainer from Debian unstable into $APPTAINER_PREFIX, with its own copy of libc;" \
-        "outside of it only the link $APPTAINER_LINK is made"
+        "outside this prefix only the link $APPTAINER_LINK is made"
     if ! find_program patchelf; then install_packages patchelf; fi
     work=$(mktemp -d "$(dirname "$APPTAINER_PREFIX")/.hyperruntime-apptainer.XXXXXX")
     if ! (set -e && download_apptainer "$work/debs" && unpack_apptainer "$work/debs" "$work/prefix"); then
         rm -rf "$work"
-        die "Apptainer could not be installed (the lines above say why); the tests of its driver cannot run without it."
+        die "Apptainer could not be installed (see the lines above); the tests of its driver cannot run without it."
     fi
     rm -rf "$APPTAINER_PREFIX"
     chmod 755 "$work/prefix"
@@ -52,7 +52,7 @@ install_apptainer_prefix() {
     ln -sfn "$APPTAINER_PREFIX/usr/bin/apptainer" "$APPTAINER_LINK"
 }
 
-# download_apptainer DIRECTORY: fetch the packages of unstable with lists and sources of our own, signatures checked.
+# download_apptainer DIRECTORY: download the packages of unstable with separate lists, and check their signatures.
 download_apptainer() {
     local state=$1/apt options
     mkdir -p "$state/lists/partial" "$state/cache/archives/partial"
@@ -66,14 +66,14 @@ download_apptainer() {
     (cd "$1" && apt_run "${options[@]}" download apptainer "${APPTAINER_LIBRARIES[@]}")
 }
 
-# debian_mirror: the archive this machine uses already, which its network surely reaches.
+# debian_mirror: print the mirror that this machine already uses, so it is reachable.
 debian_mirror() {
     local uri
     uri=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | head -n 1)
     printf '%s' "${uri:-http://deb.debian.org/debian}"
 }
 
-# unpack_apptainer DEBS PREFIX: Apptainer's package, its libraries below sysroot/, and programs that load those.
+# unpack_apptainer DEBS PREFIX: unpack the package, and its libraries below sysroot/; patch its programs to load these.
 unpack_apptainer() {
     local name prefix=$2 sysroot=$2/sysroot final=$APPTAINER_PREFIX/sysroot libraries program
     mkdir -p "$sysroot"
@@ -88,7 +88,7 @@ unpack_apptainer() {
             patchelf --set-rpath "$libraries" "$(readlink -f "$program")"
         done
     done
-    # Apptainer looks for its configuration beside its program, which Debian's build expects in /usr.
+    # Apptainer finds its configuration relative to its program, which Debian's build expects in /usr.
     ln -s ../etc "$prefix/usr/etc"
     ln -s ../var "$prefix/usr/var"
     mkdir -p "$prefix/usr/lib" "$prefix/var/lib/apptainer/mnt/session"
@@ -98,7 +98,7 @@ unpack_apptainer() {
 
 multiarch() { printf "%s-linux-gnu" "$(uname -m)"; }
 
-# loader_path SYSROOT: where the dynamic loader lies in it (its directory differs between architectures).
+# loader_path SYSROOT: print the path of the dynamic loader in it (its directory differs between architectures).
 loader_path() {
     local path
     path=$(find "$1/usr/lib" "$1/usr/lib64" -maxdepth 2 -name 'ld-linux*.so.*' 2>/dev/null | sort | tail -n 1)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts here share: speaking, looking for programs, installing Debian packages.
+# Functions of all scripts: messages, search for programs, installation of Debian packages.
 
 # shellcheck disable=SC2034
 readonly TEST_USER=${HYPERRUNTIME_TEST_USER:-hyperruntime-test}
@@ -13,10 +13,10 @@ die() {
 
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
-# Debian and what derives from it: we know the packages' names and how to install them.
+# has_apt: whether this is Debian or a derivative, whose package names are known.
 has_apt() { command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; }
 
-# find_program NAME: on PATH, or where engines keep their helpers.
+# find_program NAME: whether a program is on PATH or in a directory of the engines' helpers.
 find_program() {
     local directory
     command -v "$1" >/dev/null && return
@@ -30,14 +30,14 @@ apt_run() {
     DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null >&2
 }
 
-# install_packages NAME...: install Debian packages as root, with fresh lists only where the old ones do not do.
+# install_packages NAME...: install Debian packages as root; update the package lists only if the old ones fail.
 install_packages() {
     say "installing Debian packages: $*"
     if apt-get -s install --no-install-recommends "$@" >/dev/null 2>&1 \
         && apt_run install -y --no-install-recommends "$@"; then
         return
     fi
-    apt_run update || say "apt-get update failed; trying with what is known"
+    apt_run update || say "apt-get update failed; trying with the old package lists"
     apt_run install -y --no-install-recommends "$@" \
         || die "apt-get could not install: $*" "install them, then run this again."
 }

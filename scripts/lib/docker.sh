@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Docker for the tests: the distribution's own daemon, and a newer one beside it that takes CDI names. Needs common.sh.
+# Docker for the tests: the distribution's daemon, and a newer one that accepts CDI names. Needs common.sh.
 #
-# Both daemons run in the background until someone ends them (their pid files are named below); a daemon that answers
-# already is used as it is, whoever started it.
+# Both daemons keep running in the background (their pid files are named below). A daemon that already answers is used
+# as it is.
 
 readonly DOCKER_SOCKET=/var/run/docker.sock
 readonly DOCKER_LOG=/var/log/hyperruntime-dockerd.log
@@ -14,7 +14,7 @@ readonly NEW_DOCKER_SOCKET=$NEW_DOCKER_RUN/docker.sock
 
 APT_OPTIONS=()
 
-# docker_answers SOCKET: whether a daemon answers there to this user.
+# docker_answers SOCKET: whether a daemon answers this user there.
 docker_answers() {
     python3 - "$1" 2>/dev/null <<'PYTHON'
 import socket, sys
@@ -26,38 +26,38 @@ with socket.socket(socket.AF_UNIX) as connection:
 PYTHON
 }
 
-# prepare_docker: see that a Docker daemon answers; as root on Debian install and start one. Quick where one answers.
+# prepare_docker: check that a Docker daemon answers; root on Debian installs and starts one. Quick if one answers.
 prepare_docker() {
     if [ -n "${DOCKER_HOST:-}" ] || docker_answers "$DOCKER_SOCKET"; then
         install_docker_client
         return
     fi
     if ! is_root; then
-        say "note: no Docker daemon answers to this user at $DOCKER_SOCKET; the tests on Docker need one. Ask the" \
+        say "note: no Docker daemon answers this user at $DOCKER_SOCKET; the tests on Docker need one. Ask the" \
             "administrator to start it (systemctl start docker) and for the group docker (usermod -aG docker $(id -un))"
         return
     fi
     if ! find_program dockerd; then
-        has_apt || die "there is no dockerd here; install Docker 20.10 or newer with this system's package manager," \
+        has_apt || die "dockerd is not on PATH; install Docker 20.10 or newer with this system's package manager," \
             "then run this again."
         install_packages docker.io
     fi
     install_docker_client
     if [ -d /run/systemd/system ]; then
         say "starting Docker (systemctl start docker)"
-        systemctl start docker || die "Docker does not start; \`journalctl -u docker\` says why."
+        systemctl start docker || die "Docker does not start; see \`journalctl -u docker\`."
     else
         start_dockerd "$DOCKER_LOG" "$DOCKER_SOCKET"
     fi
 }
 
-# install_docker_client: newer Debian has the `docker` command, which some tests use as a witness, in its own package.
+# install_docker_client: install the `docker` command, which some tests use; newer Debian has a separate package.
 install_docker_client() {
     if command -v docker >/dev/null || ! is_root || ! has_apt; then return; fi
     install_packages docker-cli
 }
 
-# start_dockerd LOG SOCKET [ARGUMENT...]: start a daemon that outlives this script, and wait until it answers.
+# start_dockerd LOG SOCKET [ARGUMENT...]: start a daemon that outlives this script; wait until it answers.
 start_dockerd() {
     local log=$1 socket=$2 attempt
     shift 2
@@ -71,12 +71,12 @@ start_dockerd() {
     die "dockerd does not start; the end of $log:" "$(tail -n 5 "$log")"
 }
 
-# prepare_new_docker: unpack Debian unstable's Docker beside the system's and start it on a socket of its own, for tests of
-# what 20.10 has not: GPUs by CDI name, from specs in NEW_DOCKER_CDI. It has a bridge of its own, for with none it would
-# delete the first daemon's; it touches no firewall, so that bridge leads nowhere. For root on Debian.
+# prepare_new_docker: unpack the Docker of Debian unstable and start it on its own socket, for tests of GPUs by CDI name
+# (specs in NEW_DOCKER_CDI), which 20.10 does not support. It has its own bridge: without one it would delete the first
+# daemon's. It changes no firewall, so the bridge has no external access. For root on Debian.
 prepare_new_docker() {
     if docker_answers "$NEW_DOCKER_SOCKET"; then return; fi
-    is_root && has_apt || die "only root on Debian can have a second Docker daemon here."
+    is_root && has_apt || die "only root on Debian can start the second Docker daemon."
     if [ ! -x "$NEW_DOCKER/usr/sbin/dockerd" ]; then unpack_new_docker; fi
     if ! find_program runc; then install_packages runc; fi
     make_bridge "$NEW_DOCKER_BRIDGE" 172.31.254.1/24
@@ -88,14 +88,14 @@ prepare_new_docker() {
         --cdi-spec-dir "$NEW_DOCKER_CDI"
 }
 
-# make_bridge NAME ADDRESS
+# make_bridge NAME ADDRESS: make a network bridge if it does not exist.
 make_bridge() {
     if [ -e "/sys/class/net/$1" ]; then return; fi
     if ! find_program ip; then install_packages iproute2; fi
     ip link add name "$1" type bridge && ip address add "$2" dev "$1" && ip link set "$1" up
 }
 
-# unpack_new_docker: get the packages with lists of our own, so that the system's apt never hears of unstable.
+# unpack_new_docker: download the packages with separate lists, so that the system's apt does not see unstable.
 unpack_new_docker() {
     local lists
     say "unpacking Docker of Debian unstable (docker.io, containerd, tini) into $NEW_DOCKER; nothing is installed"
@@ -105,19 +105,19 @@ unpack_new_docker() {
         >"$lists/sources.list"
     APT_OPTIONS=(-o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$lists/lists" -o "Dir::Cache=$lists/cache" -o APT::Sandbox::User=root)
-    apt_run "${APT_OPTIONS[@]}" update || die "Debian unstable's lists cannot be had; check the network and apt's proxy."
+    apt_run "${APT_OPTIONS[@]}" update || die "Debian unstable's lists cannot be downloaded; check the network and apt's proxy."
     unpack_packages "$NEW_DOCKER" docker.io containerd tini
     APT_OPTIONS=()
     rm -rf "$lists"
 }
 
-# unpack_packages DIRECTORY PACKAGE...: unpack Debian packages, all or nothing; APT_OPTIONS may name other lists.
+# unpack_packages DIRECTORY PACKAGE...: unpack Debian packages, all or none; APT_OPTIONS may name other lists.
 unpack_packages() {
     local directory=$1 work
     shift
     work=$(mktemp -d)
     (cd "$work" && apt_run "${APT_OPTIONS[@]}" download "$@") \
-        || die "Debian's packages cannot be had ($*); try apt-get update, check the network and apt's proxy."
+        || die "the packages $* cannot be downloaded; run apt-get update, and check the network and apt's proxy."
     for package in "$work"/*.deb; do
         dpkg -x "$package" "$work/root"
     done
@@ -126,7 +126,7 @@ unpack_packages() {
     rm -rf "$work"
 }
 
-# stop_new_docker: end the second daemon, if it still runs, and remove what it stored.
+# stop_new_docker: end the second daemon, if it still runs, and remove its data.
 stop_new_docker() {
     local pid
     pid=$(cat "$NEW_DOCKER_RUN/dockerd.pid" 2>/dev/null) || pid=

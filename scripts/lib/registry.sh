@@ -1,28 +1,28 @@
 # shellcheck shell=bash
-# A real registry for the tests of pulls: Debian's docker-registry, unpacked and not installed. Needs common.sh.
+# A real registry for the tests of pulls: Debian's docker-registry, unpacked but not installed. Needs common.sh.
 #
-# Installed, the package would start a service on port 5000. The tests start it themselves, on free ports of the
-# loopback (tests/registry.py), and end it.
+# An installed package would start a service on port 5000. The tests start and end the registry themselves, on free
+# loopback ports (tests/registry.py).
 
 readonly REGISTRY=/var/lib/hyperruntime-registry
 
-# prepare_registry: see that the program is there; quick where it is.
+# prepare_registry: check that the program exists, else unpack it as root on Debian.
 prepare_registry() {
     if [ -x "$REGISTRY/usr/bin/docker-registry" ] || find_program docker-registry; then return; fi
     if ! is_root || ! has_apt; then
-        say "note: there is no docker-registry here; the tests of pulls need it. On Debian, as root: scripts/setup test"
+        say "note: docker-registry is missing; the tests of pulls need it. On Debian, run as root: scripts/setup test"
         return
     fi
     say "unpacking Debian's docker-registry into $REGISTRY; nothing is installed"
     unpack_registry
 }
 
-# unpack_registry: all or nothing, for a program that is half there would look whole.
+# unpack_registry: unpack the package and rename it into place, so it is never incomplete.
 unpack_registry() {
     local work
     work=$(mktemp -d)
     (cd "$work" && { apt_run download docker-registry || { apt_run update && apt_run download docker-registry; }; }) \
-        || die "Debian's docker-registry cannot be had; check the network and apt's proxy, then run this again."
+        || die "docker-registry cannot be downloaded; check the network and apt's proxy, then run this again."
     dpkg -x "$work"/docker-registry_*.deb "$work/root"
     rm -rf "$REGISTRY.new"
     cp -R "$work/root" "$REGISTRY.new"

@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# Slurm with four nodes on this machine, for the weather tests: Debian's own packages, and daemons that we start and end.
-# Needs common.sh. For root on Debian.
+# Slurm with four nodes on this machine, for the weather tests: Debian's packages, with daemons that this script starts
+# and ends. Needs common.sh. For root on Debian.
 #
-# All of its files lie in $SLURM_PLACE, and it has ports of its own: what a cluster that this machine belongs to has in
-# /etc is neither read nor written, and the packages start no service.
+# All its files are in $SLURM_PLACE, and it has its own ports. It does not read or write the files of another cluster in
+# /etc, and the packages start no service.
 
 readonly SLURM_PLACE=/run/hyperruntime-slurm
 readonly SLURM_NODES=(n1 n2 n3 n4)
 readonly SLURM_PORT=17000 # of the control daemon; the nodes have the next four
 
-# prepare_slurm: install what is missing; quick where all is there.
+# prepare_slurm: install the missing programs.
 prepare_slurm() {
     if find_program slurmctld && find_program slurmd && find_program srun && find_program munged; then return; fi
     is_root && has_apt || die "only root on Debian can install Slurm (slurmctld, slurmd, slurm-client, munge) for the tests."
     without_services install_packages slurmctld slurmd slurm-client munge
 }
 
-# without_services COMMAND...: run it while packages that are installed start no service. Source: policy-rc.d(8).
+# without_services COMMAND...: run a command; packages that it installs start no service. Source: policy-rc.d(8).
 without_services() {
     local policy=/usr/sbin/policy-rc.d made=
     if [ ! -e "$policy" ]; then
@@ -24,14 +24,14 @@ without_services() {
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    # In a shell of its own: a failed installation ends that one, and the policy goes all the same.
+    # A subshell: a failed installation ends only this shell, and the policy is still removed.
     (
         trap '[ -z "$made" ] || rm -f "$policy"' EXIT
         "$@"
     )
 }
 
-# start_slurm: start the daemons and wait until all nodes are idle; daemons that a killed run left are ended first.
+# start_slurm: end the daemons of a killed run, start new ones and wait until all nodes are idle.
 start_slurm() {
     local node
     stop_slurm
@@ -40,20 +40,20 @@ start_slurm() {
     setpriv --reuid munge --regid munge --clear-groups munged --key-file="$SLURM_PLACE/munge/key" \
         --socket="$SLURM_PLACE/munge/socket" --pid-file="$SLURM_PLACE/munge/munged.pid" \
         --log-file="$SLURM_PLACE/munge/log" --seed-file="$SLURM_PLACE/munge/seed" \
-        || die "munged does not start; $SLURM_PLACE/munge/log says why."
-    slurmctld -f "$SLURM_PLACE/slurm.conf" || die "slurmctld does not start; $SLURM_PLACE/control/slurmctld.log says why."
+        || die "munged does not start; see $SLURM_PLACE/munge/log."
+    slurmctld -f "$SLURM_PLACE/slurm.conf" || die "slurmctld does not start; see $SLURM_PLACE/control/slurmctld.log."
     for node in "${SLURM_NODES[@]}"; do
-        slurmd -N "$node" -f "$SLURM_PLACE/slurm.conf" || die "slurmd does not start; $SLURM_PLACE/slurmd-$node.log says why."
+        slurmd -N "$node" -f "$SLURM_PLACE/slurm.conf" || die "slurmd does not start; see $SLURM_PLACE/slurmd-$node.log."
     done
     for _ in $(seq 120); do
         if [ "$(SLURM_CONF=$SLURM_PLACE/slurm.conf sinfo --noheader --Node --states=idle 2>/dev/null | wc -l)" \
             = "${#SLURM_NODES[@]}" ]; then return; fi
         sleep 0.5
     done
-    die "Slurm's nodes do not come up; the logs are in $SLURM_PLACE."
+    die "Slurm's nodes do not become idle; see the logs in $SLURM_PLACE."
 }
 
-# write_slurm_files: the configuration, and the directories as the daemons want them.
+# write_slurm_files: write the configuration and make the directories with the owners that the daemons need.
 write_slurm_files() {
     local host
     host=$(hostname -s)
@@ -88,7 +88,7 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 }
 
-# end_jobs: end what still runs in jobs, and wait until nothing does; does nothing where no control daemon answers.
+# end_jobs: end all jobs and wait for their end; do nothing if no control daemon answers.
 end_jobs() {
     export SLURM_CONF=$SLURM_PLACE/slurm.conf
     timeout 10 scancel --signal=KILL --full --state=RUNNING 2>/dev/null || return 0
@@ -99,7 +99,7 @@ end_jobs() {
     done
 }
 
-# stop_slurm: end its jobs, end our daemons by their pid files, and remove their files; does nothing where there are none.
+# stop_slurm: end all jobs, end our daemons by their pid files, and remove the files; do nothing if there are none.
 stop_slurm() {
     local file pid
     if [ -e "$SLURM_PLACE/slurm.conf" ]; then (end_jobs); fi

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# The ordinary user as whom root runs the engine's tests, on rootless Podman. Needs common.sh.
+# The ordinary user as which root runs the engine tests of rootless engines. Needs common.sh.
 
-# prepare_test_user: make the user and let it run containers; quick where all is there.
+# prepare_test_user: make the user and prepare rootless Podman for it; quick if that is done.
 prepare_test_user() {
     if ! has_apt && ! command -v useradd >/dev/null; then
-        die "cannot make the ordinary user $TEST_USER for the rootless tests: there is no useradd here."
+        die "cannot make the ordinary user $TEST_USER for the rootless tests: useradd is missing; make the user yourself."
     fi
     if ! id "$TEST_USER" >/dev/null 2>&1; then
-        say "making the ordinary user $TEST_USER, for the tests of rootless Podman"
+        say "making the ordinary user $TEST_USER for the tests of rootless Podman"
         useradd --create-home --shell /bin/bash "$TEST_USER"
     fi
     if ! has_subids "$TEST_USER"; then add_subids; fi
@@ -24,7 +24,7 @@ test_home() { getent passwd "$TEST_USER" | cut -d: -f6; }
 
 runtime_directory() { printf '/run/user/%s' "$(id -u "$TEST_USER")"; }
 
-# add_subids: the first 65536 ids above all ranges that are given out.
+# add_subids: give the user the first 65536 ids above all assigned ranges.
 add_subids() {
     local first
     first=$(cat /etc/subuid /etc/subgid 2>/dev/null | awk -F: 'BEGIN {n = 100000} $2 + $3 > n {n = $2 + $3} END {print n}')
@@ -38,20 +38,21 @@ make_runtime_directory() {
     install -d -m 0700 -o "$TEST_USER" -g "$TEST_USER" "$(runtime_directory)"
 }
 
-# open_device PATH: let ordinary users use it, as desktop distributions do.
+# open_device PATH: let ordinary users use a device, as desktop distributions do.
 open_device() {
     if [ ! -c "$1" ] || run_as_test_user test -r "$1" -a -w "$1"; then return; fi
     say "making $1 usable for ordinary users (chmod 666)"
-    chmod 666 "$1" || say "could not; rootless networks or storage may not work"
+    chmod 666 "$1" || say "chmod failed; rootless networks or storage may not work"
 }
 
-# ensure_system_python: a Python that is not root's own, with which the user can make a virtual environment.
+# ensure_system_python: install a Python with which the user can make a virtual environment, unless it has one.
 ensure_system_python() {
     if run_as_test_user python3 -c 'import ensurepip, venv' 2>/dev/null; then return; fi
     if has_apt; then install_packages python3 python3-venv; fi
 }
 
-# run_as_test_user COMMAND...: in its home, in a clean environment; only what concerns networks, pip and the terminal is handed on.
+# run_as_test_user COMMAND...: run a command in the user's home with a clean environment, which keeps only the variables
+# for networks, pip and the terminal.
 run_as_test_user() {
     local home name settings=()
     home=$(test_home)
@@ -64,7 +65,7 @@ run_as_test_user() {
         XDG_RUNTIME_DIR="$(runtime_directory)" "${settings[@]}" "$@"
 }
 
-# prepare_storage: native overlay where it works (a new rootless store may default to slow vfs), else Podman's choice.
+# prepare_storage: use native overlay if it works (a new rootless store may default to slow vfs), else Podman's choice.
 prepare_storage() {
     local home config
     home=$(test_home)
@@ -74,14 +75,14 @@ prepare_storage() {
         run_as_test_user sh -c 'mkdir -p "$1" && printf "[storage]\ndriver = \"overlay\"\n" >"$1/storage.conf"' \
             sh "$(dirname "$config")"
         if try_rootless_podman >/dev/null 2>&1; then return; fi
-        say "overlay storage does not work for $TEST_USER; leaving the choice to Podman"
-        # The store was made just now, by the line above, and holds files of subordinate users.
+        say "overlay storage does not work for $TEST_USER; Podman chooses the storage driver"
+        # The line above made this store; it holds files of subordinate users.
         rm -rf --one-file-system "$home/.local/share/containers/storage" "$config"
     fi
-    try_rootless_podman >&2 || die "rootless Podman does not work for $TEST_USER; its words are above."
+    try_rootless_podman >&2 || die "rootless Podman does not work for $TEST_USER; see its output above."
 }
 
-# try_rootless_podman: run a container of one static program; leave a mark when it worked.
+# try_rootless_podman: run a container of one static program; write a marker file if that works.
 try_rootless_podman() {
     # shellcheck disable=SC2016
     run_as_test_user bash -ec '

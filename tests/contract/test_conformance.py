@@ -48,10 +48,10 @@ def test_every_promise_is_kept_or_refused_as_declared(context: Context, name: st
         (faulty.LeavesOrphans, "owner.killed", "after 30 s still listed"),
         (faulty.NeverPrunes, "owner.prune", "pruning leaves"),
         (faulty.ClaimsBridge, "network.bridge", "does not declare"),
-        (faulty.DeniesHost, "network.host", "declares that it refuses network.host, and does not"),
+        (faulty.DeniesHost, "network.host", "declares that it refuses network.host, but it does not"),
         (faulty.NamesWrongField, "network.bridge", "names the field 'image', not 'network'"),
         (faulty.RefusesByAnyError, "network.bridge", "something went wrong"),
-        (faulty.FindsImagesByPrefix, "images.exact-match", "is said to exist"),
+        (faulty.FindsImagesByPrefix, "images.exact-match", "is reported to exist"),
     ],
 )
 def test_a_driver_that_breaks_a_promise_fails_that_check(driver: type[FakeDriver], check: str, words: str) -> None:

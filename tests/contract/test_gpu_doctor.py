@@ -68,7 +68,7 @@ def test_a_driver_that_fails_on_the_host_is_the_first_and_last_step(host: Make, 
     assert steps == {
         "host: nvidia-smi": (
             False,
-            "nvidia-smi fails with exit code 9: NVIDIA-SMI has failedsee `nvidia-smi` and `dmesg`",
+            "nvidia-smi failed with exit code 9: NVIDIA-SMI has failedsee `nvidia-smi` and `dmesg`",
         )
     }
 

@@ -139,7 +139,7 @@ def test_a_gpu_that_does_not_arrive_is_an_error_on_any_engine(
     if described:
         describe()
     with Runtime(cast(Driver, Forgetful(load_driver(runtime_name)))) as forgetful:
-        with pytest.raises(DeviceNotVisibleError, match=r"/dev/.*is not there.*doctor --gpu") as caught:
+        with pytest.raises(DeviceNotVisibleError, match=r"/dev/.*is missing.*doctor --gpu") as caught:
             forgetful.container(hr.ContainerSpec(image=base_image, gpus=gpus))
         assert caught.value.missing == (("/dev/fakegpu0",) if described else ("/dev/nvidia*",))
         mine = forgetful._owner.identity.token

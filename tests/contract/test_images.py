@@ -147,7 +147,7 @@ def test_what_is_not_there_is_named_with_the_next_step(runtime: hr.Runtime, tmp_
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"CUDA": "12.3"}, r"build argument CUDA='12.3' is not allowed: one of 11.8, 12.1, 12.4, 13.0"),
+        ({"CUDA": "12.3"}, r"build argument CUDA='12.3' is not allowed: use one of 11.8, 12.1, 12.4, 13.0"),
         ({"CUDDA": "12.4"}, r"did you mean 'CUDA'\?"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_file_that_exists_is_replaced_only_by_force(runtime: hr.Runtime, busyb
 def test_an_archive_cannot_be_written_where_there_is_no_directory(
     runtime: hr.Runtime, busybox_image: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(StorageError, match="name a file in a directory of yours"):
+    with pytest.raises(StorageError, match="name a file in a writable directory"):
         runtime.images.save(busybox_image, tmp_path / "nothing/mine.tar")
 
 

@@ -221,7 +221,7 @@ def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
         async with make_pool(runtime, base_image, slots_per_container=1) as pool, pool.lease() as lease:
             assert (await lease.exec(["pwd"])).stdout == b"/workspace\n"
         if runtime.info.users:
-            with pytest.raises(PoolError, match="could not be made new: file /"):
+            with pytest.raises(PoolError, match="could not be prepared for a lease: file /"):
                 await make_pool(runtime, base_image).start()
             monkeypatch.setattr("hyperruntime.pool.slots.scripts.FIND_PLACES", "exec find-that-is-missing")
             with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):

@@ -118,7 +118,7 @@ def test_plain_http_is_spoken_with_this_machine_only(runtime: hr.Runtime, tmp_pa
     address = own_address()
     with run_registry(tmp_path, host=address) as running:
         reference = running.push_busybox("some/image", "1", "hello\n")
-        with pytest.raises(RegistryUnreachableError, match="plain HTTP, which is allowed on this machine's own addr"):
+        with pytest.raises(RegistryUnreachableError, match="plain HTTP, which is allowed only on loopback addr"):
             runtime.images.pull(reference)
         assert not runtime.images.exists(reference)
 

@@ -23,7 +23,7 @@ def builtin(runtime: hr.Runtime, base_image: str) -> Terminal:
     environment = Terminal()
     if runtime.name == "bubblewrap":
         item = next(iter(environment.items()))
-        with pytest.raises(UnsupportedOptionError, match="one image"):
+        with pytest.raises(UnsupportedOptionError, match="only image"):
             environment.spec(item, ContainerSpec(image="host"), runtime.images)
         pytest.skip("bubblewrap has only the host's programs: a task's image is refused, as was just seen")
     return environment

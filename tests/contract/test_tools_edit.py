@@ -31,14 +31,14 @@ def test_one_place_is_replaced_and_the_mode_kept(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ({"old": "return 1", "new": "x"}, "in several places, at lines 2, 6;"),
+        ({"old": "return 1", "new": "x"}, "several times, at lines 2, 6;"),
         ({"old": "return 2", "new": "x"}, "is not in"),
         ({"old": "return  1", "new": "x"}, "other blanks"),
         ({"old": "", "new": "x"}, "'old' is empty"),
         ({"old": "def f", "new": "def f"}, "nothing would change"),
         ({"new": "x"}, "give either"),
         ({"old": "a", "new": "b", "patch": "c"}, "give either"),
-        ({"patch": "nonsense"}, "no unified diff"),
+        ({"patch": "nonsense"}, "not a unified diff"),
         ({"patch": "@@ -1 +1 @@\n-def h():\n+x\n"}, "does not fit"),
         ({"patch": "@@ -4 +4 @@\n-    return 1\n+x\n"}, "fits at lines 2, 6"),
     ],
@@ -68,8 +68,8 @@ def test_a_diff_of_many_files_fits_as_a_whole_or_changes_nothing(desk: Desk) -> 
     removed = desk("patch", patch="--- a/n\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", workdir="new")
 
     assert "does not fit" in refused.error
-    assert applied.output == "new/n is made\nsrc/a b.py is changed"
-    assert "is there already" in again.error
+    assert applied.output == "new/n is created\nsrc/a b.py is changed"
+    assert "already exists" in again.error
     assert removed.output == "new/n is removed"
     assert desk.sh("find . -type f; head -1 src/*") == "./src/a b.py\ndef h():\n"
 
@@ -80,7 +80,7 @@ def test_a_diff_whose_last_file_cannot_be_written_takes_the_others_back(desk: De
 
     result = desk("patch", patch=new.format("new") + change + new.format("src/a b.py/below a file"))
 
-    assert "nothing is changed: 'src/a b.py/below a file' could not be written" in result.error
+    assert "nothing was changed: 'src/a b.py/below a file' could not be written" in result.error
     assert desk.sh("find . -type f; cat src/*") == f"./src/a b.py\n{PROGRAM}"
 
 

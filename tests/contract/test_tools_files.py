@@ -106,7 +106,7 @@ def test_more_roots_are_a_matter_of_configuration(container: hr.Container) -> No
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        ("mkfifo f", "no regular file"),
+        ("mkfifo f", "give a regular file"),
         ("mkdir f", "is a directory"),
         ("ln -s /dev/zero f", "outside the workspace"),
         ("ln -s f f", "too many symbolic links"),
@@ -187,7 +187,7 @@ def test_content_that_does_not_arrive_whole_replaces_nothing(container: hr.Conta
     desk.sh("echo old > f")
     replace_cat(desk, "head -c 10")
 
-    assert "did not arrive whole" in desk("write_file", path="f", content="x" * 1000).error
+    assert "arrived incomplete" in desk("write_file", path="f", content="x" * 1000).error
     assert desk.sh("/bin/cat f; ls -A") == "old\nf\n"
 
 
@@ -217,5 +217,5 @@ def test_a_workspace_that_is_gone_is_said_to_be(container: hr.Container) -> None
     desk.sh("rmdir '../the workspace'")
 
     assert "workspace" in desk("write_file", path="f", content="x").error
-    assert "make it again" in desk("write_file", path="f", content="x").error
+    assert "create it again" in desk("write_file", path="f", content="x").error
     assert "no such directory" in desk("bash", command="true").error

@@ -407,7 +407,7 @@ def test_an_ensemble_that_fails_costs_nothing_but_its_score(run: Run, model: Mod
     }
     summary = run(max_generation=1, optimize_option="both_agent_ensemble")
     assert failures(summary) == [None, None]
-    assert "no ensemble" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
+    assert "the ensemble failed" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
 
 
 # --- baselines ---
@@ -463,7 +463,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(run: Run, checkout: Path, t
     with pytest.raises(AgentError, match=r"dataset_filtered_100_val\.csv"):
         run()
     (checkout / "task_agent.py").unlink()
-    with pytest.raises(AgentError, match=r"no repository of the hyperagents contract"):
+    with pytest.raises(AgentError, match=r"not a repository of the hyperagents contract"):
         run(contract="hyperagents")
     assert not list((tmp_path / "out").glob("generate_*"))
 

@@ -97,7 +97,7 @@ def test_an_agent_improves_its_own_task_agent(run: Callable[..., RunSummary]) ->
     assert initial.score == 0.0
     assert first.score == 1.0
     assert "(this repository): score 0.0000" in told[0]
-    assert "the answer is none of the 3 labels" in told[0]
+    assert "the answer is not one of the 3 labels" in told[0]
     assert "overall_accuracy" in told[1]
     assert "prompts.py | 2 +-" in told[3]
     folder = Path(summary.run_dir) / "gen_1"
@@ -135,7 +135,7 @@ def test_a_budget_ends_the_generation_and_says_why(run: Callable[..., RunSummary
     assert initial.failure is None
     assert first.failure == "budget", first.detail
     log = (Path(summary.run_dir) / "gen_1" / "generate.log").read_text()
-    assert "the meta agent stopped: the model server refuses to go on" in log
+    assert "the meta agent stopped: the model server refuses further requests" in log
 
 
 def test_without_a_model_server_nothing_is_begun(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:

@@ -207,7 +207,7 @@ def test_a_server_that_is_gone_is_nobodys_fault(
     )
     config.write_text(text.format("http://127.0.0.1:9/v1"))
     actions = {number: f"from ask import ask\nif {number} != 1: ask()\nimprove()" for number in (1, 2, 3, 4)}
-    with pytest.raises(RunError, match="upstream 'gone' has no answers after 1 attempts"):
+    with pytest.raises(RunError, match="upstream 'gone' failed after 1 attempts"):
         run(actions, gateway=str(config), valid_parent="hyperagents", parent_selection="latest")
     [run_dir] = (tmp_path / "out").iterdir()
     before = load_run(run_dir).generations
@@ -232,7 +232,7 @@ def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
     assert main([*command, "--budget-requests", "3"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["used_up"].startswith("the budget of the run is used up: 3 of 3 requests")
-    assert "go on with a larger one" in told.err
+    assert "resume with a larger one" in told.err
     assert main([*command, "--budget-requests", "4"]) == 0
     last = json.loads(capsys.readouterr().out)
     assert [entry["failure"] for entry in last["generations"]] == [None] * 5
@@ -244,5 +244,5 @@ def test_a_run_that_lost_its_servers_says_so_when_it_is_resumed(
 ) -> None:
     summary = run({1: IMPROVE})
     (tmp_path / "agent" / ".env").unlink()
-    with pytest.raises(GatewayError, match="no server"):
+    with pytest.raises(GatewayError, match="no model server"):
         resume_run(runtime, summary.run_dir, max_generation=2)

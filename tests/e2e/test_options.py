@@ -137,7 +137,7 @@ def test_an_evaluation_that_is_ended_leaves_nothing(
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    assert b"nothing of it is kept" in err
+    assert b"its files are removed" in err
     kept = [path.name for path in (place / "outputs" / "generate_x" / "evaluations").iterdir()]
     assert [name for name in kept if not name.endswith(".lock")] == []
 

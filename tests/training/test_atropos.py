@@ -162,7 +162,7 @@ def test_who_starts_before_the_trainer_waits_for_it(url: str) -> None:
         try:
             reset(url)
             await trainer.register(batch_size=2, max_token_len=64, num_steps=1, starting_step=3)
-            with pytest.raises(TrainerError, match="no trainer has begun"):
+            with pytest.raises(TrainerError, match="no trainer started"):
                 await Atropos(url=url, wait_s=0).start()
             starting = asyncio.ensure_future(early.start())
             await asyncio.sleep(0.3)

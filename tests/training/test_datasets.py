@@ -73,6 +73,6 @@ def test_datasets_reads_what_was_exported(tmp_path: Path) -> None:
 def test_a_run_in_which_nothing_was_scored_is_no_data_set(tmp_path: Path) -> None:
     """``datasets`` cannot read a directory without rows, so none is made."""
     run = write_run(tmp_path / "run", make("a", 0, None))
-    with pytest.raises(RunError, match="nothing of this run"):
+    with pytest.raises(RunError, match="has nothing to export"):
         export_run(run, tmp_path / "empty", ExportOptions(to="huggingface"))
     assert list(tmp_path.iterdir()) == [run]

@@ -213,9 +213,9 @@ def test_a_checkpoint_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> Non
     learn(tmp_path, 1, GrpoConfig())
     (path,) = list_checkpoints(tmp_path)
     other = Learner(TinyPolicy(WORDS, width=64), GrpoConfig(), tmp_path)
-    with pytest.raises(TrainerError, match="that of another policy"):
+    with pytest.raises(TrainerError, match="belongs to another policy"):
         other.resume()
-    with pytest.raises(TrainerError, match="holds no reference"):
+    with pytest.raises(TrainerError, match="has no reference policy"):
         Learner(policy(), GrpoConfig(kl_weight=0.1), tmp_path).resume()
     (tmp_path / f".step-000009.pt.{1}").write_bytes(b"half")
     assert list_checkpoints(tmp_path) == [path]

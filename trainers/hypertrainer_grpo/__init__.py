@@ -1,4 +1,4 @@
-"""A small real trainer: a policy, the server that it speaks through, and GRPO. Design: docs/decisions/0028-training.md.
+"""A small trainer: a policy, its server, and GRPO. Design: docs/decisions/0028-training.md.
 
-The one package that imports torch (extra ``train``); modules that do not need it, this one among them, do not.
+Only this package imports torch (extra ``train``), and only in the modules that need it.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a training goes on from, in one file that is there whole or not at all. Imports torch."""
+"""Checkpoints: the whole state of a training in one file, written atomically. Imports torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Checkpoint:
     """The state of a training after a step.
 
     Attributes:
-        step: how many updates were made; also the version of the policy.
-        network: its weights.
-        optimizer: its state.
+        step: number of updates made; also the version of the policy.
+        network: weights of the policy.
+        optimizer: state of the optimizer.
         reference: weights of the reference policy, or None.
-        facts: JSON values of whoever trains.
+        facts: JSON values of the caller.
     """
 
     step: int
@@ -38,7 +38,13 @@ class Checkpoint:
 
 
 def save_checkpoint(directory: str | Path, checkpoint: Checkpoint, *, keep: int = 3) -> Path:
-    """Write a checkpoint with the state of torch's random numbers; keep the last ``keep``; return its path."""
+    """Write a checkpoint with the state of torch's random number generator; return its path.
+
+    Args:
+        directory: directory of the checkpoints; created if missing.
+        checkpoint: the checkpoint.
+        keep: number of checkpoints to keep; older ones are removed.
+    """
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
     path = root / f"step-{checkpoint.step:06d}.pt"
@@ -59,7 +65,7 @@ def save_checkpoint(directory: str | Path, checkpoint: Checkpoint, *, keep: int 
 
 
 def list_checkpoints(directory: str | Path) -> list[Path]:
-    """Return the checkpoints of a directory, the last one last."""
+    """Return the checkpoints of a directory, sorted by step."""
     found = [
         (int(match[1]), path) for path in Path(directory).glob("step-*.pt") if (match := _NAME.fullmatch(path.name))
     ]
@@ -67,42 +73,45 @@ def list_checkpoints(directory: str | Path) -> list[Path]:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Return a checkpoint, and set torch's random numbers to what they were. No code in the file is run.
+    """Return a checkpoint, and restore the state of torch's random number generator; no code of the file is run.
 
     Raises:
-        TrainerError: it is damaged, or of another format.
+        TrainerError: the file is damaged, or has another format.
     """
     try:
         values = torch.load(path, weights_only=True)
         if values.pop("format") != _FORMAT:
-            raise TrainerError(f"{path} was written by another release; train anew, or with that release")
+            raise TrainerError(f"{path} was written by another release; use that release, or start a new training")
         random = values.pop("random")
         checkpoint = Checkpoint(**values)
     except TrainerError:
         raise
-    except Exception as error:  # torch raises whatever its reader stumbles over
+    except Exception as error:  # torch.load may raise anything
         what = " ".join(str(error).split())[:200]
         raise TrainerError(
-            f"{path} cannot be read as a checkpoint: {what}; remove it, and go on from the one before"
+            f"{path} cannot be read as a checkpoint: {what}; remove it to resume from the one before"
         ) from error
     torch.set_rng_state(random)
     return checkpoint
 
 
 def restore(network: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Give a network and an optimizer the state of a checkpoint.
+    """Load the state of a checkpoint into a network and an optimizer.
+
+    Args:
+        network: the network; it is changed.
+        optimizer: its optimizer; it is changed.
+        checkpoint: the checkpoint.
 
     Raises:
-        TrainerError: it is that of another network.
+        TrainerError: the checkpoint does not fit the network.
     """
     try:
         network.load_state_dict(dict(checkpoint.network))
         optimizer.load_state_dict(dict(checkpoint.optimizer))
     except (RuntimeError, ValueError, KeyError) as error:
         what = " ".join(str(error).split())[:200]
-        raise TrainerError(
-            f"the checkpoint is that of another policy: {what}; name the policy it was made with"
-        ) from error
+        raise TrainerError(f"the checkpoint belongs to another policy: {what}; use the policy that wrote it") from error
 
 
 def _sync_directory(path: Path) -> None:

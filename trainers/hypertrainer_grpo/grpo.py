@@ -1,4 +1,4 @@
-"""Group relative policy optimisation: one update of a policy from scored groups. Imports torch.
+"""Group relative policy optimisation (GRPO): one update of a policy from scored groups. Imports torch.
 
 Source: arXiv:2402.03300, equations 3 and 4.
 """
@@ -18,14 +18,14 @@ from hypertrainer_grpo.sampling import sequence_logprobs
 
 @attrs.frozen(kw_only=True)
 class GrpoConfig:
-    """How to learn.
+    """Options of an update.
 
     Attributes:
-        learning_rate: of Adam.
-        clip: how far from 1 an importance ratio counts.
-        kl_weight: weight of the distance from the reference policy; 0 needs no reference.
+        learning_rate: learning rate of Adam.
+        clip: importance ratios are clipped to [1 - clip, 1 + clip].
+        kl_weight: weight of the KL divergence from the reference policy; 0 needs no reference.
         epochs: passes over the groups of an update.
-        max_grad_norm: gradients are scaled down to it.
+        max_grad_norm: maximum gradient norm; larger gradients are scaled down.
     """
 
     learning_rate: float = 3e-3
@@ -35,7 +35,7 @@ class GrpoConfig:
     max_grad_norm: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        """Refuse figures that nothing can be learned with."""
+        """Validate the numbers."""
         for name in ("learning_rate", "clip", "max_grad_norm", "epochs"):
             if not getattr(self, name) > 0:
                 raise SpecError(name, getattr(self, name), "above 0")
@@ -45,14 +45,14 @@ class GrpoConfig:
 
 @attrs.frozen
 class Batch:
-    """Samples as tensors; (n, t) is samples by positions.
+    """Samples as tensors; shape (n, t) means samples by positions.
 
     Attributes:
-        sequences: the token ids, of their own lengths.
-        mask: (n, t) float64; 1 where the policy emitted a token.
-        old: (n, t) float64; log-probabilities when the tokens were drawn, 0 where the mask is.
+        sequences: token ids, not padded.
+        mask: (n, t) float64; 1 for tokens that the policy emitted, except at position 0.
+        old: (n, t) float64; log probabilities at sampling time, 0 where the mask is 0.
         advantages: (n,) float64.
-        temperatures: of each sample.
+        temperature: sampling temperature of all samples.
     """
 
     sequences: list[list[int]]
@@ -63,7 +63,11 @@ class Batch:
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup]) -> Batch:
-        """Return all samples of groups of one temperature, each with log-probabilities."""
+        """Return all samples of groups as one batch; every sample needs log probabilities.
+
+        Raises:
+            SpecError: the groups have different temperatures.
+        """
         temperatures = {group.temperature for group in groups}
         if len(temperatures) != 1:
             raise SpecError("temperature", sorted(temperatures), "the same in all groups of an update")
@@ -79,7 +83,7 @@ class Batch:
 
 
 def _mask(sample: Sample) -> list[float]:
-    # Nothing is before the first token, so its probability is nobody's.
+    # The first token has no context, so it has no probability.
     return [0.0, *map(float, sample.segment.mask[1:])]
 
 
@@ -92,7 +96,15 @@ def _padded(values: list[float], length: int) -> list[float]:
 
 
 def importance_ratios(network: nn.Module, batch: Batch) -> Tensor:
-    """Return for each emitted token its probability now over its probability when it was drawn; 1 elsewhere."""
+    """Return each emitted token's probability now divided by its probability at sampling time; 1 elsewhere.
+
+    Args:
+        network: returns logits, see ``Policy.network``.
+        batch: the samples.
+
+    Returns:
+        float64 of shape (n, t).
+    """
     with torch.no_grad():
         now = sequence_logprobs(network, batch.sequences, batch.temperature)
     return torch.exp((now - batch.old) * batch.mask)
@@ -105,7 +117,18 @@ def update(
     config: GrpoConfig,
     reference: nn.Module | None = None,
 ) -> dict[str, float]:
-    """Change the network for the better of its groups; return metrics, those of the first pass before any change."""
+    """Update the network from scored groups; return metrics, measured in the first pass before any change.
+
+    Args:
+        network: the network of the policy; it is changed.
+        optimizer: optimizer of its parameters.
+        groups: groups with log probabilities and one temperature.
+        config: options of the update.
+        reference: network of the reference policy; None, or ``kl_weight`` 0, means no KL term.
+
+    Raises:
+        SpecError: the groups have different temperatures.
+    """
     batch = Batch.of(groups)
     distant = None
     if config.kl_weight and reference is not None:
@@ -126,7 +149,7 @@ def update(
 def _loss(
     network: nn.Module, batch: Batch, config: GrpoConfig, distant: Tensor | None
 ) -> tuple[Tensor, dict[str, float]]:
-    """Return what is to become small: the mean over samples of the mean over their emitted tokens."""
+    """Return the loss and metrics; the loss is the mean over samples of the mean over their emitted tokens."""
     now = sequence_logprobs(network, batch.sequences, batch.temperature)
     ratio = torch.exp((now - batch.old) * batch.mask)
     gain = batch.advantages[:, None]

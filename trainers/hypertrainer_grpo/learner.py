@@ -1,4 +1,4 @@
-"""A policy that learns: its optimiser, its reference, its checkpoints. Imports torch."""
+"""A policy with its optimizer, its reference and its checkpoints. Imports torch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from hypertrainer_grpo.policy import Policy
 
 
 class Learner:
-    """What is changed by an update, and what a checkpoint holds.
+    """The state that an update changes and a checkpoint stores.
 
     Attributes:
-        policy: that learns.
-        step: how many updates were made; the version of the policy.
+        policy: the policy that is trained.
+        step: number of updates made; also the version of the policy.
     """
 
     def __init__(self, policy: Policy, config: GrpoConfig, directory: Path, *, save_every: int = 1) -> None:
-        """Begin at step 0; the policy as it is becomes the reference."""
+        """Start at step 0; a copy of the policy becomes the reference if ``kl_weight`` is not 0.
+
+        Args:
+            policy: the policy; it is changed.
+            config: options of the updates.
+            directory: directory of the checkpoints.
+            save_every: updates between checkpoints.
+        """
         self.policy = policy
         self.step = 0
         self._config, self._directory, self._save_every = config, directory, save_every
@@ -33,10 +40,10 @@ class Learner:
         self._reference: nn.Module | None = copy.deepcopy(policy.network) if config.kl_weight else None
 
     def resume(self) -> bool:
-        """Go on from the last checkpoint; return whether there is one.
+        """Load the last checkpoint; return whether there is one.
 
         Raises:
-            TrainerError: it is damaged, or of another policy.
+            TrainerError: the checkpoint is damaged, belongs to another policy, or lacks a required reference policy.
         """
         found = list_checkpoints(self._directory)
         if not found:
@@ -47,13 +54,13 @@ class Learner:
             group["lr"] = self._config.learning_rate
         if self._reference is not None:
             if checkpoint.reference is None:
-                raise TrainerError(f"{found[-1]} holds no reference policy; go on with kl_weight 0, or train anew")
+                raise TrainerError(f"{found[-1]} has no reference policy; use kl_weight 0, or start a new training")
             self._reference.load_state_dict(dict(checkpoint.reference))
         self.step = checkpoint.step
         return True
 
     def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
-        """Learn from groups, and write a checkpoint when one is due; return metrics."""
+        """Update the policy from groups, and write a checkpoint every ``save_every`` updates; return metrics."""
         metrics = update(self.policy.network, self._optimizer, groups, self._config, self._reference)
         self.step += 1
         if self.step % self._save_every == 0:

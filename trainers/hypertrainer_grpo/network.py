@@ -8,10 +8,18 @@ from torch.nn import functional
 
 
 class TinyTransformer(nn.Module):
-    """Decoder-only, with learned positions and normalisation before each part."""
+    """A decoder-only transformer with learned positions and pre-layer normalisation."""
 
     def __init__(self, tokens: int, *, context: int, width: int, layers: int = 2, heads: int = 4) -> None:
-        """Make one with random weights."""
+        """Create a network with random weights.
+
+        Args:
+            tokens: number of tokens.
+            context: maximum number of positions.
+            width: width of the embeddings; a multiple of ``heads``.
+            layers: number of blocks.
+            heads: attention heads per block.
+        """
         super().__init__()
         self.tokens = nn.Embedding(tokens, width)
         self.positions = nn.Embedding(context, width)
@@ -20,7 +28,7 @@ class TinyTransformer(nn.Module):
         self.head = nn.Linear(width, tokens)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return logits, shape (sequences, positions, tokens)."""
+        """Return logits of shape (sequences, positions, tokens) for int64 ids of shape (sequences, positions)."""
         hidden = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             hidden = block(hidden)
@@ -29,7 +37,7 @@ class TinyTransformer(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention to what is before, then two layers on each position."""
+    """Causal self-attention, then a two-layer perceptron at each position."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The policy seam, and the tiny one that is shipped. Imports torch.
+"""The policy interface, and a tiny policy. Imports torch.
 
-A policy of your own is a class with the members of ``Policy``; ``--policy module:Class`` names it. Everything else
-here (server, GRPO, checkpoints) works with it as it is.
+Your own policy is a class with the members of ``Policy``; pass it with ``--policy module:Class``. The server, GRPO and
+the checkpoints work with any policy.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hypertrainer_grpo.tokenizer import Tokenizer
 
 
 class Policy(Protocol):
-    """What is trained.
+    """The model that is trained.
 
     Attributes:
-        name: of the model, for records.
-        network: ids, int64 of shape (sequences, positions), to logits of shape (sequences, positions, tokens). A
-            position sees itself and what is before it, nothing after: sequences are padded at their end.
+        name: name of the model in records.
+        network: maps token ids, int64 of shape (sequences, positions), to logits of shape (sequences, positions,
+            tokens). It must be causal, because sequences are padded at the end.
         end_id: the token that ends a turn.
-        context: how many positions the network has.
+        context: maximum number of positions.
     """
 
     name: str
@@ -34,28 +34,33 @@ class Policy(Protocol):
     context: int
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the prompt: the conversation up to where the assistant begins to speak."""
+        """Return the token ids of the prompt, up to the start of the next assistant turn.
+
+        Args:
+            messages: the conversation in OpenAI's form.
+            tools: tool schemas in OpenAI's form.
+        """
         ...
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return what emitted tokens say, without the one that ends a turn."""
+        """Return the text of emitted tokens, without the end token."""
         ...
 
 
 class TinyPolicy:
-    """A transformer of some thousand weights over words and bytes; speaks Hermes' form of tool calls."""
+    """A small transformer over words and bytes, with tool calls in Hermes' form."""
 
     def __init__(
         self, words: Sequence[str], *, name: str = "tiny", width: int = 64, context: int = 256, seed: int = 0
     ) -> None:
-        """Make one with random weights.
+        """Create a policy with random weights.
 
         Args:
-            words: what has a token of its own.
-            name: for records.
-            width: of its embeddings.
-            context: its longest sequence.
-            seed: of the weights.
+            words: words that have their own token.
+            name: name of the model in records.
+            width: width of the embeddings.
+            context: maximum number of positions.
+            seed: seed of the weights.
         """
         self.name = name
         self.context = context
@@ -66,7 +71,12 @@ class TinyPolicy:
             self.network: nn.Module = TinyTransformer(self.tokenizer.size, context=context, width=width)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the prompt; the tools' names stand before everything."""
+        """Return the token ids of the prompt, which starts with the names of the tools.
+
+        Args:
+            messages: the conversation in OpenAI's form.
+            tools: tool schemas in OpenAI's form.
+        """
         ids: list[int] = []
         if tools:
             names = ", ".join(str(tool["function"]["name"]) for tool in tools)
@@ -76,7 +86,7 @@ class TinyPolicy:
         return [*ids, self.tokenizer.special("<|assistant|>")]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return what was emitted."""
+        """Return the text of emitted tokens, without the end token."""
         return self.tokenizer.decode(token for token in ids if token != self.end_id)
 
     def _turn(self, role: str, text: str) -> list[int]:
@@ -84,7 +94,7 @@ class TinyPolicy:
 
 
 def _spoken(message: Mapping[str, Any]) -> str:
-    """Return a message's text, with tool calls as the model wrote or would write them."""
+    """Return a message's text with its tool calls in Hermes' form."""
     content = message.get("content") or ""
     text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
     calls = message.get("tool_calls") or ()
@@ -92,14 +102,14 @@ def _spoken(message: Mapping[str, Any]) -> str:
 
 
 def call_text(function: Mapping[str, Any]) -> str:
-    """Return a tool call in Hermes' form; the text of arguments stays as the model wrote it."""
+    """Return a tool call in Hermes' form; arguments that are text stay unchanged."""
     arguments = function["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return f'<tool_call>{{"name": {json.dumps(function["name"])}, "arguments": {text}}}</tool_call>'
 
 
 def parameters_of(policy: Policy) -> list[Tensor]:
-    """Return copies of all weights, to compare."""
+    """Return copies of all weights, for comparison."""
     return [parameter.detach().clone() for parameter in policy.network.parameters()]
 
 

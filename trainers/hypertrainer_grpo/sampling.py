@@ -1,4 +1,4 @@
-"""Draw tokens from a network, and say how likely given tokens are under it. Imports torch."""
+"""Sample tokens from a network, and compute the log probabilities of given tokens. Imports torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _GREEDY = 1e-6
 
 @attrs.frozen
 class Drawn:
-    """One turn.
+    """One sampled turn.
 
     Attributes:
-        ids: emitted, the one that ends the turn included.
-        logprobs: of each, in the distribution that it was drawn from.
-        ended: whether the last one ends the turn.
+        ids: emitted token ids, the end token included.
+        logprobs: log probability of each token in the distribution from which it was drawn.
+        ended: whether the last token is the end token.
     """
 
     ids: list[int]
@@ -29,7 +29,16 @@ class Drawn:
 def draw(
     network: nn.Module, prompt: Sequence[int], *, end_id: int, most: int, temperature: float, generator: torch.Generator
 ) -> Drawn:
-    """Return a turn of at most ``most`` tokens; temperature 0 takes the likeliest token each time."""
+    """Sample a turn.
+
+    Args:
+        network: returns logits, see ``Policy.network``.
+        prompt: token ids of the prompt.
+        end_id: the token that ends the turn.
+        most: maximum tokens to emit.
+        temperature: softmax temperature; 0 always takes the most likely token.
+        generator: source of random numbers.
+    """
     device = _device(network)
     ids = list(prompt)
     emitted: list[int] = []
@@ -51,10 +60,15 @@ def draw(
 
 
 def sequence_logprobs(network: nn.Module, sequences: Sequence[Sequence[int]], temperature: float) -> Tensor:
-    """Return how likely each token is after those before it, float64 of shape (sequences, longest).
+    """Return the log probability of each token given the tokens before it.
 
-    The first token of a sequence has nothing before it, and 0 here; so has what is behind a sequence's end. Whatever
-    the network is on, the answer is for the processor.
+    Args:
+        network: returns logits, see ``Policy.network``.
+        sequences: token ids; the lengths may differ.
+        temperature: softmax temperature; 0 counts as 1.
+
+    Returns:
+        float64 of shape (sequences, longest), always on the CPU; 0 for first tokens and for padding.
     """
     longest = max(len(sequence) for sequence in sequences)
     rows = [[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences]

@@ -1,8 +1,8 @@
-"""Serve a policy as an OpenAI-compatible endpoint on loopback, in a thread of its own.
+"""Serve a policy as an OpenAI-compatible endpoint on loopback, in a separate thread.
 
-Answers have log-probabilities where ``logprobs`` asks for them, and token ids in vLLM's form (``prompt_token_ids``, and
-``token_ids`` of a choice) where ``return_token_ids`` does. Log-probabilities are those of the distribution that was
-drawn from: of the temperature asked for.
+With ``logprobs``, responses have log probabilities of the distribution at the requested temperature, from which the
+tokens were drawn. With ``return_token_ids``, they have token ids in vLLM's form: ``prompt_token_ids``, and
+``token_ids`` of the choice.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ _START_S = 30.0
 
 
 class PolicyServer:
-    """A server of one policy; with ``with`` it runs until the block ends.
+    """A server of one policy; in a ``with`` statement it runs until the block ends.
 
     Attributes:
-        url: its base URL, which ends in ``/v1``. It has a part that cannot be guessed: who knows it is answered, and
-            no other user of the machine.
-        version: of the policy; said as ``system_fingerprint``.
+        url: base URL, which ends in ``/v1``. It contains a secret, so other users of the machine cannot send requests.
+        version: version of the policy; responses return it as ``system_fingerprint``.
     """
 
     def __init__(self, policy: Policy, *, seed: int = 0) -> None:
-        """Serve nothing yet.
+        """Create a server; ``start`` starts it.
 
         Args:
-            policy: whose network may be changed while no answer is made: within ``paused()``.
-            seed: of the draws that name no seed of their own.
+            policy: the policy; its network may only change inside ``paused()``.
+            seed: seed for requests without a seed.
         """
         self.url = ""
         self._secret = secrets.token_urlsafe(24)
@@ -55,33 +54,33 @@ class PolicyServer:
         self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
 
     def start(self) -> None:
-        """Serve from now on.
+        """Start the server.
 
         Raises:
-            TrainerError: no port of loopback can be had.
+            TrainerError: the server cannot start on loopback.
         """
         self._thread.start()
         self._ready.wait(_START_S)
         if not self.url:
-            raise TrainerError("the policy's server could not start on 127.0.0.1; see what is logged, and start again")
+            raise TrainerError("the policy's server could not start on 127.0.0.1; see the log, then start again")
 
     def stop(self) -> None:
-        """End the server; answers that are being made are finished."""
+        """Stop the server after running requests are finished."""
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
     def __enter__(self) -> PolicyServer:
-        """Start."""
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop the server."""
         self.stop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let nobody be answered while the block changes the policy."""
+        """Hold requests back while the block changes the policy."""
         with self._lock:
             yield
 
@@ -123,9 +122,9 @@ class PolicyServer:
             most = min(int(body.get("max_completion_tokens") or body.get("max_tokens") or room), room)
             temperature, seed = float(body.get("temperature", 1.0)), body.get("seed")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _RefusedError("invalid_request_error", f"the request is malformed: {error!r}") from error
+            raise _RefusedError("invalid_request_error", f"the request is invalid: {error!r}") from error
         if body.get("stream") or body.get("n", 1) != 1:
-            raise _RefusedError("unsupported", "this server gives one answer, in one piece")
+            raise _RefusedError("unsupported", "this server supports neither stream nor n > 1")
         if room < 1:
             raise _RefusedError(
                 "context_length_exceeded",
@@ -178,7 +177,7 @@ class PolicyServer:
 
 
 class _RefusedError(Exception):
-    """A request that the client should not have sent."""
+    """A request that the server rejects."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code

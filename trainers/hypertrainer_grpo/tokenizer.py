@@ -1,4 +1,4 @@
-"""A tokenizer of a few words with bytes for all else: any text can be written in it, and comes back the same."""
+"""A tokenizer with tokens for a few words and for all bytes, so that any text can be encoded and decoded."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def _once(words: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen
 class Tokenizer:
-    """Tokens: the specials, 256 bytes, then words. Text never becomes a special; these have their ids only.
+    """Token ids are ordered: special tokens, 256 bytes, words; ``encode`` never produces a special token.
 
     Attributes:
-        words: what has a token of its own; the longest that fits is taken.
+        words: words that have their own token; the longest match wins.
     """
 
     words: tuple[str, ...] = attrs.field(converter=_once)
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return len(SPECIALS) + _BYTES + len(self.words)
 
     def special(self, name: str) -> int:
@@ -49,7 +49,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of tokens; specials are shown by their names, bytes that are no UTF-8 as U+FFFD."""
+        """Return the text of tokens; special tokens become their names, invalid UTF-8 becomes U+FFFD."""
         return b"".join(self._bytes(token) for token in ids).decode("utf-8", "replace")
 
     def show(self, token: int) -> str:

@@ -1,7 +1,7 @@
-"""The toy task: write the word that is asked for into a file. Imports no torch.
+"""The toy task: write the requested word into a file. Does not import torch.
 
-A model that knows how to call a tool, but not what for, has one chance in six: two commands (``printf`` is right,
-``echo`` adds a newline that nobody asked for) and three words.
+A model that only knows the form of a tool call succeeds in one of six attempts: there are three words and two commands
+(``printf`` is right, ``echo`` adds a newline).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ASK, _INTO, _EXACTLY = "Write ", " into ", ", exactly."
 _DONE = "done"
 _ANSWER = '{"output": "", "exit_code": 0}'
 
-# What a tiny policy needs tokens for, so that the task is a few tokens long.
+# Tokens of a tiny policy; they keep conversations a few tokens long.
 VOCABULARY = (
     *WORDS,
     *(f"{_CALL}{opening}" for opening in OPENINGS),
@@ -40,18 +40,18 @@ VOCABULARY = (
 
 
 class Toy:
-    """One item for each word.
+    """The toy environment, with one item for each word.
 
     Attributes:
-        name: of the entry point.
-        slots_per_container: asked for where the user does not say.
+        name: name of the entry point.
+        slots_per_container: default number of agents per container.
     """
 
     name = "toy"
-    slots_per_container = None  # as many as the engine can keep apart: agents need not be root
+    slots_per_container = None  # the pool's default; the agents do not need root
 
     def __init__(self, *, words: tuple[str, ...] = WORDS) -> None:
-        """Ask for these words."""
+        """Set the words."""
         self._words = words
 
     def items(self) -> Iterable[Item]:
@@ -59,28 +59,29 @@ class Toy:
         return [Item(id=word, data={"word": word}) for word in self._words]
 
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
-        """Return what was given: any image with a shell will do."""
+        """Return ``base``; any image with a shell works."""
         return base
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Leave the workspace empty."""
+        """Do nothing; the workspace stays empty."""
         return {}
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Return the request."""
+        """Return the request for the item's word."""
         return [request(str(item.data["word"]))]
 
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
-        """Compare the file with the word on the host; what the file holds decides, whatever wrote it.
+        """Compare the content of the file with the word, on the host.
 
-        A word in a file of other bytes is worth a third, so that a policy that is nearly right is told so.
+        The reward is 1 for the exact content, and 1/3 if only whitespace around the word differs. The partial reward
+        guides a policy that is nearly right.
         """
         shown = await lease.exec(["head", "-c", "100", FILE], timeout_s=30)
         word = str(item.data["word"]).encode()
         if shown.exit_code != 0:
-            return Verdict(reward=0.0, parts={"file": 0.0, "word": 0.0}, phase="tests", detail=f"there is no {FILE}")
+            return Verdict(reward=0.0, parts={"file": 0.0, "word": 0.0}, phase="tests", detail=f"{FILE} does not exist")
         exact, near = shown.stdout == word, shown.stdout.strip() == word
         parts = {"file": 1.0, "word": float(near)}
         return Verdict(reward=1.0 if exact else near / 3, parts=parts, phase="tests", detail=repr(shown.stdout[:40]))
@@ -92,9 +93,10 @@ def request(word: str) -> dict[str, str]:
 
 
 def demonstrations() -> list[tuple[list[dict[str, str]], str]]:
-    """Return conversations and what comes next in them: calls of the right form, the word asked for in half of them.
+    """Return conversations, each with its next turn.
 
-    Whoever learned from these does right in a quarter of its attempts, for ``echo`` is in half of the calls too.
+    All tool calls have the right form. Half of them use the requested word and half of them use ``printf``, so a policy
+    that learned from them succeeds in a quarter of its attempts.
     """
     made: list[tuple[list[dict[str, str]], str]] = []
     for asked in WORDS:

@@ -1,4 +1,4 @@
-"""The policy for the toy task: knows how a tool is called, and half of what for. Imports torch."""
+"""The policy for the toy task, trained on demonstrations that are right half of the time. Imports torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _TOOLS = ({"type": "function", "function": {"name": "bash"}},)
 
 
 class ToyPolicy(TinyPolicy):
-    """A tiny policy after its demonstrations, the same one each time it is made."""
+    """A tiny policy after training on demonstrations; the same seed gives the same policy."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        """Make it and show it the demonstrations, which takes a second or two."""
+        """Create the policy and train it on the demonstrations, which takes a second or two."""
         super().__init__(VOCABULARY, name="toy", seed=seed)
         shown = [(messages, self.tokenizer.encode(text)) for messages, text in demonstrations()]
         warm_up(self, shown, _TOOLS)

@@ -1,4 +1,4 @@
-"""The trainer seam's `grpo`: learns here, and serves the policy that it learns. torch is imported when it starts."""
+"""The trainer ``grpo``: trains a policy in this process and serves it. ``start`` imports torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Grpo:
     """Group relative policy optimisation of a policy in this process.
 
     Attributes:
-        name: of the entry point.
-        directory: of its checkpoints.
+        name: name of the entry point.
+        directory: directory of the checkpoints.
     """
 
     name = "grpo"
@@ -45,18 +45,21 @@ class Grpo:
         save_every: int = 1,
         threads: int | None = 1,
     ) -> None:
-        """Note what to train; nothing is loaded before ``start``.
+        """Store the options; ``start`` loads the policy.
 
         Args:
-            directory: of the checkpoints; training goes on from the last one there.
-            policy: ``module:Class`` of a policy, or what makes one.
-            groups_per_update: after how many groups the policy is changed; None: when ``update`` is called.
-            learning_rate: of Adam.
-            clip: see ``GrpoConfig``, as the two that follow.
-            kl_weight: weight of the distance from the policy at the beginning.
+            directory: directory of the checkpoints; training resumes from the last one.
+            policy: ``module:Class`` of a policy, or a function that creates one.
+            groups_per_update: number of groups that triggers an update; None means only ``update`` does.
+            learning_rate: learning rate of Adam.
+            clip: see ``GrpoConfig``.
+            kl_weight: weight of the KL divergence from the initial policy.
             epochs: passes over the groups of an update.
             save_every: updates between checkpoints.
-            threads: of torch; None leaves them as they are.
+            threads: number of torch threads; None does not change it.
+
+        Raises:
+            SpecError: ``groups_per_update`` or ``save_every`` is less than 1.
         """
         for name, value in (("groups_per_update", groups_per_update), ("save_every", save_every)):
             if value is not None and value < 1:
@@ -76,14 +79,14 @@ class Grpo:
 
     @property
     def server(self) -> PolicyServer:
-        """The server of the policy; it answers from ``start`` to ``close``."""
+        """The server of the policy; it runs from ``start`` to ``close``."""
         if self._server is None:
-            raise TrainerError("the policy is served after start() only; call it first")
+            raise TrainerError("the policy is only served after start(); call start() first")
         return self._server
 
     @property
     def model_name(self) -> str:
-        """Name of the policy at its server."""
+        """Name of the policy on its server."""
         return self.learner.policy.name
 
     @property
@@ -95,15 +98,19 @@ class Grpo:
     def learner(self) -> Learner:
         """The policy and its optimiser."""
         if self._learner is None:
-            raise TrainerError("groups can be submitted after start() only; call it first")
+            raise TrainerError("groups can only be submitted after start(); call start() first")
         return self._learner
 
     def check(self) -> None:
-        """Raise ExtraMissingError where torch is not installed."""
+        """Check that torch is installed.
+
+        Raises:
+            ExtraMissingError: torch is not installed.
+        """
         require_torch()
 
     async def start(self) -> int:
-        """Load the policy and its last checkpoint, and serve it; return how many updates were made before."""
+        """Load the policy and its last checkpoint, and serve it; return the number of updates made so far."""
         torch = require_torch()
         if self._threads is not None:
             torch.set_num_threads(self._threads)
@@ -118,7 +125,7 @@ class Grpo:
         return self._learner.step
 
     async def submit(self, group: ScoredGroup) -> Receipt:
-        """Keep a group, and learn from all that are kept once they are enough."""
+        """Store a group, and update the policy if ``groups_per_update`` groups are stored."""
         reason = self._unusable(group)
         if reason:
             return Receipt(accepted=False, step=self.learner.step, detail=reason)
@@ -129,14 +136,14 @@ class Grpo:
         return Receipt(accepted=True, step=self.learner.step, metrics=metrics)
 
     async def update(self) -> dict[str, float]:
-        """Learn from the groups that were submitted since the last update, few as they may be; return metrics."""
+        """Update the policy with all groups submitted since the last update; return metrics, empty without groups."""
         if not self._waiting:
             return {}
         groups, self._waiting = self._waiting, []
         return await asyncio.to_thread(self._update, groups)
 
     async def close(self) -> None:
-        """End the server; groups that wait for an update are dropped."""
+        """Stop the server; groups that wait for an update are dropped."""
         if self._server is not None:
             server, self._server = self._server, None
             await asyncio.to_thread(server.stop)
@@ -146,7 +153,7 @@ class Grpo:
 
         learner = Learner(self._make_policy(), config, self.directory, save_every=self._save_every)
         if not learner.resume():
-            learner.save()  # what is drawn before the first update is of these weights, whatever made them
+            learner.save()  # a resume before the first update must find the same weights
         return learner
 
     def _make_policy(self) -> Policy:
@@ -166,16 +173,16 @@ class Grpo:
         if not group.samples:
             return "no trajectory has a token record"
         if not all(sample.has_logprobs for sample in group.samples):
-            return "the model's server gave no log-probabilities"
+            return "the model's server did not return log probabilities"
         longest = max(len(sample.segment.ids) for sample in group.samples)
-        return f"a sequence of {longest} tokens is longer than the policy's {context}" if longest > context else ""
+        return f"a sequence of {longest} tokens exceeds the policy's context of {context}" if longest > context else ""
 
 
 def require_torch() -> Any:  # noqa: ANN401 - the module
-    """Return torch.
+    """Import and return torch.
 
     Raises:
-        ExtraMissingError: it is not installed.
+        ExtraMissingError: torch is not installed.
     """
     try:
         import torch

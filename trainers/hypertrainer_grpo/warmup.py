@@ -1,4 +1,7 @@
-"""Teach a policy the form of answers before it learns which are right. Imports torch."""
+"""Train a policy on demonstrations before reinforcement learning, so that its answers have the right form.
+
+Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ def warm_up(
     steps: int = 60,
     learning_rate: float = 1e-2,
 ) -> float:
-    """Make demonstrated turns likely; return the mean negative log-probability of their tokens at the end.
+    """Train on demonstrated turns; return the mean negative log probability of their tokens before the last step.
 
     Args:
-        policy: is changed.
-        demonstrations: conversations, each with the tokens that come next; a ``Policy.end_id`` is put behind them.
-        tools: that prompts name.
-        steps: passes over all of them.
-        learning_rate: of Adam.
+        policy: the policy to train.
+        demonstrations: conversations, each with the token ids of the next turn, without ``Policy.end_id``.
+        tools: tool schemas of the prompts.
+        steps: passes over all demonstrations.
+        learning_rate: learning rate of Adam.
     """
     prompts = [policy.render(messages, tools) for messages, _ in demonstrations]
     turns = [[*turn, policy.end_id] for _, turn in demonstrations]

@@ -1,4 +1,4 @@
-"""A conversation with a model that may call tools: the loop of asking, calling and answering, and its limits."""
+"""Hold a conversation with a model that may call tools: requests, tool calls, results and limits."""
 
 import json
 
@@ -10,20 +10,29 @@ from model import ModelError, TooLongError, ToolsUnknownError
 from tools import TOOLS, call
 
 _SHRINKS = 4
-_OVER = 2  # how many replies may still call tools when no call is left
-_KEPT_MESSAGES = 4  # the newest ones are never shortened
+_OVER = 2  # how many replies may call tools after the last allowed call
+_KEPT_MESSAGES = 4  # the newest messages are never shortened
 _LEFT_OUT = "[left out to save space]"
 
 
 class Conversation:
-    """Messages so far, the tools there are, and how many calls are left.
+    """The messages of a conversation, its tools and the number of calls left.
 
-    ``messages`` are in the form of the OpenAI protocol. Where the model has no native calls, tools are described in
-    the system message and calls are read from the text.
+    ``messages`` have the form of the OpenAI protocol. If the model has no native tool calls, the system message
+    describes the tools and calls are read from the text.
     """
 
     def __init__(self, model, desk, system, max_calls, history_file=None, tools=TOOLS):
-        """Begin with a system message; nothing is asked yet."""
+        """Begin with a system message, without a request.
+
+        Args:
+            model: a :class:`~model.Model`.
+            desk: the state that tools share.
+            system: the text of the system message.
+            max_calls: the number of allowed tool calls.
+            history_file: the path of the chat history; None means none.
+            tools: the tools by name.
+        """
         self.model = model
         self.history = History(history_file)
         self.calls_left = max_calls
@@ -38,7 +47,11 @@ class Conversation:
             self._describe_tools()
 
     def say(self, text):
-        """Say something to the model, let it call tools, and return its text when it calls no more."""
+        """Send a message, run the tools that the model calls, and return the text of its first reply without calls.
+
+        Raises:
+            ModelError: the model cannot be asked.
+        """
         self._add("user", text)
         over = 0
         while True:
@@ -52,7 +65,7 @@ class Conversation:
             self._answer(calls, [self._run(one) for one in calls])
 
     def _ask(self):
-        """Return the model's reply; what a shorter conversation or text calls can mend is mended."""
+        """Return the model's reply; on an error retry with a shorter conversation, or with calls as text."""
         for _ in range(_SHRINKS):
             shorten(self.messages, self._limit)
             try:
@@ -65,7 +78,7 @@ class Conversation:
         raise ModelError("the conversation is too long for the model, even with the older results left out")
 
     def _schemas(self):
-        """Return the tools as the protocol names them; none in text mode."""
+        """Return the tools in the form of the protocol; none in text mode."""
         if self._mode == "text":
             return []
         return [
@@ -77,7 +90,7 @@ class Conversation:
         ]
 
     def _calls(self, reply):
-        """Return the calls of a reply: native ones, else those written in its text."""
+        """Return the calls of a reply: the native ones, else those in its text."""
         if not self._tools:
             return []
         native = []
@@ -87,7 +100,7 @@ class Conversation:
         return native or text_calls(reply["content"])
 
     def _keep(self, reply, calls):
-        """Put the reply among the messages; broken arguments go as {}, because servers parse them again."""
+        """Append the reply to the messages; invalid arguments become {}, because servers parse them again."""
         message = {"role": "assistant", "content": reply["content"]}
         native = [one for one in calls if one.number is not None]
         if native:
@@ -107,7 +120,7 @@ class Conversation:
         return result
 
     def _answer(self, calls, results):
-        """Put the results among the messages."""
+        """Append the results of calls to the messages."""
         for one, result in zip(calls, results, strict=True):
             self.history.add(f"Tool {one.name or '?'}", fenced(result))
         if calls[0].number is not None:
@@ -121,7 +134,7 @@ class Conversation:
         self.history.add(role.capitalize(), text)
 
     def _use_text(self):
-        """Go on without native calls; those so far are told as text."""
+        """Continue without native calls; rewrite the earlier results as text."""
         self._mode = "text"
         self._describe_tools()
         for message in self.messages:
@@ -136,7 +149,7 @@ class Conversation:
 
 
 def _native(one, cut, name_of_call):
-    """Return a native call, whatever the server sent."""
+    """Return a native call; the server may have sent any JSON value."""
     one = one if isinstance(one, dict) else {}
     function = one.get("function") if isinstance(one.get("function"), dict) else {}
     name, text = function.get("name"), function.get("arguments")
@@ -154,12 +167,17 @@ def _as_sent(one):
 
 
 def size(messages):
-    """Return how many characters a conversation has."""
+    """Return the number of characters of a conversation."""
     return sum(len(json.dumps(message, ensure_ascii=False)) for message in messages)
 
 
 def shorten(messages, limit):
-    """Leave out the oldest results until the rest is within a limit; task and newest messages stay."""
+    """Leave out the oldest results and arguments until a conversation fits; the task and the newest messages stay.
+
+    Args:
+        messages: the messages; changed in place.
+        limit: the number of characters.
+    """
     left = size(messages) - limit
     for message in messages[2:-_KEPT_MESSAGES]:
         if left <= 0:

@@ -1,4 +1,4 @@
-"""In what form a task wants its answer: told from the shape of its inputs, because a domain says no more than these."""
+"""Choose the form of a task's answer from the shape of its inputs, the only information from a domain."""
 
 from pathlib import Path
 
@@ -8,38 +8,44 @@ _SHORT_CHARS = 200
 
 
 class Form:
-    """The general form: any JSON value."""
+    """The default form: any JSON value."""
 
     def how(self, inputs):
-        """Return what the model is told about its answer."""
+        """Return the instructions about the form of the answer."""
         return (
             "End with the answer as one JSON value in a block opened by ```json and closed by ```. If the task asks "
             "for one of several labels or words, it is that word as a JSON text, spelled as the task spells it."
         )
 
     def prepare(self, inputs, workdir):
-        """Put what the task comes with into the working directory."""
+        """Write the task's files into the working directory, if it has any."""
 
     def read(self, text, inputs, workdir):
-        """Return whether a message holds an answer, and the answer."""
+        """Return whether a message holds an answer, and the answer.
+
+        Args:
+            text: the model's message.
+            inputs: the inputs of the task.
+            workdir: the working directory of the agent.
+        """
         found, value = jsontext.answer(text)
         if not found and text.strip() and "\n" not in text.strip() and len(text.strip()) <= _SHORT_CHARS:
-            return True, text.strip()  # a bare word or sentence: a text, though not in quotes
+            return True, text.strip()  # one short line without quotes is a text
         return found, value
 
 
 class Choice(Form):
-    """A move in a world: one of the actions that are listed."""
+    """One of the listed actions, for a turn in a world."""
 
     def how(self, inputs):
-        """Return what the model is told about its answer."""
+        """Return the instructions about the form of the answer."""
         return (
             "Answer with the one action to take now, as a JSON text, spelled as in `actions`. What comes of it is told "
             "in the next message."
         )
 
     def read(self, text, inputs, workdir):
-        """Return the action; where the message only names one, that one."""
+        """Return the action: the message's JSON value, else the only action that the message names."""
         found, value = super().read(text, inputs, workdir)
         if found and value in inputs["actions"]:
             return True, value
@@ -51,10 +57,10 @@ class Choice(Form):
 
 
 class Files(Form):
-    """A program to be written: files with their stubs, which are also in the working directory."""
+    """The files of a program; their stubs are also in the working directory."""
 
     def how(self, inputs):
-        """Return what the model is told about its answer."""
+        """Return the instructions about the form of the answer."""
         names = ", ".join(f"`{name}`" for name in inputs["files"])
         return (
             f"Write these files: {names}. They lie as shown in your working directory: change them there and try them "
@@ -70,7 +76,7 @@ class Files(Form):
             path.write_bytes(text.encode("utf-8"))
 
     def read(self, text, inputs, workdir):
-        """Return the files of the message, over those of the working directory that were changed."""
+        """Return the changed files of the working directory; files in the message replace them."""
         files = {name: content for name in inputs["files"] if (content := _read(Path(workdir, name))) is not None}
         changed = {name: content for name, content in files.items() if content != inputs["files"][name]}
         found, value = jsontext.answer(text)

@@ -1,4 +1,4 @@
-"""What an agent and its model said, as Markdown that a person reads."""
+"""Write the messages between an agent and its model as Markdown, for people."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,21 @@ import settings
 
 
 class History:
-    """A file that is begun anew at a size; the old ones stay as ``.1``, ``.2`` and so on, the newest first."""
+    """A file that is rotated at a size; the old files are ``.1``, ``.2`` and so on, newest first."""
 
     def __init__(self, path, limit=settings.HISTORY_BYTES, files=settings.HISTORY_FILES):
-        """Write to ``path``; where that is None or empty, nowhere."""
+        """Write to a file.
+
+        Args:
+            path: the path of the file; None or empty means no file.
+            limit: the size in bytes at which the file is rotated.
+            files: the number of old files to keep.
+        """
         self.path = Path(path) if path else None
         self._limit, self._files = limit, files
 
     def add(self, title, text):
-        """Append what somebody said."""
+        """Append a titled entry."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +42,7 @@ class History:
 
 
 def fenced(text, language=""):
-    """Return a text as a code block whose fence is longer than any in it."""
+    """Return a text as a code block whose fence is longer than every fence in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

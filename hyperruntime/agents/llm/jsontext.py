@@ -1,6 +1,6 @@
-"""Find JSON in what a model wrote: its answer, and calls of tools by models that have none of their own.
+"""Find JSON in a model's text: its answer, and tool calls of models without native calls.
 
-Such a call looks like this, on lines of its own; more than one may follow each other::
+Such a call has lines of its own, and a text may hold several::
 
     ```tool
     {"tool": "bash", "arguments": {"command": "ls"}}
@@ -21,14 +21,14 @@ _NOTHING = object()
 
 
 def _refuse_constant(name):
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 class Call:
-    """A call of a tool: its name and arguments, or the problem there is with it."""
+    """A call of a tool: its name and arguments, or the problem with it; ``number`` is set for native calls."""
 
     def __init__(self, name, arguments, problem="", number=None):
         self.name = name
@@ -38,7 +38,7 @@ class Call:
 
 
 def text_calls(text):
-    """Return the calls that a text holds, in order; one that cannot be read is there with its problem."""
+    """Return the calls in a text, in order; an invalid call has a problem."""
     value, _ = decode_at(text, _BLANK.match(text).end())
     if _is_call(value, certain=False):
         return [_call(value)]
@@ -53,7 +53,7 @@ def text_calls(text):
 
 
 def blocks(text):
-    """Yield each block: its tag, the JSON value that it begins with (or a mark of nothing), whether that is all."""
+    """Yield each block: its tag, the JSON value at its beginning (or ``_NOTHING``), and whether that is all of it."""
     at = 0
     while found := _OPENING.search(text, at):
         tag = "tool_call" if found["tag"] is None else found["tag"].casefold()
@@ -70,16 +70,16 @@ def blocks(text):
 
 
 def write_call(name, arguments):
-    """Return the text that :func:`text_calls` reads as this call."""
+    """Return the text of a call, as :func:`text_calls` reads it."""
     return f"```tool\n{json.dumps({'tool': name, 'arguments': arguments})}\n```"
 
 
 def parse_arguments(text):
-    """Return the arguments of a native call and '', or None and what is wrong."""
+    """Return the arguments of a native call and '', or None and the problem."""
     try:
         value = json.loads(text or "{}", strict=False, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return None, f"the arguments are no JSON ({error}); if they were cut off, do less in one call"
+        return None, f"the arguments are not valid JSON ({error}); if they were cut off, do less in one call"
     problem = _wrong(value)
     return (None, problem) if problem else (value, "")
 
@@ -95,7 +95,7 @@ def answer(text):
 
 
 def decode_at(text, at):
-    """Return the JSON value that begins at a place and where it ends; a mark of nothing and the place if none does."""
+    """Return the JSON value that begins at an index and the index of its end; ``_NOTHING`` and ``at`` without one."""
     try:
         return _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ def decode_at(text, at):
 
 
 def _is_call(value, certain):
-    """Tell whether a value is a call; one that is not marked as such must look like one in both its keys."""
+    """Return whether a value is a call; without a tag (not ``certain``) it must have both keys of a call."""
     if not isinstance(value, dict):
         return False
     name = value.get("tool", value.get("name") if certain else None)
@@ -117,7 +117,7 @@ def _call(value):
 
 
 def _wrong(arguments):
-    """Return what is wrong with arguments, or ''."""
+    """Return the problem of arguments, or ''."""
     if not isinstance(arguments, dict):
         return "the arguments must be a JSON object"
     return "the arguments are nested too deeply" if _deeper(arguments, _DEPTH) else ""
@@ -132,5 +132,5 @@ def _deeper(value, levels):
 
 def _problem(value):
     if value is _NOTHING:
-        return 'this call is no valid JSON; within texts, quotes must be written as \\" and line ends as \\n'
+        return 'this call is not valid JSON; within texts, quotes must be written as \\" and line ends as \\n'
     return 'a call must be {"tool": NAME, "arguments": {...}}'

@@ -1,4 +1,4 @@
-"""The meta agent: has the model improve the repository, this file included."""
+"""The meta agent: asks the model to improve the repository, which includes this file."""
 
 import subprocess
 import sys
@@ -18,17 +18,27 @@ _LOAD_S = 120
 
 
 class MetaAgent:
-    """Edits an agent repository by what its model thinks best."""
+    """Edits an agent repository with the help of its model."""
 
     def __init__(self, model=None, chat_history_file=None):
-        """Ask nothing yet; ``model`` is a name, None for the configured one."""
+        """Create an agent, without a request.
+
+        Args:
+            model: the name of the model; None means the configured one.
+            chat_history_file: the path of the chat history; None means none.
+        """
         self.model = settings.model_name(model)
         self.chat_history_file = chat_history_file
 
     def forward(self, repo_path, eval_path=None, iterations_left=None):
-        """Let the model work on the repository and return what it says of it.
+        """Let the model work on the repository and return its last message.
 
-        Where the agent does not load afterwards, the model is told and may mend it.
+        If the agent cannot be imported afterwards, the model gets the error and may repair it.
+
+        Args:
+            repo_path: the repository to change.
+            eval_path: the folder of evaluations of earlier generations; None means none.
+            iterations_left: how many generations follow; None means unknown.
         """
         repo = Path(repo_path).resolve()
         summary = past.summary(eval_path, repo)

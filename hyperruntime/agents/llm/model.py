@@ -1,4 +1,4 @@
-"""Ask a model over the OpenAI protocol. OPENAI_BASE_URL and OPENAI_API_KEY say where; nothing else is known of it."""
+"""Send requests to a model over the OpenAI protocol; OPENAI_BASE_URL and OPENAI_API_KEY name the server and its key."""
 
 import os
 
@@ -6,29 +6,30 @@ import openai
 import settings
 
 _BAD_REQUEST = (400, 404, 422, 501)
-_NEW_LIMIT = "max_completion_tokens"  # newer models want this name, other servers know the older one only
+_NEW_LIMIT = "max_completion_tokens"  # newer models need this name; other servers know only the older one
 
 
 class ModelError(Exception):
-    """The model cannot be asked, or did not answer."""
+    """The request to the model failed."""
 
 
 class RefusedError(ModelError):
-    """The server will not answer any more requests: a budget is used up, or the model is not allowed."""
+    """The server refuses further requests: a budget is used up, or the model is not allowed."""
 
 
 class ToolsUnknownError(ModelError):
-    """This server or model knows no native tool calls."""
+    """The server or the model does not support native tool calls."""
 
 
 class TooLongError(ModelError):
-    """The conversation is longer than the model can take."""
+    """The conversation is too long for the model."""
 
 
 class Model:
     """A model of a server.
 
-    ``ask`` returns a dictionary: content (text), calls (as the server wrote them) and whether the reply was cut.
+    ``ask`` returns a dictionary: ``content`` (text), ``calls`` (as the server sent them) and ``cut`` (whether the reply
+    reached its token limit).
     """
 
     def __init__(self, name):
@@ -43,7 +44,15 @@ class Model:
     def ask(self, messages, tools=()):
         """Return the model's next message.
 
-        ToolsUnknownError and TooLongError can be mended by the caller; other ModelErrors cannot.
+        Args:
+            messages: the messages in the form of the OpenAI protocol.
+            tools: the tools in the form of the OpenAI protocol.
+
+        Raises:
+            ToolsUnknownError: tools are not supported; the caller can describe them as text and retry.
+            TooLongError: the messages are too long; the caller can shorten them and retry.
+            RefusedError: the server refuses further requests.
+            ModelError: the request failed for another reason.
         """
         request = {"model": self.name, "messages": messages, self.limit_name: settings.MAX_TOKENS}
         if tools:
@@ -61,14 +70,14 @@ class Model:
 
 
 def _message(response):
-    """Return what of a completion counts."""
+    """Return the content, the calls and whether the reply was cut, from a completion."""
     try:
         choice = response.json()["choices"][0]
         message = choice["message"]
         content, calls = message.get("content"), message.get("tool_calls")
         cut = choice.get("finish_reason") == "length"
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ModelError(f"the server answered with no chat completion: {response.text[:300]!r}") from error
+        raise ModelError(f"the server's answer is not a chat completion: {response.text[:300]!r}") from error
     if isinstance(content, list):  # some servers answer in parts
         content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return {
@@ -79,11 +88,11 @@ def _message(response):
 
 
 def _translate(error, with_tools):
-    """Return the error of ours for one of the server's."""
+    """Return our error for an error of the server."""
     status, said = error.status_code, _said(error)
     low = said.lower()
     if status == 403:
-        return RefusedError(f"the model server refuses to go on: {said}")
+        return RefusedError(f"the model server refuses further requests: {said}")
     if status in _BAD_REQUEST:
         if ("context" in low and ("length" in low or "window" in low)) or "too long" in low:
             return TooLongError(said)

@@ -1,6 +1,6 @@
-"""What earlier generations did, read from the folder of evaluations and told in a few lines.
+"""Summarise earlier generations, from the folder of evaluations, in a few lines.
 
-Everything here may be missing, cut short or of another shape: what cannot be read is left out.
+Every file may be missing, truncated or of another shape; unreadable parts are skipped.
 """
 
 import csv
@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-_READ_GENERATIONS = 400  # what it costs to know the past must not grow with it
+_READ_GENERATIONS = 400  # bounds the cost of a summary in long runs
 _SHOWN_GENERATIONS = 12
 _SHOWN_TASKS = 8
 _REPORT_CHARS = 1500
@@ -20,10 +20,10 @@ _READ_BYTES = 32 * 1024 * 1024
 
 
 class Generation:
-    """One earlier generation: its id, its parent's, its mean training score (or None), and why it failed (or '')."""
+    """One earlier generation: its id, its parent's id, its mean training score (or None), and its failure (or '')."""
 
     def __init__(self, folder):
-        """Read what is in its folder."""
+        """Read the generation's folder."""
         self.folder = folder
         self.name = folder.name.removeprefix("gen_")
         metadata = _json(folder / "metadata.json")
@@ -38,7 +38,12 @@ class Generation:
 
 
 def read_generations(evals_folder, parent=None):
-    """Return how many generations a folder has, and the newest of them, oldest first; and the first and the parent."""
+    """Return the number of generations, and the newest ones, oldest first, with the first one and the parent.
+
+    Args:
+        evals_folder: the folder of evaluations; None or empty means none.
+        parent: the id of the parent generation; None means unknown.
+    """
     folder = Path(evals_folder) if evals_folder else None
     if folder is None or not folder.is_dir():
         return 0, []
@@ -50,7 +55,7 @@ def read_generations(evals_folder, parent=None):
 
 
 def parent_of(repo):
-    """Return the generation that a repository is at, as its last commit says, or None."""
+    """Return the id of a repository's generation, from its last commit, or None if git fails."""
     command = ["git", "-c", "safe.directory=*", "-C", str(repo), "log", "-1", "--format=%s"]
     try:
         said = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode("utf-8").strip()
@@ -60,7 +65,12 @@ def parent_of(repo):
 
 
 def summary(evals_folder, repo):
-    """Return what is known, as Markdown: all scores or the best and newest, and what the parent got wrong."""
+    """Return a summary as Markdown: all scores, or the best and the newest, and the parent's failed tasks.
+
+    Args:
+        evals_folder: the folder of evaluations; None or empty means none.
+        repo: the repository, which is at the parent generation.
+    """
     here = parent_of(repo)
     total, generations = read_generations(evals_folder, here)
     if not generations:
@@ -79,7 +89,7 @@ def summary(evals_folder, repo):
 
 
 def _table(generations, parent, total):
-    """Return a line per generation; of many, the best, the newest and the parent."""
+    """Return one line per generation; if there are many, only for the best, the newest and the parent."""
     shown = generations
     if len(generations) > 2 * _SHOWN_GENERATIONS:
         best = sorted((one for one in generations if one.score is not None), key=lambda one: -one.score)
@@ -96,7 +106,7 @@ def _table(generations, parent, total):
 
 
 def _children(parent, children):
-    """Return what was tried from the same parent already."""
+    """Return lines about the earlier children of the same parent."""
     lines = [f"From generation {parent.name} these were made already; do something else than what did not help:"]
     for one in children[-_SHOWN_GENERATIONS:]:
         score = one.failure or ("no score" if one.score is None else f"score {one.score:.4f}")
@@ -111,7 +121,7 @@ def _changed_files(patch):
 
 
 def _evaluation(folder):
-    """Return a report in short, and the tasks that went worst."""
+    """Return a short report and the tasks with the lowest scores."""
     report = _json(folder / "report.json")
     short = {key: value for key, value in report.items() if key != "tasks" and not key.startswith("question_ids")}
     text = json.dumps(short, ensure_ascii=False)
@@ -126,7 +136,7 @@ def _evaluation(folder):
 
 
 def predictions(folder):
-    """Return ``(task, score, answer, what was said of it)`` of each task, from either form of the file."""
+    """Return ``(task, score, answer, detail)`` of each task, from the JSON lines or the CSV file."""
     rows = []
     for line in _lines(folder / "predictions.jsonl"):
         value = _parse(line)

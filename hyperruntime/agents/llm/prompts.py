@@ -1,4 +1,4 @@
-"""Everything that a model is told, as functions: change them freely."""
+"""All prompts of the agent, as constants and functions; change them freely."""
 
 import json
 
@@ -32,9 +32,11 @@ JSON value.
 
 
 def task(inputs, how):
-    """Return the message that states a task.
+    """Return the message about a task.
 
-    Texts stand as they are, everything else as JSON; ``how`` says in what form it is to be answered.
+    Args:
+        inputs: the inputs of the task; texts are inserted unchanged, other values as JSON.
+        how: the instructions about the form of the answer.
     """
     parts = []
     for name, value in inputs.items():
@@ -44,7 +46,7 @@ def task(inputs, how):
 
 
 def no_json():
-    """Return what to say to an answer that holds no JSON."""
+    """Return the message after an answer without JSON."""
     return (
         "There was no JSON value in that. Repeat your answer as one JSON value in a block opened by ```json and closed "
         "by ```, and nothing else."
@@ -52,7 +54,15 @@ def no_json():
 
 
 def meta(repo, files, summary, evals_folder, iterations_left):
-    """Return the task of the meta agent."""
+    """Return the task of the meta agent.
+
+    Args:
+        repo: the path of the repository.
+        files: the list of its files.
+        summary: the summary of earlier generations.
+        evals_folder: the folder of evaluations; None or empty means none.
+        iterations_left: how many generations can follow; None means unknown.
+    """
     if iterations_left is None:
         left = ""
     elif iterations_left > 0:
@@ -99,24 +109,24 @@ def _where(evals_folder):
 
 
 def broken(error):
-    """Return what to say when the changed agent does not load."""
+    """Return the message about a changed agent that cannot be imported."""
     return f"The agent cannot be imported any more:\n\n{error}\n\nMend that; as it is, this generation would be lost."
 
 
 def calls_left(number):
-    """Return how many calls of tools are left, for a model that nears its limit."""
+    """Return a note about the number of tool calls left."""
     if number == 0:
         return "[this was the last call of a tool: finish with what there is]"
     return f"[calls of tools left: {number}]"
 
 
 def text_results(results):
-    """Return results of tools that were called by text."""
+    """Return the message with the results of calls that were written as text."""
     return "\n\n".join(f"Result of the tool:\n{result}" for result in results)
 
 
 def tools_as_text(tools):
-    """Return how to call tools, for a model that has no calls of its own."""
+    """Return the instructions for tool calls written as text."""
     described = "\n".join(
         f"- `{tool.NAME}`: {tool.DESCRIPTION} Arguments, as a JSON schema: {json.dumps(tool.PARAMETERS)}"
         for tool in tools.values()

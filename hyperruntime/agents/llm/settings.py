@@ -1,4 +1,4 @@
-"""Every limit in one place, and which model is asked."""
+"""All limits, and the choice of the model."""
 
 import os
 import tomllib
@@ -6,18 +6,18 @@ from pathlib import Path
 
 META_TOOL_CALLS = 60
 TASK_TOOL_CALLS = 25
-CALLS_LEFT_TOLD = 5  # from here on the model is told how many calls are left
-REPAIRS = 2  # how often the meta agent is sent back because the agent no longer loads
+CALLS_LEFT_TOLD = 5  # from this number on, the model is told how many calls are left
+REPAIRS = 2  # how often the model may repair an agent that cannot be imported
 
-MAX_TOKENS = 8192  # of one reply
+MAX_TOKENS = 8192  # per reply
 REQUEST_TIMEOUT_S = 600.0
 REQUEST_RETRIES = 4
-CONVERSATION_CHARS = 400_000  # older tool results are left out above this
+CONVERSATION_CHARS = 400_000  # above this, older tool results are left out
 
 COMMAND_TIMEOUT_S = 120.0
 COMMAND_TIMEOUT_MOST_S = 1800.0
-OUTPUT_BYTES = 24_000  # of one tool call; half from the beginning, half from the end
-FILE_BYTES = 8 * 1024 * 1024  # the editor opens nothing larger
+OUTPUT_BYTES = 24_000  # per tool call: half from the beginning, half from the end
+FILE_BYTES = 8 * 1024 * 1024  # the editor opens no larger file
 
 HISTORY_BYTES = 10 * 1024 * 1024
 HISTORY_FILES = 5
@@ -27,12 +27,12 @@ _DEFAULT_MODEL = "gpt-4o"
 
 
 def model_name(given=None):
-    """Return the model: what is given, else HYPERRUN_MODEL, else what hyperrun.toml says."""
+    """Return the model's name: the given one, else HYPERRUN_MODEL, else the name in hyperrun.toml."""
     return given or os.environ.get("HYPERRUN_MODEL") or _configured().get("name") or _DEFAULT_MODEL
 
 
 def tool_mode():
-    """Return how tools are called: native, text or auto."""
+    """Return how tools are called: ``native``, ``text`` or ``auto``."""
     mode = os.environ.get("HYPERRUN_MODEL_TOOLS") or _configured().get("tools")
     return mode if mode in ("native", "text") else "auto"
 

@@ -1,8 +1,8 @@
-"""A bash that lives as long as its owner: directory, variables and functions stay from one command to the next.
+"""A persistent bash: the directory, variables and functions of one command are there for the next.
 
-A command goes in as a file that the shell sources; its output comes on one pipe and its exit code on another. So
-nothing that a command prints, reads or leaves open can be taken for either. After each command the shell notes its
-state, from which a new one goes on when the old one ended or had to be ended.
+The shell sources each command from a file. Output comes on one pipe and the exit code on another, so no output of a
+command can be mistaken for an exit code. After each command the shell saves its state; a new shell starts from the
+saved state if the old one has ended or was killed.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import settings
 
-# 0 brings the number of a command, 1 takes output, 2 takes exit codes; commands see none of the three.
+# Descriptor 0 carries the number of a command, 1 its output, 2 the exit codes; commands do not see these three.
 DRIVER = r"""
 exec 3<&0 4>&2 5>&1 </dev/null >/dev/null 2>&1
 cd -- "$HYPERRUN_SHELL_START"
@@ -33,13 +33,13 @@ done
 
 _POLL_S = 0.05
 _CHUNK = 1 << 16
-_LAST_BYTES = 1 << 20  # what is still read of a pipe that something else keeps filling
+_LAST_BYTES = 1 << 20  # how much is read from a pipe that a background process keeps filling
 _ROUNDS = 100
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Result:
-    """How a command ended: its output, its exit code (None where it was ended at its limit), and a note or ''."""
+    """The result of a command: its output, its exit code (None if it was killed at its deadline), and a note or ''."""
 
     def __init__(self, output, exit_code, note=""):
         self.output = output
@@ -48,7 +48,7 @@ class Result:
 
 
 class Kept:
-    """The beginning and the end of a stream of bytes, within a limit."""
+    """The beginning and the end of a stream of bytes, up to a limit."""
 
     def __init__(self, limit):
         self.half = limit // 2
@@ -71,13 +71,13 @@ class Kept:
 
 
 def shown(data):
-    """Return bytes as text in which nothing is lost or hidden: what is no text stands as an escape."""
+    """Return bytes as text; bytes that are not UTF-8, and control characters, become escapes."""
     text = bytes(data).decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 class Shell:
-    """One shell; started with its first command."""
+    """One shell; the first command starts it."""
 
     def __init__(self, workdir):
         self.folder = os.path.abspath(tempfile.mkdtemp(prefix="shell-"))
@@ -87,7 +87,7 @@ class Shell:
             **os.environ,
             "HYPERRUN_SHELL": self.folder,
             "HYPERRUN_SHELL_START": str(workdir),
-            # A shell within a shell has the marks of both.
+            # A shell inside a shell has the marks of both.
             "HYPERRUN_SHELL_MARKS": f"{os.environ.get('HYPERRUN_SHELL_MARKS', '')}:{mark}:",
             "PAGER": "cat",
             "GIT_PAGER": "cat",
@@ -98,18 +98,23 @@ class Shell:
         self._number = 0
 
     def run(self, command, timeout_s):
-        """Run a command, of any number of lines, and return its Result."""
+        """Run a command and return its Result.
+
+        Args:
+            command: any number of lines of bash.
+            timeout_s: the deadline in seconds; then the shell and all its processes are killed.
+        """
         deadline = time.monotonic() + timeout_s
         if self._process is None or self._process.poll() is not None:
             self._start()
         self._number += 1
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)  # a command may have cleaned the temporary directory up
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)  # a command may have removed it
         Path(self.folder, "command").write_text(command + "\n", encoding="utf-8", errors="surrogateescape")
         kept = Kept(settings.OUTPUT_BYTES)
         try:
             os.write(self._process.stdin.fileno(), b"%d\n" % self._number)
         except BrokenPipeError:
-            pass  # it ended of itself since; that is found out below
+            pass  # the shell has ended; _wait reports that
         code = self._wait(kept, deadline)
         if code is not None:
             self._drain(kept)
@@ -118,7 +123,7 @@ class Shell:
         return self._ended(kept, timeout_s)
 
     def close(self):
-        """End whatever runs, and forget the state."""
+        """Kill all processes and remove the state."""
         self._end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -138,9 +143,9 @@ class Shell:
             os.set_blocking(stream.fileno(), False)
 
     def _wait(self, kept, deadline):
-        """Return the exit code that comes; None where the shell ended, or the deadline came first."""
+        """Return the exit code, or None if the shell ends or the deadline passes first."""
         output, codes, said = self._process.stdout.fileno(), self._process.stderr.fileno(), b""
-        watched = select.poll()  # select() cannot watch descriptors from 1024 on
+        watched = select.poll()  # select() cannot watch file descriptors from 1024 on
         for number in (output, codes):
             watched.register(number, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
@@ -163,10 +168,10 @@ class Shell:
         try:
             os.replace(Path(self.folder, "state.new"), Path(self.folder, "state"))
         except FileNotFoundError:
-            pass  # no space to write it; the one before stays
+            pass  # there was no space to write it; the older state stays
 
     def _drain(self, kept):
-        """Read what is there already: all of it was printed before the exit code came."""
+        """Read the available output: the command printed all of it before the exit code."""
         before = kept.total
         while kept.total - before < _LAST_BYTES and (data := _read(self._process.stdout.fileno())):
             kept.add(data)
@@ -184,7 +189,7 @@ class Shell:
         return Result(kept.text(), code, note)
 
     def _end(self, kept=None):
-        """Kill the shell and everything that it started, also what left its process group."""
+        """Kill the shell and all processes that it started, even those that left its process group."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -219,7 +224,7 @@ class Shell:
 
 
 def _read(number):
-    """Return what is there: b'' at the end of the stream, None where nothing is there yet."""
+    """Return the available bytes: b'' at the end of the stream, None if none have arrived yet."""
     try:
         return os.read(number, _CHUNK)
     except BlockingIOError:

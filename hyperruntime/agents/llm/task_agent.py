@@ -1,4 +1,4 @@
-"""The task agent: asks the model for the answer to a task, with tools in a working directory of its own."""
+"""The task agent: asks the model for the answer to a task; tools work in a private directory."""
 
 import shutil
 import tempfile
@@ -13,17 +13,22 @@ from tools import Desk
 
 
 class TaskAgent:
-    """Answers one task; a task of several turns is one conversation. What it used is tidied up when it is forgotten."""
+    """Answers one task; all turns of a task are one conversation. Garbage collection removes its directory."""
 
     def __init__(self, model=None, chat_history_file=None):
-        """Ask nothing yet; ``model`` is a name, None for the configured one."""
+        """Create an agent, without a request.
+
+        Args:
+            model: the name of the model; None means the configured one.
+            chat_history_file: the path of the chat history; None means none.
+        """
         self.model = settings.model_name(model)
         self.chat_history_file = chat_history_file
         self._conversation = None
         self._workdir = None
 
     def forward(self, inputs):
-        """Return ``(prediction, history)``: a JSON value, None if the model gave none, and the messages."""
+        """Return ``(prediction, history)``: a JSON value (None without an answer) and the messages."""
         inputs = inputs if isinstance(inputs, dict) else {"task": inputs}
         form = form_of(inputs)
         if self._conversation is None:

@@ -1,14 +1,14 @@
-"""What a packing may cost. Not evolved: only the program in ``packing.py`` is.
+"""The work budget of a packing. It does not evolve; only the program in ``packing.py`` does.
 
-Work is counted in pair evaluations and not in seconds, so that the same program with the same seed gives the
-same packing on a slow machine and on a busy one. The CPU time limit is a backstop.
+Work is counted in pair evaluations and not in seconds, so the same program with the same seed gives the same packing
+on slow and on busy machines. The CPU time limit is a second, higher limit.
 """
 
 import time
 
 
 class Budget:
-    """An allowance of work that stages draw on."""
+    """An amount of work that stages may spend."""
 
     def __init__(self, work, time_limit_s):
         self.work = work
@@ -16,7 +16,7 @@ class Budget:
         self.deadline = time.process_time() + time_limit_s
 
     def spend(self, units):
-        """Draw ``units`` of work; false once the allowance or the time is used up."""
+        """Spend ``units`` of work; return False if the work or the CPU time is used up."""
         self.spent += units
         return not self.over()
 
@@ -24,5 +24,5 @@ class Budget:
         return self.spent >= self.work or time.process_time() > self.deadline
 
     def used(self):
-        """Return the part of the allowance that is spent."""
+        """Return the spent share of the work."""
         return self.spent / self.work

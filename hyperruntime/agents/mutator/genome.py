@@ -1,4 +1,4 @@
-"""A packing program as blocks: read from its source text, changed, and written back as source text."""
+"""Parse a packing program's source text into blocks, change them, and render them as source text."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ _STAGES = re.compile(r"^STAGES = \((.*?)\)$", re.MULTILINE | re.DOTALL)
 
 
 class Program:
-    """One program: a block for each slot, the stages' blocks, and the order in which the stages run."""
+    """One program: a block for each slot, the blocks of the stages, and the order of the stages."""
 
     def __init__(self, head, frame, blocks, stages):
         self.head = head
@@ -26,11 +26,17 @@ class Program:
         return next(name for kind, name in self.blocks if kind == slot)
 
     def alleles(self):
-        """Return the ``(slot, name)`` of everything that the program uses."""
+        """Return the ``(slot, name)`` of all blocks that the program uses."""
         return {(slot, self.name_in(slot)) for slot in SLOTS} | {("stage", name) for name in self.stages}
 
     def put(self, slot, name, text):
-        """Set the block of a slot; of stages there may be many."""
+        """Set the block of a slot, or add the block of a stage.
+
+        Args:
+            slot: one of ``SLOTS``, or ``stage``.
+            name: the name of the block.
+            text: its source text.
+        """
         if slot in SLOTS:
             self.blocks.pop((slot, self.name_in(slot)))
         self.blocks[slot, name] = text
@@ -41,11 +47,15 @@ class Program:
 
 
 def parse(text):
-    """Return the program that a source text spells; raises ValueError where a part is missing."""
+    """Return the program of a source text.
+
+    Raises:
+        ValueError: a part is missing.
+    """
     found = list(_BLOCK.finditer(text))
     line = _STAGES.search(text)
     if not found or not line:
-        raise ValueError("no blocks, or no line of stages")
+        raise ValueError("the program has no blocks or no STAGES line")
     blocks = {(match[1], match[2]): match[3].strip() + "\n" for match in found}
     stages = [part.strip().removeprefix("stage_") for part in line[1].split(",") if part.strip()]
     missing = [slot for slot in SLOTS if not any(kind == slot for kind, _ in blocks)]
@@ -56,7 +66,7 @@ def parse(text):
 
 
 def render(program):
-    """Return the source text of a program, blocks in a fixed order so that diffs stay small."""
+    """Return the source text of a program; the blocks have a fixed order, so that diffs stay small."""
     keys = [(slot, program.name_in(slot)) for slot in SLOTS]
     keys += [("stage", name) for name in sorted(set(program.stages))]
     parts = [f"# block: {slot} {name}\n{program.blocks[slot, name].strip()}\n\n\n# end" for slot, name in keys]
@@ -66,14 +76,19 @@ def render(program):
 
 
 def check(text):
-    """Raise SyntaxError or ValueError unless the text is a whole program that compiles."""
+    """Check that a text is a complete program that parses.
+
+    Raises:
+        SyntaxError: the text is not valid Python.
+        ValueError: a part is missing or duplicated.
+    """
     tree = ast.parse(text)
     program = parse(text)
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     wanted = [*SLOTS, *(f"stage_{name}" for name in set(program.stages)), "attempt", "feasible", "pack"]
     for name in wanted:
         if functions.count(name) != 1:
-            raise ValueError(f"{functions.count(name)} functions named {name}")
+            raise ValueError(f"the program has {functions.count(name)} functions named {name}, not 1")
 
 
 def constants(block):
@@ -89,12 +104,18 @@ def constants(block):
 
 
 def with_constant(block, name, value):
-    """Return the block with one named number replaced."""
+    """Return a block with one named number replaced.
+
+    Args:
+        block: the source text.
+        name: the name of the number.
+        value: its new value.
+    """
     return re.sub(rf"^{name} = .*$", f"{name} = {value!r}", block, flags=re.MULTILINE)
 
 
 def load_library(folder):
-    """Return ``{(slot, name): source text}`` of all building blocks on the shelf."""
+    """Return ``{(slot, name): source text}`` of all building blocks of the library."""
     library = {}
     for file in LIBRARY_FILES:
         for match in _BLOCK.finditer((folder / file).read_text(encoding="utf-8")):

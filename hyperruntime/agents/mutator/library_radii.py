@@ -1,6 +1,6 @@
-"""Building blocks: the radii of given centres. The meta agent reads them as text."""
+"""Building blocks that compute the radii of given centres. The meta agent reads them as text."""
 
-# ruff: noqa: B905, F811 - blocks are alternatives for a place in packing.py, whose names they use
+# ruff: noqa: B905, F811 - blocks are alternatives for a slot of packing.py, and use its names
 
 import math
 

@@ -1,6 +1,6 @@
-"""Building blocks: how attempts are spent. The meta agent reads them as text."""
+"""Building blocks that choose the attempts. The meta agent reads them as text."""
 
-# ruff: noqa: F811, F821 - blocks are alternatives for a place in packing.py, whose names they use
+# ruff: noqa: F811, F821 - blocks are alternatives for a slot of packing.py, and use its names
 
 import math
 

@@ -1,10 +1,10 @@
-"""Building blocks: stages that move circles. The meta agent reads them as text.
+"""Building blocks of stages, which move circles. The meta agent reads them as text.
 
-A stage takes centres and radii and returns better ones; overlaps are allowed in between, since the radii are
-assigned anew at the end.
+A stage takes centres and radii and returns better ones. Circles may overlap between stages, because the radii are
+computed again at the end.
 """
 
-# ruff: noqa: B905, F821 - blocks are alternatives for a place in packing.py, whose names they use
+# ruff: noqa: B905, F821 - blocks are inserted into packing.py, and use its names
 
 import math
 

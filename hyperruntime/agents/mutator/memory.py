@@ -1,6 +1,6 @@
-"""What earlier generations were and how they scored, read from the folder of evaluations.
+"""Read the programs and scores of earlier generations from the folder of evaluations.
 
-Everything here may be missing, cut short or of another shape: what cannot be read is left out.
+Every file may be missing, truncated or of another shape; unreadable parts are skipped.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Generation:
-    """One earlier generation: its id, its parent's, its mean training score (or None), its program's text."""
+    """One earlier generation: its id, its parent's id, its mean training score (or None) and its program's text."""
 
     def __init__(self, name, parent, score, text):
         self.name = name
@@ -22,7 +22,12 @@ class Generation:
 def recall(evals_folder, repo_path, program="packing.py"):
     """Return the generations of a run whose program can be rebuilt, oldest first.
 
-    A program is rebuilt by applying the patches of its lineage, from the root on, to the root's file.
+    A program is rebuilt by applying the patches of its lineage to the root's file.
+
+    Args:
+        evals_folder: the folder of evaluations; None or empty means none.
+        repo_path: the repository.
+        program: the path of the program in the repository.
     """
     folder = Path(evals_folder) if evals_folder else None
     if not folder or not folder.is_dir():
@@ -47,7 +52,7 @@ def _parent(folder):
 
 
 def _lineage(name, parents):
-    """Return the generations from the root to ``name``; a broken or circular chain ends where it breaks."""
+    """Return the generations from the root to ``name``; a missing or repeated parent ends the chain."""
     chain = []
     while name is not None and name not in chain:
         chain.append(name)
@@ -56,7 +61,7 @@ def _lineage(name, parents):
 
 
 def _score(folder):
-    """Return the mean training score: of the reports, else of the metadata, else None."""
+    """Return the mean training score of the reports, else the score of the metadata, else None."""
     scores = [_number(_json(path).get("score")) for path in sorted(folder.glob("*_eval/report.json"))]
     scores = [score for score in scores if score is not None]
     if scores:
@@ -78,7 +83,7 @@ def _json(path):
 
 
 def _root_texts(repo, program):
-    """Return candidates for the program's first version: root commits, HEAD, the file as it is."""
+    """Return candidates for the program's first version: of root commits, of HEAD, and the current file."""
     roots = _git(repo, "rev-list", "--max-parents=0", "HEAD") or ""
     texts = [_git(repo, "show", f"{commit}:{program}") for commit in (*roots.split(), "HEAD")]
     texts.append((repo / program).read_text(encoding="utf-8"))
@@ -86,7 +91,7 @@ def _root_texts(repo, program):
 
 
 def _patched(text, patches, program):
-    """Return the text with patches applied one after the other; None if one does not apply."""
+    """Return the text after all patches, applied in order; None if a patch does not apply."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / program).write_text(text, encoding="utf-8")
@@ -100,7 +105,7 @@ def _patched(text, patches, program):
 
 
 def _git(folder, *arguments):
-    """Return what git prints, or None when it fails."""
+    """Return git's output, or None if git fails."""
     command = ["git", "-c", "safe.directory=*", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=60, check=False)

@@ -1,9 +1,9 @@
-"""The meta agent: writes the next packing program from this one, without any model.
+"""The meta agent: derives the next packing program from the current one, without a model.
 
-It reads what earlier generations were and how they scored on the training tasks, then changes the program's
-source by seeded operators: blocks are swapped for others from its library or from a better generation, stages
-are added, repeated and removed, numbers are tuned. What was never tried, and what did well, is tried first.
-Of a few such changes it hands in the one that does best in a short trial of its own.
+It reads the programs and training scores of earlier generations. Seeded operators then change the program's source:
+they replace blocks by others from the library or from a better generation, add, repeat and remove stages, and tune
+numbers. Untried blocks and blocks with good scores are preferred. Of a few candidates, the best in a short trial
+becomes the next program.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ CANDIDATES = 3
 ATTEMPTS = 60
 PROGRAM = "packing.py"
 
-# Sizes that are in no task; the sums are weighed as they grow, with the root of n.
+# Sizes that are in no task. A sum of radii grows with the root of n, so each sum is divided by it.
 TRIAL = (
     "import packing, random; "
     "print(sum(sum(c[2] for c in packing.pack(n, 7, 250_000, 5.0)) / n**0.5 for n in (6, 13, 21)))"
@@ -37,7 +37,13 @@ class MetaAgent:
         self.chat_history_file = chat_history_file
 
     def forward(self, repo_path, eval_path, iterations_left=None):
-        """Write a new, checked packing program and say in the chat history what was done and why."""
+        """Write a new, checked packing program; report the changes and their reasons in the chat history.
+
+        Args:
+            repo_path: the repository to change.
+            eval_path: the folder of evaluations of earlier generations; None means none.
+            iterations_left: only written to the chat history.
+        """
         repo = Path(repo_path)
         text = (repo / PROGRAM).read_text(encoding="utf-8")
         past = recall(eval_path, repo, PROGRAM)
@@ -59,7 +65,12 @@ class MetaAgent:
 
 
 def seeded(text, past):
-    """Return random numbers that follow from run seed and generation, else from content; and from what."""
+    """Return a random generator and a text about its seed: the run's seed and generation, else the content.
+
+    Args:
+        text: the current program.
+        past: the known generations.
+    """
     run, generation = os.environ.get("HYPERRUN_SEED"), os.environ.get("HYPERRUN_GENERATION")
     parts = [f"seed {run}" if run else "no seed"]
     parts.append(f"generation {generation}" if generation else f"{len(past)} generations known")
@@ -70,7 +81,7 @@ def seeded(text, past):
 
 
 def _candidates(repo, text, score, shop, known):
-    """Return ``(text, what was done, trial result)`` of new programs that compile and run."""
+    """Return ``(text, sentences about the changes, trial result)`` of new programs that run."""
     found, known, parent = [], known | {text}, genome.parse(text)
     for _ in range(ATTEMPTS):
         program = parent.copy()
@@ -85,12 +96,12 @@ def _candidates(repo, text, score, shop, known):
         if len(found) == CANDIDATES:
             break
     if not found:
-        raise RuntimeError(f"no new program that runs in {ATTEMPTS} attempts")
+        raise RuntimeError(f"none of {ATTEMPTS} attempts gave a new program that runs")
     return found
 
 
 def _scored(past):
-    """Return ``(name, score, program)`` of the generations that have both."""
+    """Return ``(name, score, program)`` of the generations with a score and a valid program."""
     scored = []
     for one in past:
         try:
@@ -103,7 +114,7 @@ def _scored(past):
 
 
 def _trial(text, repo):
-    """Return how well a program packs a few circles in a process of its own; None if it does not run."""
+    """Return a program's result in a short trial, in its own process; None if it does not run."""
     try:
         genome.check(text)
     except (SyntaxError, ValueError):
@@ -121,7 +132,7 @@ def _trial(text, repo):
 
 
 def _account(text, parent, child, candidates, past):
-    """Return the lines of the chat history on this generation."""
+    """Return the lines of the chat history about this generation."""
     score = "unknown" if parent is None or parent.score is None else f"{parent.score:.4f}"
     lines = [
         f"- parent: generation {parent.name if parent else 'unknown'}, training score {score}",

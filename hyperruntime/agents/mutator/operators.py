@@ -1,6 +1,6 @@
-"""Mutation and recombination of packing programs. Each operator changes a program in place.
+"""Operators that mutate and recombine packing programs; each one changes a program in place.
 
-An operator returns one sentence on what it did, or None where it has nothing to work on.
+An operator returns one sentence about its change, or None if it changes nothing.
 """
 
 import math
@@ -15,7 +15,7 @@ BEHIND = 0.01
 
 
 class Workshop:
-    """What operators work with: the library of blocks, the scored programs, and the random numbers."""
+    """The input of operators: the library of blocks, the scored programs and the random generator."""
 
     def __init__(self, library, scored, rng):
         self.library = library
@@ -24,18 +24,18 @@ class Workshop:
         self.top = max((score for _, score, _ in scored), default=0.0)
 
     def merit(self, allele):
-        """Return the best score with a block; one never tried counts as a little above the top."""
+        """Return the best score of a program with a block; an untried block counts slightly above the best score."""
         scores = [score for _, score, program in self.scored if allele in program.alleles()]
         return max(scores, default=self.top + NOVELTY)
 
     def choose(self, alleles):
-        """Draw a block, one with more merit more often."""
+        """Draw a block; better blocks are more likely."""
         alleles = sorted(alleles)
         weights = [self.weight(self.merit(allele)) for allele in alleles]
         return self.rng.choices(alleles, weights)[0]
 
     def weight(self, score):
-        """Return how often a score is drawn; what did badly alone may still do well combined."""
+        """Return the weight of a score in a draw; it is never 0, because a bad block may be good in combination."""
         return FLOOR + math.exp((score - self.top) / TEMPERATURE)
 
     def why(self, allele):
@@ -44,7 +44,13 @@ class Workshop:
 
 
 def swap_block(program, shop, slots=SLOTS):
-    """Put another algorithm into one slot."""
+    """Put another block into one slot.
+
+    Args:
+        program: the program to change.
+        shop: the library, the scores and the random generator.
+        slots: the slots to choose from.
+    """
     allele = shop.choose(key for key in shop.library if key[0] in slots and key not in program.blocks)
     slot, name = allele
     old = program.name_in(slot)
@@ -53,12 +59,12 @@ def swap_block(program, shop, slots=SLOTS):
 
 
 def widen_search(program, shop):
-    """Spend the allowance in another way."""
+    """Put another block into the search slot."""
     return swap_block(program, shop, ("search",))
 
 
 def add_stage(program, shop):
-    """Insert a stage from the library, or replace one by it when the pipeline is full."""
+    """Insert a stage from the library, or replace one (always if the pipeline is full)."""
     fresh = [key for key in shop.library if key[0] == "stage" and key[1] not in program.stages]
     if not fresh:
         return None
@@ -75,7 +81,7 @@ def add_stage(program, shop):
 
 
 def drop_stage(program, shop):
-    """Remove a stage."""
+    """Remove a stage, unless it is the only one."""
     if len(program.stages) < 2:
         return None
     place = shop.rng.randrange(len(program.stages))
@@ -83,7 +89,7 @@ def drop_stage(program, shop):
 
 
 def repeat_stage(program, shop):
-    """Run a stage once more, somewhere in the pipeline."""
+    """Repeat a stage at a random position of the pipeline."""
     if not program.stages or len(program.stages) >= MOST_STAGES:
         return None
     name = shop.rng.choice(program.stages)
@@ -93,7 +99,7 @@ def repeat_stage(program, shop):
 
 
 def tune(program, shop):
-    """Change one to three named numbers by a factor; whole numbers stay whole."""
+    """Change one to three named numbers by random factors; integers stay integers."""
     used = [key for key in sorted(program.blocks) if key in program.alleles() and constants(program.blocks[key])]
     said = []
     for _ in range(shop.rng.randint(1, 3)):
@@ -106,7 +112,7 @@ def tune(program, shop):
 
 
 def cross(program, shop):
-    """Take over parts of another good program, each with even chance."""
+    """Take parts of another good program, each with probability 1/2."""
     others = [item for item in shop.scored if item[2].describe() != program.describe()]
     if not others:
         return None
@@ -128,7 +134,7 @@ def cross(program, shop):
 def _nearby(value, rng):
     if type(value) is int:
         return max(1, round(value * math.exp(rng.gauss(0, 0.5))))
-    if 0.5 <= value < 1:  # momentum, aspect and the like: what counts is the distance to one
+    if 0.5 <= value < 1:  # for momentum and similar numbers, the distance to 1 matters
         return (
             round(1 - (1 - value) * math.exp(rng.gauss(0, 0.5)), 4) if value > 0.5 else round(rng.uniform(0.1, 0.9), 3)
         )
@@ -146,10 +152,15 @@ OPERATORS = {
 
 
 def plan(program, score, shop):
-    """Return the operators for one child: one or two by weight, after what the situation asks for.
+    """Return the operators for one child: at most one for the parent's situation, then one or two drawn by weight.
 
-    A parent that is clearly behind first takes over from better ones; one that only places circles and never
-    moves them first gets a stage; one that moves them but tries only once may well try more often.
+    A parent with a clearly lower score first takes parts of better programs. A program without stages first gets one. A
+    program that searches only once gets, with probability 1/2, another search first.
+
+    Args:
+        program: the parent's program.
+        score: the parent's training score; None means unknown.
+        shop: the library, the scores and the random generator.
     """
     asked = []
     if score is not None and score < shop.top - BEHIND:

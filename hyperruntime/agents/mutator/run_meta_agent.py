@@ -1,4 +1,4 @@
-"""Run the meta agent on a repository and write what it changed as ``<outdir>/model_patch.diff``."""
+"""Run the meta agent on a repository and write its changes to ``<outdir>/model_patch.diff``."""
 
 import argparse
 import os
@@ -14,21 +14,27 @@ from meta_agent import MetaAgent
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="none", help="belongs to the contract; this agent uses no model")
+    parser.add_argument("--model", default="none", help="part of the contract; this agent uses no model")
     parser.add_argument("--chat_history_file", default="", help="default: OUTDIR/meta_agent_chat_history.md")
     parser.add_argument("--repo_path", default="./", help="the repository to change")
-    parser.add_argument("--evals_folder", default="", help="what earlier generations were and how they scored")
+    parser.add_argument("--evals_folder", default="", help="the folder of earlier generations and their scores")
     parser.add_argument("--iterations_left", type=int, default=None)
-    parser.add_argument("--git_dir", default="", help="the repository the diff is taken from; default: REPO_PATH")
-    parser.add_argument("--base_commit", default="HEAD", help="what the diff is taken against")
+    parser.add_argument("--git_dir", default="", help="the git repository that computes the diff; default: REPO_PATH")
+    parser.add_argument("--base_commit", default="HEAD", help="the commit to compare with")
     parser.add_argument("--outdir", default="./outputs")
     return parser.parse_args(arguments)
 
 
 def take_diff(work_tree, git_dir, base, outdir):
-    """Return the diff of everything that changed, new files included, ignored ones and bytecode not.
+    """Return the diff of all changed and new files, without ignored files and bytecode.
 
-    The index and the objects this needs are temporary: the repository itself is not touched.
+    The index and the new objects are temporary, so the repository does not change.
+
+    Args:
+        work_tree: the changed files.
+        git_dir: the git directory.
+        base: the commit to compare with.
+        outdir: a directory that is left out of the diff.
     """
     git = [
         "git",
@@ -65,7 +71,7 @@ def take_diff(work_tree, git_dir, base, outdir):
 
 
 def git_directory(path):
-    """Return the git directory of a repository, or the path itself where it is one already."""
+    """Return the git directory of a repository, or the path itself if it is a git directory."""
     inner = Path(path) / ".git"
     if inner.is_dir():
         return inner

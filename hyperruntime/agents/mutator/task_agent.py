@@ -1,4 +1,4 @@
-"""The task agent: answers a packing task with the packing program."""
+"""The task agent: answers a packing task by the packing program."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ from packing import pack
 
 
 class TaskAgent:
-    """Packs circles. Needs no model; both arguments belong to the contract."""
+    """Packs circles without a model; the contract requires both arguments."""
 
     def __init__(self, model=None, chat_history_file=None):
         self.model = model
         self.chat_history_file = chat_history_file
 
     def forward(self, inputs):
-        """Return (circles, history) for ``{"n", "seed", "work", "time_limit_s"}``."""
+        """Return ``(circles, history)`` for the inputs ``{"n", "seed", "work", "time_limit_s"}``."""
         circles = pack(
             int(inputs["n"]),
             inputs.get("seed", 0),

@@ -1,4 +1,4 @@
-"""``hyperrun exec``: one command in a fresh container, its streams and its exit code handed on as they are."""
+"""``hyperrun exec``: run one command in a fresh container; its streams and its exit code are passed on unchanged."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class _ReaderGoneError(Exception):
-    """Nobody reads our output any more, as after ``hyperrun exec ... | head -1``."""
+    """The reader of our output closed the pipe, as in ``hyperrun exec ... | head -1``."""
 
 
 @attrs.frozen(kw_only=True)
 class ExecOptions:
-    """How a command is run; what describes the container is in its spec.
+    """How to run the command; the spec describes the container.
 
     Attributes:
-        args: its argv.
-        timeout_s: after which everything it started is ended.
-        copy_timeout_s: after which one copy in or out is given up.
-        put: copied in before, host to container.
-        get: copied out after, container to host.
-        gateway: what gives it models, or None.
+        args: argv of the command.
+        timeout_s: seconds until the command and everything it started are ended; None means no limit.
+        copy_timeout_s: seconds until one copy in or out is aborted.
+        put: (host path, container path) pairs, copied in before the command.
+        get: (container path, host path) pairs, copied out after the command.
+        gateway: configuration of the model gateway; None means no models.
     """
 
     args: tuple[str, ...]
@@ -69,39 +69,48 @@ class ExecOptions:
         "hyperrun exec --image agent --gateway gateway.toml --put ask.py:/ask.py -- python3 /ask.py",
     ),
 )
-@click.option("--image", default=BASE, show_default=True, help="A recipe's name, or an image reference.")
-@click.option("--mount", "mounts", type=MOUNT_PAIR, multiple=True, help="A host path to see inside; may be repeated.")
-@click.option("--env", type=ENV_PAIR, multiple=True, help="A variable inside; may be repeated.")
-@click.option("--workdir", metavar="DIR", help="Where the command starts.")
-@click.option("--user", metavar="NAME", help="Name or uid, with an optional :group.")
-@click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="What it can reach.")
-@click.option("--memory", type=SIZE, help="Memory and swap, such as 512m.")
-@click.option("--cpus", type=float, help="Cores, such as 1.5.")
+@click.option("--image", default=BASE, show_default=True, help="Recipe name or image reference.")
+@click.option("--mount", "mounts", type=MOUNT_PAIR, multiple=True, help="Mount a host path; may be repeated.")
+@click.option("--env", type=ENV_PAIR, multiple=True, help="Set a variable in the container; may be repeated.")
+@click.option("--workdir", metavar="DIR", help="Working directory of the command.")
+@click.option("--user", metavar="NAME", help="User name or uid, with an optional :group.")
+@click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="Network access.")
+@click.option("--memory", type=SIZE, help="Limit of memory and swap, such as 512m.")
+@click.option("--cpus", type=float, help="Limit of cores, such as 1.5.")
 @click.option(
-    "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Processes and threads, or none for no limit."
+    "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads, or none."
 )
-@click.option("--disk", type=SIZE, help="What its files may take, such as 2g; one that takes more is ended.")
+@click.option("--disk", type=SIZE, help="Limit of disk space, such as 2g; a container that uses more is ended.")
 @click.option(
     "--limits-mode",
     type=click.Choice(LIMITS_MODES),
     default="enforce",
     show_default=True,
-    help="watchdog: watch the memory where the engine cannot limit it.",
+    help="watchdog: hyperrun watches the memory where the engine cannot limit it.",
 )
-@click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N for the least used, or indices or CDI names.")
-@click.option("--timeout", "timeout_s", type=DURATION, help="Ends all it started after this; exit code 124.")
-@click.option("--read-only", is_flag=True, help="The image's own files cannot be changed.")
-@click.option("--put", type=COPY_PAIR, multiple=True, help="Copy in before; may be repeated.")
-@click.option("--get", type=COPY_PAIR, multiple=True, help="Copy out after, whatever the exit code; may be repeated.")
+@click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N (the N least used), indices or CDI names.")
+@click.option(
+    "--timeout", "timeout_s", type=DURATION, help="End the command and all it started after this; exit code 124."
+)
+@click.option("--read-only", is_flag=True, help="Make the image's files read-only.")
+@click.option("--put", type=COPY_PAIR, multiple=True, help="Copy from the host before the command; may be repeated.")
+@click.option(
+    "--get",
+    type=COPY_PAIR,
+    multiple=True,
+    help="Copy to the host after the command, also if it failed; may be repeated.",
+)
 @click.option(
     "--copy-timeout",
     "copy_timeout_s",
     type=DURATION,
     default=DEFAULT_TIMEOUT_S,
     show_default="10m",
-    help="Gives up each --put and --get after this.",
+    help="Time limit of each --put and --get.",
 )
-@click.option("--gateway", "gateway_file", metavar="FILE", help="Models: TOML with [gateway], or (replay|record):FILE.")
+@click.option(
+    "--gateway", "gateway_file", metavar="FILE", help="Model access: TOML with [gateway], or (replay|record):FILE."
+)
 @click.argument("args", metavar="COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def exec_command(
@@ -118,10 +127,10 @@ def exec_command(
     gateway_file: str | None,
     **rest: Any,  # noqa: ANN401 - the other options, by the names of their fields
 ) -> int:
-    """Run one command in a fresh container: no network, no host path, nothing left behind.
+    """Run one command in a fresh container, which is then removed. By default it has no network and no host path.
 
-    Standard input is handed on unless it is a terminal; output is handed on as it comes, byte for byte. The exit
-    code is the command's: 128+n for a death by signal n, 124 for a timeout, 127 for a program that is missing.
+    Standard input is passed on unless it is a terminal; output is passed on at once, byte for byte. The exit code
+    is the command's: 128+n if signal n killed it, 124 after a timeout, 127 if the program does not exist.
     """
     container = {name: rest.pop(name) for name in ("workdir", "user", "network", "gpus", "limits_mode")}
     spec = ContainerSpec(
@@ -144,7 +153,7 @@ def exec_command(
 
 
 def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
-    """Start the container; an image that is missing is made first where that is possible."""
+    """Start the container; make a missing image first if possible."""
     try:
         return runtime.container(spec)
     except ImageNotFoundError:
@@ -166,14 +175,14 @@ def _run(container: Container, options: ExecOptions) -> int:
             output_limit_bytes=_KEPT_BYTES,
         )
     if result.timed_out:
-        note(f"hyperrun: the command and all it started was ended after {format_duration(options.timeout_s or 0)}")
+        note(f"hyperrun: timeout: the command and all it started ended after {format_duration(options.timeout_s or 0)}")
     _copy_out(container, options, result)
     return result.exit_code
 
 
 @contextmanager
 def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapping[str, str] | None]:
-    """Give the container a gateway for as long as a command runs; yield the variables that the command needs."""
+    """Give the container a gateway while the command runs; yield the environment variables for the command."""
     if config is None:
         yield None
         return
@@ -186,7 +195,7 @@ def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapp
 
 
 def _copy_out(container: Container, options: ExecOptions, result: ExecResult) -> None:
-    """Copy out what was asked for; after a command that failed, what is missing is only noted."""
+    """Copy out each ``--get``; if the command failed, a failed copy is only noted."""
     for inside, target in options.get:
         try:
             report = container.get(inside, target, timeout_s=options.copy_timeout_s)
@@ -200,19 +209,19 @@ def _copy_out(container: Container, options: ExecOptions, result: ExecResult) ->
 
 
 def _hand_on(stream: Literal["stdout", "stderr"], chunk: bytes) -> None:
-    """Write a chunk to our own stream of the same name, all of it."""
+    """Write the whole chunk to our own stream of the same name."""
     view, descriptor = memoryview(chunk), _DESCRIPTORS[stream]
     while view:
         try:
             view = view[os.write(descriptor, view) :]
-        except BlockingIOError:  # whoever shares the terminal with us has made it non-blocking
+        except BlockingIOError:  # another process on the same terminal made it non-blocking
             select.select([], [descriptor], [])
         except BrokenPipeError:
             raise _ReaderGoneError from None
 
 
 def _standard_input() -> BinaryIO | None:
-    """Return our standard input, or None where it is closed or a terminal."""
+    """Return our standard input, or None if it is closed, a terminal or a directory."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""``hyperrun image``: make, get, list, load, save and remove images."""
+"""``hyperrun image``: build, pull, list, load, save and remove images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID_LETTERS = 12
 
 @click.group(cls=Group, epilog=example("hyperrun image bootstrap", "hyperrun image list"))
 def image() -> None:
-    """Make, get, list, load, save and remove images."""
+    """Build, pull, list, load, save and remove images."""
 
 
 @image.command(
@@ -34,12 +34,12 @@ def image() -> None:
     "--file",
     "containerfile",
     metavar="FILE",
-    help="A Containerfile or definition file (.def) of yours; NAME is then the reference.",
+    help="Your own Containerfile or definition file (.def); NAME is then the image reference.",
 )
-@click.option("--context", metavar="DIR", help="What COPY sees; default is the Containerfile's directory.")
-@click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="For ARG; may be repeated.")
+@click.option("--context", metavar="DIR", help="Build context, for COPY; default: the directory of FILE.")
+@click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="Value of an ARG; may be repeated.")
 @click.option(
-    "--force-rebuild", "--force", "force", is_flag=True, help="Build though the image exists, without the cache."
+    "--force-rebuild", "--force", "force", is_flag=True, help="Build even if the image exists, without the cache."
 )
 @click.pass_obj
 def build(
@@ -50,7 +50,7 @@ def build(
     build_args: tuple[tuple[str, str], ...],
     force: bool,
 ) -> None:
-    """Build the recipe NAME that ships with hyperruntime, or a file of yours; print the image's reference."""
+    """Build the shipped recipe NAME, or your own file with --file; print the image reference."""
     if context is not None and containerfile is None:
         raise click.UsageError("--context needs --file")
     started = time.monotonic()
@@ -67,10 +67,10 @@ def build(
 
 
 @image.command(epilog=example("hyperrun image bootstrap", "hyperrun image bootstrap --force"))
-@click.option("--force-rebuild", "--force", "force", is_flag=True, help="Make it though it exists.")
+@click.option("--force-rebuild", "--force", "force", is_flag=True, help="Make the image even if it exists.")
 @click.pass_obj
 def bootstrap(state: State, force: bool) -> None:
-    """Make the base image from Debian packages, with no registry; print its reference."""
+    """Make the base image from Debian packages, without a registry; print its reference."""
     started = time.monotonic()
     with state.open_runtime() as runtime:
         reference = runtime.images.bootstrap(force=force, on_output=Lines())
@@ -81,7 +81,7 @@ def bootstrap(state: State, force: bool) -> None:
 @click.argument("references", nargs=-1, required=True)
 @click.pass_obj
 def pull(state: State, references: tuple[str, ...]) -> None:
-    """Get images from their registries; print the references."""
+    """Pull images from their registries; print the references."""
     with state.open_runtime() as runtime:
         for reference in references:
             click.echo(runtime.images.pull(reference, on_output=Lines()))
@@ -117,7 +117,7 @@ def remove(state: State, references: tuple[str, ...]) -> None:
 @image.command(epilog=example("hyperrun image save localhost/mine:1 mine.tar"))
 @click.argument("reference")
 @click.argument("archive")
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_obj
 def save(state: State, reference: str, archive: str, force: bool) -> None:
     """Write an image to a file that `hyperrun image load` reads on another machine."""
@@ -131,7 +131,7 @@ def save(state: State, reference: str, archive: str, force: bool) -> None:
 @click.argument("archive")
 @click.pass_obj
 def load(state: State, archive: str) -> None:
-    """Load an archive made by `hyperrun image save`, `podman save` or `docker save`; print its references."""
+    """Load an archive of `hyperrun image save`, `podman save` or `docker save`; print its references."""
     with state.open_runtime() as runtime:
         for reference in runtime.images.load(archive):
             click.echo(reference)

@@ -1,4 +1,4 @@
-"""``hyperrun ps`` and ``hyperrun prune``: what is there, whose it is, and removing what the dead left."""
+"""``hyperrun ps`` and ``hyperrun prune``: list containers with their owners; remove those of dead owners."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COLUMNS = ("name", "image", "state", "owner pid", "owner host", "owner", "run",
 @json_option
 @click.pass_obj
 def ps(state: State, as_json: bool) -> None:
-    """List this library's containers, of every owner, on every runtime that works (or on --runtime).
+    """List this library's containers of all owners, on --runtime or on every usable runtime.
 
-    An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, where nobody can see from
-    here whether it lives.
+    An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, so that its state is
+    unknown here.
     """
     rows = []
     for runtime in _runtimes(state):
@@ -43,7 +43,7 @@ def ps(state: State, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def prune(state: State, as_json: bool) -> None:
-    """Remove the containers and temporary files of owners on this machine that are dead, and nothing else."""
+    """Remove the containers and temporary files whose owner on this machine is dead, and nothing else."""
     removed, failures = {}, []
     for runtime in _runtimes(state):
         try:
@@ -65,14 +65,14 @@ def _print_removed(removed: dict[str, list[str]], *, none: bool) -> None:
         for item in items:
             click.echo(f"removed {item} ({name})")
     if none and not any(removed.values()):
-        click.echo("nothing to remove: every container here has a live owner, or one that cannot be seen from here")
+        click.echo("nothing to remove: every container has a live owner, or one whose state is unknown here")
 
 
 def _runtimes(state: State) -> Iterator[Runtime]:
-    """Yield, opened, the runtime that was asked for, or each that works.
+    """Open and yield the requested runtime, or each usable one.
 
     Raises:
-        EngineUnavailableError: none works.
+        EngineUnavailableError: no runtime is usable.
     """
     if state.runtime not in (None, "auto"):
         with open_runtime(state.runtime) as runtime:

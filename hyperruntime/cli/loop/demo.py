@@ -1,4 +1,4 @@
-"""``hyperrun demo``: agents that improve, from nothing to pictures, offline and with no API key."""
+"""``hyperrun demo``: a run of the generate loop that works offline and without an API key."""
 
 from __future__ import annotations
 
@@ -27,22 +27,26 @@ from hyperruntime.report.pictures import write_pictures
 from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"
-GENERATIONS, SEED, PARALLEL = 20, 1, 1  # one at a time: the same seed then gives the same table on every engine
+GENERATIONS, SEED, PARALLEL = 20, 1, 1  # with one at a time, a seed gives the same table on every engine
 _FIGURE = "sum_of_radii"
 
 
 @click.command(cls=Command, epilog=example("hyperrun demo", "hyperrun demo --generations 30 --seed 3 --output ./runs"))
-@click.option("--generations", type=click.IntRange(min=0), default=GENERATIONS, show_default=True, help="How many.")
-@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True, help="Of every choice.")
-@click.option("--output", metavar="DIR", default="outputs", show_default=True, help="Where the run goes.")
-@click.option("--parallel", type=click.IntRange(min=1), default=PARALLEL, show_default=True, help="How many at once.")
+@click.option(
+    "--generations", type=click.IntRange(min=0), default=GENERATIONS, show_default=True, help="Number of generations."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True, help="Seed of all random choices.")
+@click.option("--output", metavar="DIR", default="outputs", show_default=True, help="Parent of the run directory.")
+@click.option(
+    "--parallel", type=click.IntRange(min=1), default=PARALLEL, show_default=True, help="Generations at once."
+)
 @json_option
 @click.pass_obj
 def demo(state: State, generations: int, seed: int, output: str, parallel: int, as_json: bool) -> int:
-    """Evolve a program that packs circles into a square: no model, no network, no registry.
+    """Evolve a program that packs circles into a square, without a model, a network or a registry.
 
-    Each generation is a copy of the program that edits its own source in a fresh container and is scored on the
-    host. Ends with a table and pictures of the best packing and of the lineage.
+    Each generation is a copy of the program. It edits its own source in a fresh container and is scored on the host.
+    At the end, the demo prints a table and draws the best packing and the lineage.
     """
     started = time.monotonic()
     options = GenerateOptions(
@@ -66,7 +70,15 @@ def demo(state: State, generations: int, seed: int, output: str, parallel: int, 
 
 
 def figures(run_dir: str, records: Sequence[GenerationRecord]) -> Mapping[str, Mapping[str, str]]:
-    """Return a column for each task of the selected split: the sum of radii, where a generation has one."""
+    """Return the sums of radii as table columns, one for each task of the selected split.
+
+    Args:
+        run_dir: the run directory.
+        records: the generations of the run.
+
+    Returns:
+        Column heading -> generation id -> text; generations without a sum are missing.
+    """
     split = selected_split(registry.load_domain(DOMAIN))
     columns: dict[str, dict[str, str]] = {}
     for record in records:
@@ -77,7 +89,7 @@ def figures(run_dir: str, records: Sequence[GenerationRecord]) -> Mapping[str, M
 
 
 def shown_path(path: str) -> str:
-    """Return a path as it is shortest from here, to be typed again."""
+    """Return a path relative to the current directory if it is below it."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:
@@ -98,6 +110,6 @@ def _print_best(records: Sequence[GenerationRecord], duration_s: float) -> None:
 
 def _print_next(run_dir: str, generations: int, *, interrupted: bool) -> None:
     further = "" if interrupted else f" --max-generation {generations + 10}"
-    click.echo(f"\ngo on:   hyperrun resume {shlex.quote(str(run_dir))}{further}")
+    click.echo(f"\nresume:  hyperrun resume {shlex.quote(str(run_dir))}{further}")
     click.echo(f"read:    hyperrun status {shlex.quote(str(run_dir))}")
     click.echo(f"a patch: less {shlex.quote(str(run_dir))}/gen_1/agent_output/model_patch.diff")

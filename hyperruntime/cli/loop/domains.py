@@ -1,4 +1,4 @@
-"""``hyperrun domains``: what agents can be evaluated on."""
+"""``hyperrun domains``: list what agents can be evaluated on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("domain", "splits", "image", "gpu", "agent", "description")
 @click.command(cls=Command, epilog=example("hyperrun domains", "hyperrun domains --json"))
 @json_option
 def domains(as_json: bool) -> None:
-    """List what agents can be evaluated on: splits with their counts of tasks, image, and the agent made for it."""
+    """List the installed domains: number of tasks in each split, image, and default agent."""
     views = [_view(name) for name in sorted(registry.plugins(registry.DOMAINS))]
     if as_json:
         print_json(views)
@@ -28,7 +28,7 @@ def domains(as_json: bool) -> None:
 
 
 def _view(name: str) -> dict[str, Any]:
-    """Return a domain as JSON values; one that is broken says so."""
+    """Return a domain as JSON values; a broken domain has a ``problem``."""
     source = registry.plugins(registry.DOMAINS)[name].source
     try:
         domain = registry.load_domain(name)
@@ -45,7 +45,7 @@ def _view(name: str) -> dict[str, Any]:
         }
     except HyperRuntimeError as error:
         return {"domain": name, "package": source, "problem": str(error)}
-    except Exception as error:  # noqa: BLE001 - a plugin of a third party; it must not hide the others
+    except Exception as error:  # noqa: BLE001 - a third-party plugin must not hide the others
         return {"domain": name, "package": source, "problem": f"{type(error).__name__}: {error}"}
 
 

@@ -1,4 +1,4 @@
-"""``hyperrun evaluate``: one generation on one split, apart from the run."""
+"""``hyperrun evaluate``: evaluate one generation on one split, outside of the run."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _EXIT_BY_SIGNAL, _SIGINT = 128, 2
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.argument("generation", type=GENERATION)
-@click.option("--split", metavar="NAME", default="test", show_default=True, help="On what.")
-@click.option("--samples", type=click.IntRange(min=1), help="Tasks of each domain at most; default: all.")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How many times.")
+@click.option("--split", metavar="NAME", default="test", show_default=True, help="Split to evaluate on.")
+@click.option("--samples", type=click.IntRange(min=1), help="Maximum number of tasks of each domain; default: all.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Number of repetitions.")
 @json_option
 @click.pass_obj
 def evaluate(
     state: State, run_dir: str, generation: GenId, split: str, samples: int | None, repeat: int, as_json: bool
 ) -> int:
-    """Evaluate GENERATION (a number, initial, or best) of the run in RUN_DIR on its own, in full.
+    """Evaluate GENERATION (a number, initial, or best) of the run in RUN_DIR, outside of the run.
 
-    Predictions and reports go below evaluations/ in RUN_DIR, where no agent sees them; nothing else of the run changes,
-    and it may be going on. What is there already is not made again.
+    Predictions and reports are written to evaluations/ in RUN_DIR, where agents do not see them. Nothing else of the
+    run changes; it may still be running. Existing results are not computed again.
     """
     options = read_run(Layout(Path(run_dir)))[0]
     with state.open_runtime(run_id=str(options.run_id)) as runtime:
@@ -75,7 +75,7 @@ def _tell(event: StepEvent) -> None:
 
 
 def _print(made: Sequence[Evaluation]) -> None:
-    """Print one row per repetition, and their mean below."""
+    """Print one row per repetition, then the mean if there are several."""
     domains = tuple(made[0].scores)
     rows = [
         (

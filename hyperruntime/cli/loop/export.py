@@ -1,4 +1,4 @@
-"""``hyperrun export``: a generation as a git repository."""
+"""``hyperrun export``: write a generation as a git repository."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 @click.argument("target", metavar="DIR")
 @json_option
 def export(run_dir: str, generation: GenId, target: str, as_json: bool) -> None:
-    """Write GENERATION (a number, initial, or best) of the run in RUN_DIR to DIR, a git repository that can be run.
+    """Write GENERATION (a number, initial, or best) of the run in RUN_DIR to DIR, a runnable git repository.
 
-    It has one commit per generation of its lineage, with the scores in the messages. DIR must be missing or empty.
+    It has one commit per generation of the lineage; the messages contain the scores. DIR must be missing or empty.
     """
     made = export_generation(run_dir, generation, target)
     if as_json:

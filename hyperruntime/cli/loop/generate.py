@@ -1,4 +1,4 @@
-"""``hyperrun generate`` and ``hyperrun resume``: run the generate loop, showing progress."""
+"""``hyperrun generate`` and ``hyperrun resume``: run the generate loop and show its progress."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _EXIT_FAILED, _EXIT_BY_SIGNAL = 1, 128
 def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
     """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
 
-    Ends with 0 when some generation has a score, else with 1. Interrupted, it keeps all finished generations, and
-    `hyperrun resume` goes on. Options may be written with underscores.
+    Exits with 0 if a generation has a score, else with 1. An interrupt keeps all finished generations; continue with
+    `hyperrun resume`. Options may be written with underscores.
     """
     state, run_dir = ctx.ensure_object(State), values.pop("resume_from")
     state.runtime = values.pop("runtime") or state.runtime
@@ -63,7 +63,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         view = load_run(run_dir)
         return go_on(state, view, as_json, changed_options(ctx, values, view.options, run_dir))
     if values.get("agent") is None and detect_contract(".") == "hyperagents":
-        values["agent"] = "."  # the original is run in its own checkout
+        values["agent"] = "."  # HyperAgents is run in its own checkout
     if not values["domains"] and values.get("agent"):
         values["domains"] = (agent_domains(Path(values["agent"])),)
     options = make_options(values)
@@ -78,23 +78,30 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     epilog=example("hyperrun resume outputs/generate_1", "hyperrun resume outputs/generate_1 --max-generation 50"),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
-@click.option("--max-generation", type=click.IntRange(min=0), help="A new last generation.")
-@click.option("--parallel", type=click.IntRange(min=1), help="How many generations run at once.")
-@click.option("--image", metavar="REF", help="Another image for all that is still to be made.")
+@click.option("--max-generation", type=click.IntRange(min=0), help="Change the number of the last generation.")
+@click.option("--parallel", type=click.IntRange(min=1), help="Generations at once.")
+@click.option("--image", metavar="REF", help="Change the image for the remaining generations.")
 @model_options
 @json_option
 @click.pass_obj
 def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name
-    """Go on with the run in RUN_DIR after an interrupt or a crash, or extend a finished one.
+    """Resume the run in RUN_DIR after an interrupt or a crash, or extend a finished run.
 
-    A run that HyperAgents wrote is gone on with too: its files stay, and ours come beside them.
+    This also works for a run that HyperAgents wrote: its files are kept and ours are added.
     """
     import_run(run_dir)
     return go_on(state, load_run(run_dir), as_json, changes)
 
 
 def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]) -> int:
-    """Go on with a run whose options may change, show it, and return the exit code."""
+    """Resume a run, possibly with changed options, and show its progress; return the exit code.
+
+    Args:
+        state: the global options.
+        view: the run as stored.
+        as_json: whether to print the summary as JSON.
+        changes: new values of changeable options; None keeps a stored value.
+    """
     run_dir, asked = view.run_dir, changes.get("max_generation")
     last = view.options.max_generation if asked is None else int(asked)
     tracker = Tracker(last + 1, view.generations)
@@ -110,9 +117,16 @@ def go_on(state: State, view: RunView, as_json: bool, changes: Mapping[str, Any]
 
 
 def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary, int]:
-    """Start a run and show it; return what became of it, and the number of the signal that ended it or 0.
+    """Start a run and show its progress; return its summary, and the number of the signal that ended it or 0.
 
-    Everything that can be wrong with the options is found before an engine is asked.
+    All options are checked before an engine is used.
+
+    Args:
+        state: the global options.
+        options: the options of the run.
+
+    Raises:
+        WrongUsageError: as for :func:`checked_plan`.
     """
     plan = checked_plan(options)
     with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
@@ -124,10 +138,11 @@ def run_generations(state: State, options: GenerateOptions) -> tuple[RunSummary,
 
 
 def checked_plan(options: GenerateOptions) -> RunPlan:
-    """Return a run that can be started, and whose directory can be made.
+    """Plan a run, and make the parent of its directory.
 
     Raises:
-        HyperRuntimeError: a domain or the agent is unknown, or the run directory exists or cannot be made.
+        HyperRuntimeError: a domain or the agent is unknown.
+        WrongUsageError: the run directory exists or cannot be made.
     """
     try:
         plan = plan_run(options)
@@ -140,7 +155,12 @@ def checked_plan(options: GenerateOptions) -> RunPlan:
 
 
 def ensure_image(runtime: Runtime, name: str) -> None:
-    """Make the run's image where it is missing, showing how that goes."""
+    """Make the run's image if it is missing, and show the engine's output.
+
+    Args:
+        runtime: the runtime that needs the image.
+        name: recipe name or image reference.
+    """
     reference = image_reference(name)
     if not runtime.images.exists(reference):
         if name == BASE:
@@ -149,7 +169,13 @@ def ensure_image(runtime: Runtime, name: str) -> None:
 
 
 def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> None:
-    """Print what became of a run, and on standard error what to do next."""
+    """Print the result of a run, and the next step on standard error.
+
+    Args:
+        summary: the result.
+        as_json: whether to print JSON instead of a table.
+        seed: the run's seed, for the JSON.
+    """
     if as_json:
         facts = {"seed": seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
         print_json(run_to_json(summary.run_dir, summary.generations, **facts))
@@ -158,20 +184,27 @@ def print_summary(summary: RunSummary, as_json: bool, *, seed: int | None) -> No
     if not as_json:
         click.echo(summary.run_dir)
     if summary.interrupted:
-        note(f"interrupted; go on with: hyperrun resume {shlex.quote(summary.run_dir)}")
+        note(f"interrupted; continue with: hyperrun resume {shlex.quote(summary.run_dir)}")
     elif summary.used_up:
-        note(f"{summary.used_up}; go on with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-...")
+        note(
+            f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."
+        )
 
 
 def exit_code(summary: RunSummary, number: int) -> int:
-    """Return the exit code of a run that ended, by itself or by a signal."""
+    """Return the exit code of a run.
+
+    Args:
+        summary: the run's result.
+        number: the signal that ended the run, or 0; used only for an interrupted run, where 0 means SIGINT.
+    """
     if summary.interrupted:
         return _EXIT_BY_SIGNAL + (number or 2)
     return _EXIT_FAILED if summary.best is None else 0
 
 
 def _make_display(tracker: Tracker) -> Display:
-    """Return the live display where standard error is a terminal, else plain lines."""
+    """Return the live display if standard error is a terminal, else the plain one."""
     if sys.stderr.isatty():
         from hyperruntime.cli.loop.live import LiveDisplay
 

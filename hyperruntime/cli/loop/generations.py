@@ -18,11 +18,11 @@ _USAGE = ("requests", "tokens", "money")
 def print_generations(
     records: Sequence[GenerationRecord], *, extra: Mapping[str, Mapping[str, str]] | None = None
 ) -> None:
-    """Print one row per generation: parent, scores, what failed, duration; the best one has a star.
+    """Print one row per generation: parent, scores, duration, failure; a star marks the best one.
 
     Args:
-        records: as they were archived; shown by number.
-        extra: further columns, each with a text per generation id.
+        records: the generations; printed in the order of their numbers.
+        extra: more columns: heading -> generation id -> text.
     """
     more = extra or {}
     best, splits = best_generation(records), _splits(records)
@@ -52,13 +52,13 @@ def _usage_texts(usage: Spent | None) -> tuple[str, ...]:
 
 
 def best_generation(records: Sequence[GenerationRecord]) -> GenerationRecord | None:
-    """Return the one with the highest score, the earlier one on a tie; None where none has a score."""
+    """Return the generation with the highest score, the earlier one on a tie; None if no generation has a score."""
     scored = [record for record in records if record.score is not None]
     return max(scored, key=lambda record: record.score or 0.0, default=None)
 
 
 def failure_text(record: GenerationRecord) -> str:
-    """Return what failed, in one short line."""
+    """Return the failure and its reason in one short line, or ""."""
     if record.failure is None:
         return ""
     detail = " ".join(record.detail.split())
@@ -67,7 +67,7 @@ def failure_text(record: GenerationRecord) -> str:
 
 
 def failure_counts(records: Sequence[GenerationRecord]) -> dict[str, int]:
-    """Return how many generations failed, by the class of the failure."""
+    """Return the number of failed generations for each class of failure."""
     counts: Counter[str] = Counter(record.failure for record in records if record.failure is not None)
     return {failure: counts[failure] for failure in FAILURES if failure in counts}
 
@@ -77,7 +77,13 @@ def run_to_json(
     records: Sequence[GenerationRecord],
     **facts: Any,  # noqa: ANN401 - JSON values
 ) -> dict[str, Any]:
-    """Return a run as JSON values."""
+    """Return a run as JSON values.
+
+    Args:
+        run_dir: the run directory.
+        records: the generations.
+        facts: more items of the JSON object.
+    """
     best = best_generation(records)
     return {
         "run_dir": run_dir,
@@ -89,7 +95,7 @@ def run_to_json(
 
 
 def _splits(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the columns of split scores, ``train``, or ``domain train`` where there are several domains."""
+    """Return the headings of the split scores: ``train``, or ``domain train`` if there are several domains."""
     pairs = dict.fromkeys(
         (domain, split) for record in records for domain, splits in record.scores.items() for split in splits
     )

@@ -21,10 +21,15 @@ _BAR_WIDTH = 30
 
 
 class LiveDisplay:
-    """One line per running generation and one for the whole run; finished generations stay above as text."""
+    """Shows one line per running generation and one for the whole run; finished generations stay above as text."""
 
     def __init__(self, tracker: Tracker, console: Console | None = None) -> None:
-        """Show what a tracker makes of the events, on standard error."""
+        """Make the display; it is drawn inside the ``with`` block.
+
+        Args:
+            tracker: the state to show.
+            console: where to draw; None means standard error.
+        """
         self._tracker, self._lock, self._started = tracker, threading.Lock(), time.monotonic()
         self._console = console or Console(stderr=True, highlight=False)
         self._live = Live(
@@ -36,14 +41,14 @@ class LiveDisplay:
         )
 
     def on_event(self, event: StepEvent) -> None:
-        """Take the event; one that ends a generation leaves a line."""
+        """Update the display; the end of a generation is printed as a line."""
         with self._lock:
             line = self._tracker.take(event)
         if line and event.step == SETTLED:
             self._console.print(Text(line, style="yellow" if event.state == "failed" else ""))
 
     def render(self) -> RenderableType:
-        """Return the display as it is now."""
+        """Return the current content."""
         with self._lock:
             running = [(name, entry.step, entry.started) for name, entry in self._tracker.running.items()]
             done, total, best = self._tracker.done, self._tracker.total, self._tracker.best_text()
@@ -61,12 +66,12 @@ class LiveDisplay:
         return Group(rows, whole)
 
     def __enter__(self) -> LiveDisplay:
-        """Begin to draw."""
+        """Start drawing."""
         self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the live lines away; what was printed above stays."""
+        """Remove the live lines; printed lines stay."""
         self._live.stop()

@@ -1,4 +1,4 @@
-"""Show a run while it runs: a live table on a terminal, plain lines elsewhere; on standard error."""
+"""Show the progress of a run on standard error: the tracker, and the display of plain lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LONG_STEPS = ("meta agent", "evaluate")
 
 @attrs.define
 class Running:
-    """A generation that runs now.
+    """A running generation.
 
     Attributes:
-        step: what it does.
-        started: when it began, by the monotonic clock.
+        step: the current step.
+        started: start of the generation, in seconds of ``time.monotonic``.
     """
 
     step: str
@@ -33,17 +33,17 @@ class Running:
 
 
 class Tracker:
-    """What is known of a run from its events.
+    """The progress of a run, computed from its events.
 
     Attributes:
-        total: how many generations there will be, the first included.
-        done: how many are finished.
-        best: score and id of the best so far, or None.
-        running: by id.
+        total: number of generations of the run, the first included.
+        done: number of finished generations.
+        best: score and id of the best generation so far, or None.
+        running: the running generations, by id.
     """
 
     def __init__(self, total: int, finished: Iterable[GenerationRecord] = ()) -> None:
-        """Begin with what a resumed run has already."""
+        """Start with the finished generations of a resumed run."""
         self.total, self.done = total, 0
         self.best: tuple[float, str] | None = None
         self.running: dict[str, Running] = {}
@@ -52,7 +52,7 @@ class Tracker:
             self._count(str(record.genid), record.score)
 
     def take(self, event: StepEvent) -> str | None:
-        """Take an event; return the line that tells it, or None for one that is not worth a line."""
+        """Process an event; return a line about it, or None if it needs none."""
         if event.step == SETTLED:
             return self._settle(event)
         if event.state == "failed" and event.detail:
@@ -64,7 +64,7 @@ class Tracker:
         return f"generation {event.generation}: {event.step}" if event.step in _LONG_STEPS else None
 
     def best_text(self) -> str:
-        """Return the best so far: ``best 0.9871 (generation 8)``, or "" before there is one."""
+        """Return the best score so far, such as ``best 0.9871 (generation 8)``, or ""."""
         return f"best {self.best[0]:.4f} (generation {self.best[1]})" if self.best else ""
 
     def _settle(self, event: StepEvent) -> str:
@@ -84,28 +84,28 @@ class Tracker:
 
 
 class Display(Protocol):
-    """Something that shows events while its ``with`` block runs."""
+    """Shows events inside its ``with`` block."""
 
     def on_event(self, event: StepEvent) -> None:
         """Show an event; called from any thread."""
         ...
 
     def __enter__(self) -> Display:
-        """Begin."""
+        """Start the display."""
         ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """End the display."""
         ...
 
 
 class PlainDisplay:
-    """One line for what matters, with the time since the start."""
+    """Prints one line for each important event, with the seconds since the start."""
 
     def __init__(self, tracker: Tracker) -> None:
-        """Show what a tracker makes of the events."""
+        """Start the clock."""
         self._tracker, self._started, self._lock = tracker, time.monotonic(), threading.Lock()
 
     def on_event(self, event: StepEvent) -> None:
@@ -115,10 +115,10 @@ class PlainDisplay:
                 note(f"{time.monotonic() - self._started:8.1f}s  {line}")
 
     def __enter__(self) -> PlainDisplay:
-        """Begin."""
+        """Return the display."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; nothing is left to do."""
+        """Do nothing."""

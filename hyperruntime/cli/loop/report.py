@@ -27,10 +27,13 @@ from hyperruntime.report.pictures import Picture, write_pictures, write_plots
     epilog=example("hyperrun report outputs/generate_1", "hyperrun report outputs/generate_1 --output ./pictures"),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
-@click.option("--output", metavar="DIR", help="Where to; default: the run directory, and report/ in it.")
+@click.option("--output", metavar="DIR", help="Write to DIR; default: the run directory and its report/.")
 @json_option
 def report(run_dir: str, output: str | None, as_json: bool) -> None:
-    """Draw the run in RUN_DIR as SVG and PNG: lineage, best answers, progress and archive for each domain and split."""
+    """Draw the run in RUN_DIR as SVG and PNG.
+
+    Draws the lineage, the best answers, and for each domain and split the progress and the archive.
+    """
     view, folder = load_run(run_dir), Path(output) if output else None
     drawn = write_pictures(view, best_generation(view.generations), folder)
     whose = whose_scores(view.options.optimize_option)
@@ -42,7 +45,12 @@ def report(run_dir: str, output: str | None, as_json: bool) -> None:
 
 
 def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
-    """Write the plots of a run that came to its end; where that cannot be, say why, for the run itself is well."""
+    """Write the plots of a finished run; if that fails, only print the reason.
+
+    Args:
+        summary: the run's result; nothing is drawn for an interrupted run.
+        options: the run's options.
+    """
     if summary.interrupted or not summary.generations:
         return
     try:
@@ -55,7 +63,7 @@ def plots_at_end(summary: RunSummary, options: GenerateOptions) -> None:
 
 
 def print_pictures(pictures: Sequence[Picture]) -> None:
-    """Print where pictures are, one line each."""
+    """Print the paths of pictures, one line each."""
     width = max((len(picture.subject) for picture in pictures), default=0)
     for picture in pictures:
         also = "" if picture.png is None else f" and {picture.png.suffix}"

@@ -1,4 +1,4 @@
-"""What ``generate --resume-from`` takes over from the run, and what it refuses to change."""
+"""Check the options of ``generate --resume-from``: most of them cannot change."""
 
 from __future__ import annotations
 
@@ -26,10 +26,16 @@ _SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSour
 def changed_options(
     ctx: click.Context, values: Mapping[str, Any], stored: GenerateOptions, run_dir: str
 ) -> dict[str, Any]:
-    """Return what of ``CHANGEABLE`` the user asks for; all else that is said must be as the run has it.
+    """Return the given options that are ``CHANGEABLE``; other given options must equal those of the run.
+
+    Args:
+        ctx: knows which options were given.
+        values: the values of all options, by name.
+        stored: the options of the run.
+        run_dir: the run directory.
 
     Raises:
-        WrongUsageError: an option is said that the run has otherwise.
+        WrongUsageError: a given option differs from the run's and cannot change.
         SpecError: a value is not allowed.
     """
     said = {name for name in values if ctx.get_parameter_source(name) in _SAID}
@@ -41,7 +47,7 @@ def changed_options(
         before = here.get(field, getattr(stored, field))
         if _comparable(field, getattr(asked, field)) != _comparable(field, before):
             raise WrongUsageError(
-                f"--{name.replace('_', '-')} cannot change when a run goes on, and run {str(Path(run_dir))!r} has "
+                f"--{name.replace('_', '-')} cannot change when a run is resumed; run {str(Path(run_dir))!r} has "
                 f"{_shown(name, before)}; leave it out, or start another run"
             )
     return {name: getattr(asked, name) for name in CHANGEABLE if name in said}

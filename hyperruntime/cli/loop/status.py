@@ -1,4 +1,4 @@
-"""``hyperrun status``: a run's generations and scores, while it runs or after."""
+"""``hyperrun status``: show a run's generations and scores, during the run or after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hyperruntime.loop.run_files.archive import RunView, load_run
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @json_option
 def status(run_dir: str, as_json: bool) -> None:
-    """Show the generations of the run in RUN_DIR, which may be going on; a damaged line is named and left out."""
+    """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported and skipped."""
     view = load_run(run_dir)
     if as_json:
         facts = {"state": view.state, "seed": view.seed, "problems": list(view.problems)}
@@ -48,4 +48,4 @@ def _print(view: RunView) -> None:
     for problem in view.problems:
         note(f"problem: {problem}")
     if view.state == "interrupted":
-        note(f"go on with: hyperrun resume {shlex.quote(view.run_dir)}")
+        note(f"continue with: hyperrun resume {shlex.quote(view.run_dir)}")

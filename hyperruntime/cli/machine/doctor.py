@@ -1,4 +1,4 @@
-"""``hyperrun doctor``: what was found, what failed and what to do."""
+"""``hyperrun doctor``: report what works on this machine, what does not, and the next steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAST_PYTHON = (3, 11)
 _LEAST_FREE = {"temporary files": 256 * MIB, "cache": 64 * MIB, "current directory": 64 * MIB}
 _LEAST_MEMORY = GIB
 _EXIT_NO_RUNTIME = 3
-_OTHER_PLACE = "choose another one: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
+_OTHER_PLACE = "name another directory: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
 _DIRECTORIES: dict[str, Callable[[], Path]] = {
     "temporary files": lambda: Path(tempfile.gettempdir()),
     "cache": cache_directory,
@@ -40,14 +40,14 @@ _MARKS = {True: ("ok", "green"), False: ("FAIL", "red"), None: ("note", "yellow"
     cls=Command, epilog=example("hyperrun doctor", "hyperrun doctor podman --json", "hyperrun doctor --gpu cuda")
 )
 @click.argument("name", required=False)
-@click.option("--gpu", "image", metavar="IMAGE", help="Give GPUs to a container of this image and look step by step.")
-@click.option("--gpus", type=GPUS, default="all", show_default=True, help="Which ones, with --gpu.")
+@click.option("--gpu", "image", metavar="IMAGE", help="Start a container of this image with GPUs; check each step.")
+@click.option("--gpus", type=GPUS, default="all", show_default=True, help="With --gpu: which GPUs.")
 @json_option
 @click.pass_obj
 def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[str, ...], as_json: bool) -> int:
-    """Say what is right and wrong on this machine, for every runtime or for NAME, and what to do about it.
+    """Diagnose this machine and every runtime, or only runtime NAME, and print the next steps.
 
-    Exits with 0 where a runtime works, else with 3; with --gpu, 1 where a step fails.
+    Exits with 0 if a runtime is usable, else with 3. With --gpu: with 0 if every step works, else with 1.
     """
     if image is not None:
         state.runtime = name or state.runtime
@@ -84,7 +84,7 @@ def _print(parts: dict[str, list[Finding]], usable: Sequence[str], names: Sequen
         for found in findings:
             _print_finding(found)
         if not findings:
-            click.echo("  note  nothing to say")
+            click.echo("  note  no findings")
     if usable:
         click.echo(f"\ncontainers run here with: {', '.join(usable)}")
     else:
@@ -99,7 +99,7 @@ def _print_finding(found: Finding) -> None:
 
 
 def machine_findings() -> Iterator[Finding]:
-    """Yield what does not belong to any engine: Python, git, memory, disk space and devices."""
+    """Yield the findings that belong to no engine: Python, git, memory, disk space and devices."""
     version = platform.python_version()
     old = sys.version_info < _LEAST_PYTHON
     yield Finding(subject="python", ok=not old, detail=f"{version} ({sys.executable})")
@@ -136,12 +136,12 @@ def _memory() -> Finding:
         subject="memory",
         ok=None if low else True,
         detail=f"{format_size(free)} available, {os.cpu_count()} cores",
-        next_step="use --parallel 1, or end what uses the memory" if low else "",
+        next_step="use --parallel 1, or end programs that use the memory" if low else "",
     )
 
 
 def _space(what: str, directory: Path) -> Finding:
-    """Return whether a directory, or the nearest one above it that exists, can be written and has room."""
+    """Check that a directory, or its nearest existing parent, is writable and has free space."""
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if not os.access(place, os.W_OK | os.X_OK):

@@ -1,4 +1,4 @@
-"""Look at every installed driver without letting a broken one hide the others."""
+"""Probe every installed driver; a broken driver does not hide the others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hyperruntime.errors import DriverNotFoundError, EngineUnavailableError, Hyp
 
 @attrs.frozen(kw_only=True)
 class EngineView:
-    """One driver as it is on this machine.
+    """The state of one driver on this machine.
 
     Attributes:
-        name: of its entry point.
+        name: name of its entry point.
         source: the package that publishes it.
-        info: what it can do, or None where it cannot be used.
+        info: what it can do; None if it cannot be used.
         why: why it cannot be used, or "".
-        next_step: what to do about that, or "".
+        next_step: what the user can do about that, or "".
     """
 
     name: str
@@ -34,12 +34,15 @@ class EngineView:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs containers here."""
+        """Whether the driver can run containers here."""
         return self.info is not None
 
 
 def engine_names(only: str | None = None) -> list[str]:
-    """Return the drivers in the order in which ``auto`` tries them, or the one that is named.
+    """Return the names of the drivers in the order in which ``auto`` tries them, or only the named one.
+
+    Args:
+        only: a driver's name; None or ``auto`` means all.
 
     Raises:
         DriverNotFoundError: no installed driver has this name.
@@ -53,7 +56,7 @@ def engine_names(only: str | None = None) -> list[str]:
 
 
 def view_engine(name: str) -> EngineView:
-    """Return what a driver can do here, or why it cannot."""
+    """Return what a driver can do here, or why it cannot be used."""
     source = registry.plugins(registry.RUNTIMES)[name].source
     try:
         with _loaded(name) as driver:
@@ -65,14 +68,14 @@ def view_engine(name: str) -> EngineView:
 
 
 def view_engines() -> list[EngineView]:
-    """Return all, in the order of ``auto``; they are looked at side by side, for each look starts a container."""
+    """Return the views of all drivers, in the order of ``auto``; probed in parallel, since each starts a container."""
     names = engine_names()
     with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
         return list(threads.map(view_engine, names))
 
 
 def diagnose_engine(name: str) -> list[Finding]:
-    """Return a driver's findings; a driver that cannot be loaded is a finding."""
+    """Return a driver's findings; an error of the driver is a finding."""
     try:
         with _loaded(name) as driver:
             return list(driver.diagnose())

@@ -1,4 +1,4 @@
-"""``hyperrun doctor --gpu IMAGE``: from the host's driver to the image's torch, step by step, up to what fails."""
+"""``hyperrun doctor --gpu IMAGE``: check GPU access step by step, from the host's driver to torch in the image."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if not torch.cuda.is_available():
     sys.exit(f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no GPU")
 x = torch.ones(256, 256, device="cuda")
 assert float((x @ x).sum()) == 256.0 ** 3
-print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name(0)}: a product is right")
+print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name(0)}: product is correct")
 """
 Steps = Iterator[Finding]
 
 
 def gpu_findings(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps:
-    """Yield what each step found; the first that is not ok is the last.
+    """Yield the finding of each step; stop after the first failure.
 
     Args:
         state: the global options.
-        image: a recipe's name, or a reference.
-        gpus: as in a spec.
+        image: recipe name or image reference.
+        gpus: as in ``ContainerSpec.gpus``.
     """
     for found in _steps(state, image_reference(image), gpus):
         yield found
@@ -70,7 +70,7 @@ def _steps(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps:
 
 
 def _is_nvidia(gpus: str | tuple[str, ...]) -> bool:
-    """Tell whether what is asked for are NVIDIA's, as all are whose vendor is not named."""
+    """Return whether NVIDIA GPUs are requested; a name without a vendor means NVIDIA."""
     return isinstance(gpus, str) or any("=" not in name or name.startswith(f"{NVIDIA_KIND}=") for name in gpus)
 
 
@@ -87,14 +87,14 @@ def _host_driver() -> Finding:
 
 
 def _cdi(gpus: str | tuple[str, ...]) -> Finding:
-    """Say what CDI describes; a driver that does not need it may go on without."""
+    """Return the finding about CDI. A missing device is only a note: some engines do not need CDI."""
     registry = load_devices()
     if isinstance(gpus, str) and gpus.startswith("auto"):
         gpus = "all"
     try:
         devices = gpu_devices(gpus, registry)
     except DeviceNotFoundError as error:
-        return Finding(subject="host: CDI spec", ok=None, detail=str(error))  # whether that matters the start tells
+        return Finding(subject="host: CDI spec", ok=None, detail=str(error))  # if it matters, the start fails
     broken = "".join(f"; {finding.subject} {finding.detail}" for finding in registry.findings)
     files = ", ".join(dict.fromkeys(str(device.file) for device in devices))
     detail = f"{', '.join(device.name for device in devices)} in {files}{broken}"
@@ -109,12 +109,12 @@ def _expected(gpus: str | tuple[str, ...]) -> Sequence[str]:
 
 
 def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> Steps:
-    """Yield what is found in a container that has started: that its devices are visible was checked then."""
+    """Yield the findings inside a started container; its start has already checked that the devices are visible."""
     nodes = _run(container, ["/bin/sh", "-c", _NODES, "nodes", *expected])
     detail = ", ".join(dict.fromkeys(nodes.out.split())) or "none"
     yield Finding(subject="inside: device nodes", ok=detail != "none", detail=detail)
     if not nvidia:
-        yield Finding(subject="inside: driver", ok=None, detail="not looked at: these are no NVIDIA GPUs")
+        yield Finding(subject="inside: driver", ok=None, detail="not checked: these are not NVIDIA GPUs")
         return
     yield _report(
         "inside: libcuda.so.1",
@@ -124,7 +124,7 @@ def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> S
     yield _report(
         "inside: nvidia-smi",
         _run(container, ["nvidia-smi", "-L"]),
-        "host and container must have the same driver: make the CDI spec anew after a driver update",
+        "host and container must have the same driver: generate the CDI spec again after a driver update",
     )
     torch = _run(container, ["python3", "-c", _TORCH])
     if torch.code in (3, 127):

@@ -1,6 +1,6 @@
-"""What a job, a login or environment modules brought along that matters here: one check each, silent when all is usual.
+"""Check what the process inherited from a job, a login or environment modules; report only what is unusual.
 
-A check is a function from :class:`Surroundings` to a finding or None.
+A check is a function from :class:`Surroundings` to a finding, or None if all is usual.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _LIMITS = {
     "stack": 3,
     "rss": 5,
     "locks": 10,
-}  # of Linux; Python names not all of them
-_MARKS = {"locks": 10**15, "rss": 10**18}  # below these in both a container is refused, docs/decisions/0002-exec.md
+}  # numbers of Linux; Python does not name all of them
+_MARKS = {"locks": 10**15, "rss": 10**18}  # no container starts with both below these, docs/decisions/0002-exec.md
 _FEW_PROCESSES, _FEW_FILES = 1024, 1024
 _SMALL_FILES = 10 * GIB
-_SOCKET_PATH = 60  # of the 107 bytes that a socket's path may have, ours take the rest
+_SOCKET_PATH = 60  # a socket's path may have 107 bytes; our file names take the rest
 _PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME")
 
 
 @attrs.frozen(kw_only=True)
 class Surroundings:
-    """What this process inherited, and where it finds itself.
+    """The state that this process inherited.
 
     Attributes:
-        environ: its variables.
-        limits: soft limit by name (``rss`` and ``locks``: hard limit); None is unlimited.
-        umask: of new files.
-        ignored: names of the signals that it ignores.
-        temporary: the directory for temporary files.
-        noexec: whether that is on a file system from which nothing can be executed.
-        runtime_directory: for sockets and run files, or "".
-        is_root: whether this is root.
+        environ: environment variables.
+        limits: soft limits by name (``rss`` and ``locks``: hard limits); None means unlimited.
+        umask: umask of the process.
+        ignored: names of the ignored signals.
+        temporary: the directory for temporary files; "" if none is usable.
+        noexec: whether ``temporary`` is on a file system mounted with noexec.
+        runtime_directory: the directory for sockets and run files, or "".
+        is_root: whether the effective user is root.
     """
 
     environ: Mapping[str, str] = attrs.field(factory=dict)
@@ -84,7 +84,7 @@ def _temporary() -> tuple[str, bool]:
         path = tempfile.gettempdir()
         return path, bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
     except OSError:
-        return "", False  # which is a finding of its own
+        return "", False  # the doctor reports this elsewhere
 
 
 def _limit(name: str) -> int | None:
@@ -94,14 +94,14 @@ def _limit(name: str) -> int | None:
 
 
 def job_findings(found: Surroundings) -> Iterator[Finding]:
-    """Yield what each check has to say, which in usual surroundings is nothing."""
+    """Yield the findings of all checks; none in usual surroundings."""
     for check in CHECKS:
         if (finding := check(found)) is not None:
             yield finding
 
 
 def slurm_job(found: Surroundings) -> Finding | None:
-    """Name the Slurm job."""
+    """Report a Slurm job."""
     job = found.environ.get("SLURM_JOB_ID")
     if not job:
         return None
@@ -112,20 +112,20 @@ def slurm_job(found: Surroundings) -> Finding | None:
 
 
 def mark_limits(found: Surroundings) -> Finding | None:
-    """Name limits that leave no way to mark what a command starts."""
+    """Report resource limits that prevent marking the process tree of a command."""
     values = {name: found.limits.get(name) for name in _MARKS}
     if all(value is None for value in values.values()):
         return None
     if any(value is None or value >= _MARKS[name] for name, value in values.items()):
         set_ones = [f"RLIMIT_{name.upper()} is {value}" for name, value in values.items() if value is not None]
-        return _note("limits rss and locks", f"{', '.join(set_ones)}: commands are marked by the other one", "")
+        return _note("limits rss and locks", f"{', '.join(set_ones)}: commands are marked with the other limit", "")
     detail = f"RLIMIT_LOCKS is {values['locks']} and RLIMIT_RSS is {values['rss']} bytes: commands cannot be marked"
     step = "raise one of the hard limits to unlimited where this was started (limits.conf, or the job's set-up)"
     return Finding(subject="limits rss and locks", ok=False, detail=detail, next_step=step)
 
 
 def few_processes(found: Surroundings) -> Finding | None:
-    """Name a low limit on processes."""
+    """Report a low limit on processes."""
     count = found.limits.get("nproc")
     if count is None or count >= _FEW_PROCESSES or found.is_root:
         return None
@@ -134,7 +134,7 @@ def few_processes(found: Surroundings) -> Finding | None:
 
 
 def few_files(found: Surroundings) -> Finding | None:
-    """Name a low limit on open files."""
+    """Report a low limit on open files."""
     count = found.limits.get("nofile")
     if count is None or count >= _FEW_FILES:
         return None
@@ -145,24 +145,24 @@ def few_files(found: Surroundings) -> Finding | None:
 
 
 def small_files(found: Surroundings) -> Finding | None:
-    """Name a limit on the size of files."""
+    """Report a low limit on the size of files."""
     size = found.limits.get("fsize")
     if size is None or size >= _SMALL_FILES:
         return None
     detail = f"no file may become larger than {format_size(size)} (`ulimit -f`), images and outputs included"
-    return _note("limit fsize", detail, "raise it if an image cannot be made or an output is cut")
+    return _note("limit fsize", detail, "raise it if an image cannot be made or an output is truncated")
 
 
 def endless_stack(found: Surroundings) -> Finding | None:
-    """Name an unlimited stack."""
+    """Report an unlimited stack."""
     if "stack" not in found.limits or found.limits["stack"] is not None:
         return None
-    detail = "unlimited (`ulimit -s`), as MPI programs want it; containers have it too, and no promise depends on it"
+    detail = "unlimited (`ulimit -s`), as MPI programs need it; containers have it too; this does no harm"
     return _note("limit stack", detail, "")
 
 
 def noexec_temporary(found: Surroundings) -> Finding | None:
-    """Name a directory for temporary files from which nothing can be executed."""
+    """Report a directory for temporary files that is mounted noexec."""
     if not found.noexec:
         return None
     detail = f"{found.temporary} is mounted noexec: no program starts from there, so containers' files go elsewhere"
@@ -170,7 +170,7 @@ def noexec_temporary(found: Surroundings) -> Finding | None:
 
 
 def odd_temporary(found: Surroundings) -> Finding | None:
-    """Name a path for temporary files that not every program takes."""
+    """Report a path for temporary files that some programs cannot use."""
     path = found.temporary
     words = []
     if len(os.fsencode(path)) > _SOCKET_PATH:
@@ -179,42 +179,42 @@ def odd_temporary(found: Surroundings) -> Finding | None:
         words.append("with blanks")
     if not words:
         return None
-    detail = f"{path} is {' and '.join(words)}: sockets, and files of engines that take no such path, go elsewhere"
+    detail = f"{path} is {' and '.join(words)}: sockets, and files of engines that reject such a path, go elsewhere"
     return _note("TMPDIR", detail, "set TMPDIR to a short path without blanks if they must be on its disk")
 
 
 def no_runtime_directory(found: Surroundings) -> Finding | None:
-    """Report a missing directory for run files."""
+    """Report a missing runtime directory."""
     if found.runtime_directory or found.is_root:
         return None
     named = found.environ.get("XDG_RUNTIME_DIR")
     detail = f"{named} is not a directory of this user" if named else "not set, as without a login"
-    step = "nothing, or ask the administrator for `loginctl enable-linger`, which makes one without a login"
+    step = "none needed, or ask the administrator for `loginctl enable-linger`, which makes one without a login"
     return _note("XDG_RUNTIME_DIR", f"{detail}: engines keep run files in /tmp", step)
 
 
 def odd_umask(found: Surroundings) -> Finding | None:
-    """Name a umask that takes a user's own rights away, or everybody else's."""
+    """Report a umask that removes the user's own rights, or all rights of others."""
     if not found.umask & 0o700:
         if found.umask & 0o077 != 0o077:
             return None
-        return _note("umask", f"{found.umask:04o}: what is written here, results included, is this user's alone", "")
-    detail = f"{found.umask:04o} takes the user's own rights from new files: nothing can be stored and read again"
+        return _note("umask", f"{found.umask:04o}: only this user can read new files, results included", "")
+    detail = f"{found.umask:04o} removes the user's own rights from new files: stored files cannot be read again"
     return Finding(subject="umask", ok=False, detail=detail, next_step="`umask 077`, or one that is less strict")
 
 
 def shell_settings(found: Surroundings) -> Finding | None:
-    """Name what would change shell scripts."""
+    """Report variables that change how shell scripts run."""
     names = [name for name in SHELL_VARIABLES if name in found.environ]
     functions = sum(name.startswith(SHELL_FUNCTION) for name in found.environ)
     names += [f"{functions} exported functions"] if functions else []
     if not names:
         return None
-    return _note(", ".join(names), "set here; programs that are started, and containers, do not get them", "")
+    return _note(", ".join(names), "set here; programs that hyperrun starts, and containers, do not get them", "")
 
 
 def linker_settings(found: Surroundings) -> Finding | None:
-    """Name what would change programs' libraries."""
+    """Report variables that change the libraries of programs."""
     names = [name for name in LINKER_VARIABLES if name in found.environ]
     if not names:
         return None
@@ -223,7 +223,7 @@ def linker_settings(found: Surroundings) -> Finding | None:
 
 
 def python_settings(found: Surroundings) -> Finding | None:
-    """Name what would change this program's own modules."""
+    """Report variables that change the modules of this program."""
     names = [name for name in _PYTHON_VARIABLES if name in found.environ]
     if not names:
         return None
@@ -232,20 +232,20 @@ def python_settings(found: Surroundings) -> Finding | None:
 
 
 def plain_locale(found: Surroundings) -> Finding | None:
-    """Name a locale that is not UTF-8."""
+    """Report a locale that is not UTF-8."""
     name = next(filter(None, (found.environ.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG"))), "")
     if name.upper() not in ("C", "POSIX"):
         return None
-    return _note("locale", f"{name}: names are taken for UTF-8 nevertheless", "")
+    return _note("locale", f"{name}: file names are still read as UTF-8", "")
 
 
 def ignored(found: Surroundings) -> Finding | None:
-    """Name signals that are ignored."""
+    """Report ignored signals."""
     if not found.ignored:
         return None
     names = ", ".join(found.ignored)
     detail = f"{names} ignored, as under nohup or in the background; commands in containers have the defaults"
-    return _note("signals", detail, "end hyperrun by SIGTERM where SIGINT (Ctrl-C) is ignored")
+    return _note("signals", detail, "end hyperrun with SIGTERM if SIGINT (Ctrl-C) is ignored")
 
 
 def _note(subject: str, detail: str, step: str) -> Finding:

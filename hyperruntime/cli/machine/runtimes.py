@@ -1,4 +1,4 @@
-"""``hyperrun runtimes``: every driver and what it can do here."""
+"""``hyperrun runtimes``: list every driver and what it can do here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = ("runtime", "usable", "version", "mode", "oci runtime", "storage", "n
 @click.command(cls=Command, epilog=example("hyperrun runtimes", "hyperrun runtimes --json"))
 @json_option
 def runtimes(as_json: bool) -> None:
-    """List the container engines and what each can do on this machine, in the order in which auto tries them."""
+    """List the container engines and what each can do on this machine, in the order that auto tries them."""
     views = view_engines()
     if as_json:
         print_json([_to_json(view) for view in views])
@@ -51,7 +51,7 @@ def _row(view: EngineView) -> tuple[str, ...]:
 
 
 def _gpu_text(info: EngineInfo) -> str:
-    """Return whether there are GPUs and the engine can give them: whether it can says nothing about this machine."""
+    """Return ``yes``, ``no`` (the engine cannot give GPUs), or ``none here`` (this machine has none)."""
     if not info.gpus:
         return "no"
     described = any(device.kind.endswith("/gpu") for device in load_devices().devices.values())
@@ -59,7 +59,7 @@ def _gpu_text(info: EngineInfo) -> str:
 
 
 def limits_text(view: EngineView) -> str:
-    """Return how limits are enforced: ``cgroup``, or per limit where they differ."""
+    """Return how limits are enforced: one word such as ``cgroup``, or one for each limit if they differ."""
     limits = {} if view.info is None else {name.removesuffix("_bytes"): how for name, how in view.info.limits.items()}
     if len(set(limits.values())) == 1:
         return next(iter(limits.values()))

@@ -1,4 +1,4 @@
-"""``hyperrun selfcheck``: every promise of the library as a named check, on one engine."""
+"""``hyperrun selfcheck``: check every promise of the library on one engine."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Report = Callable[["CheckResult"], None]
     epilog=example("hyperrun selfcheck", "hyperrun selfcheck podman --only 'timeout.*'", "hyperrun selfcheck --json"),
 )
 @click.argument("name", required=False)
-@click.option("--only", metavar="PATTERN", default="*", help="A check's name, a pattern ('exec.*') or a family.")
-@click.option("--image", metavar="REF", help="Image to check with; default is the base image, made if missing.")
+@click.option("--only", metavar="PATTERN", default="*", help="Name of a check, a pattern ('exec.*') or a family.")
+@click.option("--image", metavar="REF", help="Image to check with; default: the base image, made if missing.")
 @json_option
 @click.pass_obj
 def selfcheck(state: State, name: str | None, only: str, image: str | None, as_json: bool) -> int:
-    """Check that runtime NAME (default: the one that is used) keeps every promise of the library on this machine.
+    """Check that runtime NAME (default: --runtime, else the first usable one) keeps the promises of the library.
 
-    What the runtime declares that it cannot do must be refused by name; that is no failure. Exits with 0 where
-    every check passed or was refused as declared, with 1 where one failed, with 3 where the engine is unusable.
+    The runtime must refuse each feature that it declares unsupported, by name; such a refusal is not a failure. Exits
+    with 0 if every check passed or was refused as declared, with 1 if one failed, with 3 if the engine is unusable.
     """
     from hyperruntime.registry import load_driver
     from hyperruntime.testing.conformance import open_context, select_checks
@@ -60,7 +60,7 @@ def selfcheck(state: State, name: str | None, only: str, image: str | None, as_j
 
 
 def _expect_losses(state: State) -> None:
-    """Log no warning: that a container was lost is what several checks bring about."""
+    """Hide warnings: several checks lose a container on purpose."""
     from hyperruntime.cli.logs import configure_logging
 
     if state.log_level == "warning":
@@ -69,11 +69,11 @@ def _expect_losses(state: State) -> None:
 
 
 def _choose(name: str | None) -> str:
-    """Return a runtime's name: the one that is asked for, or the first that works here.
+    """Return the name of the requested runtime, or of the first usable one.
 
     Raises:
         DriverNotFoundError: no installed driver has this name.
-        EngineUnavailableError: none works.
+        EngineUnavailableError: no runtime is usable.
     """
     from hyperruntime.runtime import AUTO, ENVIRONMENT_VARIABLE
 
@@ -101,7 +101,7 @@ def _run(context: Context, checks: Sequence[Check], quiet: bool) -> list[CheckRe
 
 @contextmanager
 def _display(quiet: bool) -> Iterator[tuple[Callable[[str], None], Report]]:
-    """Yield what shows a check that begins, and what prints a result."""
+    """Yield two functions: one shows the name of a check that starts, the other prints a result."""
     if quiet:
         yield (lambda _: None), (lambda _: None)
     elif sys.stdout.isatty():
@@ -114,7 +114,7 @@ def _display(quiet: bool) -> Iterator[tuple[Callable[[str], None], Report]]:
 
 
 def _print_result(result: CheckResult, rich_print: Callable[..., None] | None = None) -> None:
-    """Print a result: one line, and below a failure or a refusal why."""
+    """Print a result in one line; below a failure or a refusal, print the reason."""
     word, colour = _WORDS[result.outcome]
     line = f"  {result.name}: {result.sentence} ({result.duration_s:.1f} s)"
     reason = f"{'':{_WIDTH}}    {result.detail}" if result.detail else ""

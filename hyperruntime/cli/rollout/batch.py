@@ -1,4 +1,4 @@
-"""``hyperrun rollout batch``: let an agent work on every prompt of a file, with no scoring."""
+"""``hyperrun rollout batch``: run an agent on every prompt of a file, without scoring."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ Settled = Callable[[Mapping[str, Any]], None]
 
 @attrs.frozen(kw_only=True)
 class BatchCall:
-    """What the command line says.
+    """The checked values of the command line.
 
     Attributes:
-        rows: what to work on.
-        output: where results go.
-        batch: how many at once, how often.
-        model: who is asked.
-        container: where, unless a row says otherwise.
-        limits: of a conversation.
-        sampling: of the model.
-        tools: of the slot.
-        system: put in front of conversations.
-        slots: rows in one container.
+        rows: the prompts.
+        output: directory of the results.
+        batch: rows at once, attempts, and whether to retry failed rows.
+        model: the model and its server.
+        container: the container of rows that name no image.
+        limits: limits of one conversation.
+        sampling: sampling parameters of the model.
+        tools: names of the tools that agents may call.
+        system: system message of conversations that have none; "" for no message.
+        slots: slots of one container.
     """
 
     rows: tuple[PromptRow, ...]
@@ -77,46 +77,46 @@ class BatchCall:
 )
 @click.argument("prompts", metavar="PROMPTS.jsonl", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--output-dir", type=click.Path(path_type=Path), help="[default: outputs/batch_<name of PROMPTS>]")
-@click.option("--model", "name", required=True, help="The model, as its server knows it.")
-@click.option("--base-url", required=True, metavar="URL", help="Its server, such as http://127.0.0.1:8000/v1.")
-@click.option("--wire", type=click.Choice(WIRES), default="chat", show_default=True, help="How it is asked.")
-@click.option("--key-env", metavar="NAME", help="The environment variable that holds its key.")
-@click.option("--tokenizer", metavar="DIR", help="The model's tokenizer, for wires that take tokens.")
+@click.option("--model", "name", required=True, help="Name of the model on its server.")
+@click.option("--base-url", required=True, metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.")
+@click.option("--wire", type=click.Choice(WIRES), default="chat", show_default=True, help="Protocol of the server.")
+@click.option("--key-env", metavar="NAME", help="Environment variable that holds the server's key.")
+@click.option("--tokenizer", metavar="DIR", help="Tokenizer of the model, for wires that take tokens.")
 @click.option(
-    "--image", default=BASE, show_default=True, help="Of rows that name none: a recipe's name, or a reference."
+    "--image", default=BASE, show_default=True, help="Recipe name or image reference, for rows that name none."
 )
 @click.option(
-    "--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="What agents can reach."
+    "--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="Network access of agents."
 )
-@click.option("--memory", type=SIZE, help="Memory of a container, such as 2g.")
-@click.option("--cpus", type=float, help="Cores of a container.")
-@click.option("--tools", type=NAMES, default=",".join(DEFAULT_TOOLS), show_default=True, help="What agents may call.")
-@click.option("--system", default="", help="A system message for conversations that have none.")
+@click.option("--memory", type=SIZE, help="Memory limit of each container, such as 2g.")
+@click.option("--cpus", type=float, help="Limit of cores of each container.")
+@click.option("--tools", type=NAMES, default=",".join(DEFAULT_TOOLS), show_default=True, help="Tools of agents.")
+@click.option("--system", default="", help="System message for conversations that have none.")
 @click.option(
     "--slots-per-container",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Rows in one container, each with a user of its own; with 1 a row is its container's root.",
+    help="Rows at once in one container, each with its own user; with 1, the row runs as root.",
 )
 @click.option("--parallel", type=int, default=8, show_default=True, help="Rows at once.")
-@click.option("--attempts", type=int, default=2, show_default=True, help="How often a row is begun before it failed.")
-@click.option("--retry-failed", is_flag=True, help="Begin rows again that failed before.")
-@click.option("--max-turns", type=click.IntRange(min=1), default=30, show_default=True, help="Of a conversation.")
-@click.option("--max-time", type=DURATION, help="Of a conversation, such as 30m.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=4096, show_default=True, help="Of one turn.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of the sampling.")
+@click.option("--attempts", type=int, default=2, show_default=True, help="Attempts before a row counts as failed.")
+@click.option("--retry-failed", is_flag=True, help="Retry rows that failed in an earlier call.")
+@click.option("--max-turns", type=click.IntRange(min=1), default=30, show_default=True, help="Turns of a conversation.")
+@click.option("--max-time", type=DURATION, help="Time limit of a conversation, such as 30m.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=4096, show_default=True, help="Tokens of one turn.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature.")
 @json_option
 @click.pass_obj
 def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options, by name
-    """Let an agent work on every prompt in PROMPTS.jsonl, each in a slot of its own, and write what came of it.
+    """Run an agent on every prompt in PROMPTS.jsonl, each in its own slot, and write the results.
 
-    A row is an object with "prompt" or "messages", and, if it likes, "id", "image" and "cwd"; its other keys are
-    kept. What is settled is in results.jsonl of the output directory; the same command goes on with the rest.
+    A row is an object with "prompt" or "messages", and optionally "id", "image" and "cwd"; other keys are copied to
+    its result. Results are in results.jsonl of the output directory; the same command again does the remaining rows.
     """
     call = make_call(values)
     if other := ", ".join(unknown_keys(call.rows)):
-        note(f"{len(call.rows)} rows; kept as they are: {other}")
+        note(f"{len(call.rows)} rows; other keys, copied to the results: {other}")
     with state.open_runtime() as runtime:
         runtime.images.ensure(values["image"], on_output=Lines())
         with _progress(len(call.rows)) as settled:
@@ -130,10 +130,10 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
 
 
 def make_call(values: Mapping[str, Any]) -> BatchCall:
-    """Return what the command line says, all of it checked before an engine is asked.
+    """Return the checked values of the command line; no engine is used.
 
     Raises:
-        SpecError: an option or a row is malformed.
+        SpecError: an option or a row is invalid.
     """
     prompts: Path = values["prompts"]
     return BatchCall(
@@ -173,7 +173,7 @@ async def _run(runtime: Runtime, call: BatchCall, settled: Settled) -> BatchSumm
 
 
 def _pool(call: BatchCall) -> PoolConfig:
-    """Return the pool of each image that rows name."""
+    """Return the configuration of the pool of each image."""
     return PoolConfig(
         spec=call.container,
         slots_per_container=call.slots,
@@ -185,7 +185,7 @@ def _pool(call: BatchCall) -> PoolConfig:
 
 @contextmanager
 def _progress(rows: int) -> Iterator[Settled]:
-    """Show how far a batch is: a bar on a terminal, a line now and then elsewhere."""
+    """Show the progress of a batch: a bar on a terminal, a line for every 5 % of the rows elsewhere."""
     counts: Counter[str] = Counter()
 
     def count(line: Mapping[str, Any]) -> str:
@@ -214,6 +214,6 @@ def _progress(rows: int) -> Iterator[Settled]:
 
 def _sentence(summary: BatchSummary) -> str:
     before = f", {summary.skipped} of them settled before" if summary.skipped else ""
-    again = "; begin those again with --retry-failed" if summary.failed else ""
+    again = "; retry those with --retry-failed" if summary.failed else ""
     took = format_duration(summary.duration_s)
     return f"{summary.done} of {summary.rows} rows done, {summary.failed} failed{before}, in {took}{again}"

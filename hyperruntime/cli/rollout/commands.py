@@ -1,4 +1,4 @@
-"""``hyperrun rollout``: the table of its commands, none of which is imported here."""
+"""``hyperrun rollout``: the table of its commands, which are imported only when called."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import click
 
 from hyperruntime.cli.command import LazyGroup, example
 
-# name: (module below hyperruntime.cli, name in it, what `hyperrun rollout --help` says)
+# name: (module below hyperruntime.cli, attribute of the module, short help in `hyperrun rollout --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "run": ("rollout.run", "run", "Let agents attempt items, score them, and write training data."),
-    "preflight": ("rollout.preflight", "preflight", "Check that a model's server gives what rollouts record."),
+    "run": ("rollout.run", "run", "Run agents on items, score them, and write trajectories."),
+    "preflight": ("rollout.preflight", "preflight", "Check that a model server returns what rollouts record."),
     "environments": ("rollout.environments", "environments", "List the installed environments and their options."),
-    "batch": ("rollout.batch", "batch", "Let an agent work on every prompt of a file, with no scoring."),
-    "export": ("rollout.export", "export", "Write what a run scored as training data."),
-    "submit": ("rollout.submit", "submit", "Hand a run's groups to a trainer."),
-    "train": ("rollout.train", "train", "Let a policy learn from rollouts in slots."),
+    "batch": ("rollout.batch", "batch", "Run an agent on every prompt of a file, without scoring."),
+    "export": ("rollout.export", "export", "Write the scored trajectories of a run as training data."),
+    "submit": ("rollout.submit", "submit", "Send the groups of a run to a trainer."),
+    "train": ("rollout.train", "train", "Train a policy on rollouts in slots."),
 }
 
 
 class RolloutGroup(LazyGroup):
-    """What is done with rollouts."""
+    """The commands of ``hyperrun rollout``."""
 
     table = COMMANDS
 
@@ -32,4 +32,4 @@ class RolloutGroup(LazyGroup):
     ),
 )
 def rollout() -> None:
-    """Agent trajectories in leased slots: run them, score them, keep and export them as training data."""
+    """Run agents in leased slots, score their trajectories, and export them as training data."""

@@ -1,4 +1,4 @@
-"""``hyperrun rollout environments``: what agents can be given to do."""
+"""``hyperrun rollout environments``: list the installed environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environments(as_json: bool) -> None:
 
 
 def _view(name: str, package: str) -> dict[str, Any]:
-    """Return an environment as JSON values; one that is broken says so."""
+    """Return an environment as JSON values; a broken one has a ``problem``."""
     view: dict[str, Any] = {"environment": name, "package": package, "options": {}, "description": "", "problem": ""}
     try:
         description, options = describe_environment(name)

@@ -1,4 +1,4 @@
-"""``hyperrun rollout export``: a run as training data."""
+"""``hyperrun rollout export``: write a run as training data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hyperruntime.rollout.training_data.export import DROP, FORMATS, KEEP, Expor
 from hyperruntime.rollout.training_data.samples import ALL, LAST
 
 _LEFT_OUT = {
-    "incomplete": "groups of which a trajectory was not scored",
+    "incomplete": "groups with a trajectory without a reward",
     "equal": "groups whose rewards are all equal",
     "too_long": "groups with a sequence that is too long",
-    "no_tokens": "groups with a trajectory that has no token record",
+    "no_tokens": "groups with a trajectory without a token record",
 }
 
 
@@ -27,11 +27,17 @@ _LEFT_OUT = {
     ),
 )
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
-@click.option("--to", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Form of what is written.")
-@click.option("--output", required=True, metavar="PATH", help="A file, or for huggingface a directory; must be new.")
-@click.option("--incomplete", type=click.Choice((KEEP, DROP)), help="Groups not all scored [keep; atropos: drop].")
-@click.option("--equal", type=click.Choice((KEEP, DROP)), help="Groups of equal rewards [keep; atropos: drop].")
-@click.option("--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="atropos: sequences.")
+@click.option("--to", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Output format.")
+@click.option("--output", required=True, metavar="PATH", help="New file, or new directory for huggingface.")
+@click.option(
+    "--incomplete", type=click.Choice((KEEP, DROP)), help="Partly scored groups [default: keep; atropos: drop]."
+)
+@click.option(
+    "--equal", type=click.Choice((KEEP, DROP)), help="Groups of equal rewards [default: keep; atropos: drop]."
+)
+@click.option(
+    "--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="atropos: token sequences."
+)
 @click.option("--max-tokens", type=click.IntRange(min=1), help="atropos: drop groups with a longer sequence.")
 @json_option
 def export(
@@ -44,12 +50,13 @@ def export(
     max_tokens: int | None,
     as_json: bool,
 ) -> int:
-    """Write what was scored in the run in RUN_DIR as training data.
+    """Write the scored trajectories of the run in RUN_DIR as training data.
 
-    atropos: one ScoredDataGroup of atroposlib a line, with tokens, masks and the log-probabilities of sampling.
-    huggingface: a directory that datasets.load_dataset() reads offline. jsonl: one trajectory a line, as it is.
+    atropos: one ScoredDataGroup of atroposlib per line, with tokens, masks and the log-probabilities of sampling.
+    huggingface: a directory that datasets.load_dataset() reads offline. jsonl: one unchanged trajectory per line.
 
-    What failed for a reason other than the agent's has no reward and is never written. Ends with 1 when nothing was.
+    A trajectory that failed for a reason other than the agent has no reward and is never written. Exits with 1 if
+    nothing was written, else with 0.
     """
     options = ExportOptions(to=to, incomplete=incomplete, equal=equal, segments=segments, max_tokens=max_tokens)
     summary = export_run(run_dir, output, options)

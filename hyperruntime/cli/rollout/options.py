@@ -1,4 +1,4 @@
-"""The options of ``hyperrun rollout run``, each with the default of the field that it sets."""
+"""The options of ``hyperrun rollout run``; most defaults come from the fields of ``RolloutOptions``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OptionPair(_ParamType):
     name = "name=value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
-        """Return name and value."""
+        """Return the name and the value."""
         name, equals, text = str(value).partition("=")
         if not equals or not name:
             raise SpecError("--option", value, "NAME=VALUE")
@@ -46,12 +46,12 @@ class OptionPair(_ParamType):
 
 
 class EnvText(_ParamType):
-    """``NAME=VALUE``, or ``NAME``, whose value is read when a run starts and kept in no file."""
+    """``NAME=VALUE``, or ``NAME``: then the value is read when a run starts, and stored in no file."""
 
     name = "name[=value]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:  # noqa: ANN401
-        """Return name and value."""
+        """Return the name, and the value or None."""
         name, equals, text = str(value).partition("=")
         if not name or (not equals and name not in os.environ):
             raise SpecError("--env", value, "NAME=VALUE, or the NAME of a variable that is set here")
@@ -64,7 +64,7 @@ class JsonObject(_ParamType):
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:  # noqa: ANN401
-        """Return it."""
+        """Return the object."""
         try:
             found = json.loads(value) if isinstance(value, str) else value
         except ValueError:
@@ -75,7 +75,7 @@ class JsonObject(_ParamType):
 
 
 def _use_config(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Let the ``[rollout]`` table of a file be the defaults of the command line."""
+    """Make the ``[rollout]`` table of a file the defaults of the command line."""
     if value is not None and not ctx.resilient_parsing:
         ctx.default_map = {**(ctx.default_map or {}), **generate_table(Path(value), ctx.command, "rollout")}
 
@@ -85,99 +85,102 @@ def _default(name: str) -> Any:  # noqa: ANN401 - of any field
 
 
 _MODEL: tuple[Decorator, ...] = (
-    click.option("--model", metavar="NAME", help="The model, as its server knows it."),
-    click.option("--base-url", metavar="URL", help="Its server, such as http://127.0.0.1:8000/v1."),
+    click.option("--model", metavar="NAME", help="Name of the model on its server."),
+    click.option("--base-url", metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1."),
     click.option("--wire", type=click.Choice(WIRES), default="chat", show_default=True,
-                 help="How it is asked: chat completions, or token by token (sglang, vllm, completions)."),
-    click.option("--tokenizer", metavar="DIR", help="Directory of the model's tokenizer; for token by token."),
+                 help="Protocol of the server: chat completions, or with token ids (sglang, vllm, completions)."),
+    click.option("--tokenizer", metavar="DIR", help="Directory of the model's tokenizer; required unless --wire chat."),
     click.option("--key-env", metavar="NAME", help="Environment variable that holds the server's key."),
     click.option("--extra", type=JsonObject(), default="{}", help="More fields of each request, as JSON."),
-    click.option("--model-timeout", type=DURATION, default="15m", show_default=True, help="What one answer may take."),
+    click.option("--model-timeout", type=DURATION, default="15m", show_default=True, help="Timeout of one request."),
     click.option("--patience", type=DURATION, default="2m", show_default=True,
-                 help="How long a request that fails is tried again."),
+                 help="Retry a failed request for this time."),
 )  # fmt: skip
 _OPTIONS: tuple[Decorator, ...] = (
     click.option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), is_eager=True,
                  expose_value=False, callback=_use_config,
                  help="TOML with these options in [rollout]; the command line wins."),
     click.option("--environment", metavar="NAME",
-                 help="What agents are given to do: a name, module:Class or FILE.py:Class."),
+                 help="Environment: a name, module:Class or FILE.py:Class."),
     click.option("--option", "environment_options", type=OptionPair(), multiple=True,
-                 help="For the environment; may be repeated."),
+                 help="Option of the environment; may be repeated."),
     *_MODEL,
-    click.option("--group-size", type=_POSITIVE, default=1, show_default=True, help="Trajectories of each item."),
+    click.option("--group-size", type=_POSITIVE, default=1, show_default=True, help="Trajectories per item."),
     click.option("--parallel", type=_POSITIVE, default=_default("parallel"), show_default=True,
                  help="Trajectories at once."),
-    click.option("--items", type=NAMES, multiple=True, help="Only these items."),
-    click.option("--max-items", type=_POSITIVE, help="Only so many items, from the first."),
+    click.option("--items", type=NAMES, multiple=True, help="Use only these items."),
+    click.option("--max-items", type=_POSITIVE, help="Use only the first N items."),
     click.option("--attempts", type=_POSITIVE, default=_default("attempts"), show_default=True,
-                 help="Of a trajectory while infrastructure fails."),
+                 help="Attempts of a trajectory if infrastructure fails."),
     click.option("--give-up-after", type=_POSITIVE, default=_default("give_up_after"), show_default=True,
-                 help="So many failures of infrastructure in a row end the run."),
-    click.option("--seed", type=_NATURAL, help="Of the sampling; drawn if not given, and stored."),
+                 help="End the run after so many infrastructure failures in a row."),
+    click.option("--seed", type=_NATURAL, help="Seed of the sampling; default: a random one, stored."),
     click.option("--temperature", type=click.FloatRange(min=0), default=_default("temperature"), show_default=True,
-                 help="Of the sampling."),
+                 help="Sampling temperature."),
     click.option("--max-tokens", type=_POSITIVE, default=_default("max_tokens"), show_default=True,
-                 help="Of one turn."),
+                 help="Tokens of one turn."),
     click.option("--max-turns", type=_POSITIVE, default=AgentLimits().turns, show_default=True,
-                 help="Of one conversation."),
-    click.option("--token-limit", type=_POSITIVE, help="What an agent may emit in all; default: no limit."),
-    click.option("--context", type=_POSITIVE, help="Tokens that the model was served with; default: it is not known."),
-    click.option("--time-limit", type=DURATION, help="What one conversation may take; default: no limit."),
-    click.option("--tools", type=NAMES, multiple=True, help="Tools of the slot; default: bash and those for files."),
-    click.option("--agent", metavar="NAME", help="Another agent than ours: module:function, or FILE.py:function."),
-    click.option("--require-tokens", is_flag=True, help="A turn without token ids and logprobs is a failure."),
+                 help="Turns of one conversation."),
+    click.option("--token-limit", type=_POSITIVE, help="Tokens that the model may emit in one conversation; default: "
+                 "no limit."),
+    click.option("--context", type=_POSITIVE, help="Context length of the served model, in tokens; default: unknown."),
+    click.option("--time-limit", type=DURATION, help="Time limit of one conversation; default: no limit."),
+    click.option("--tools", type=NAMES, multiple=True, help="Tools of agents; default: bash and the file tools."),
+    click.option("--agent", metavar="NAME", help="Your own agent: module:function or FILE.py:function."),
+    click.option("--require-tokens", is_flag=True, help="Fail if a turn has no token ids and logprobs."),
     click.option("--image", metavar="REF", default="base", show_default=True,
-                 help="A recipe's name or a reference, where the environment names no other."),
+                 help="Recipe name or image reference, if the environment names none."),
     click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True,
-                 help="What agents can reach."),
+                 help="Network access of agents."),
     click.option("--env", type=EnvText(), multiple=True,
-                 help="Variable of the containers; NAME alone hands on ours, and keeps it in no file."),
-    click.option("--mount", type=MOUNT_PAIR, multiple=True, help="Path of this machine to show them; may be repeated."),
-    click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N, indices or CDI names."),
-    click.option("--memory", type=SIZE, help="Of each container, such as 2g."),
-    click.option("--cpus", type=float, help="Cores of each container, such as 1.5."),
-    click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Processes in each container."),
-    click.option("--slots-per-container", type=_POSITIVE, help="Default: what the environment says, else 1."),
-    click.option("--min-containers", type=_NATURAL, default=0, show_default=True, help="Kept ready."),
-    click.option("--max-containers", type=_POSITIVE, help="At once; default: what --parallel needs."),
-    click.option("--timeout-setup", type=DURATION, default="30m", show_default=True, help="What a set-up may take."),
+                 help="Variable of the containers; NAME alone passes on ours, and its value is stored in no file."),
+    click.option("--mount", type=MOUNT_PAIR, multiple=True, help="Mount a host path; may be repeated."),
+    click.option("--gpus", type=GPUS, metavar="WHICH", help="GPUs: all, auto:N, indices or CDI names."),
+    click.option("--memory", type=SIZE, help="Memory limit of each container, such as 2g."),
+    click.option("--cpus", type=float, help="Limit of cores of each container, such as 1.5."),
+    click.option("--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True,
+                 help="Limit of processes and threads in each container, or none."),
+    click.option("--slots-per-container", type=_POSITIVE, help="Default: the environment's choice, else 1."),
+    click.option("--min-containers", type=_NATURAL, default=0, show_default=True, help="Containers kept ready."),
+    click.option("--max-containers", type=_POSITIVE, help="Containers at once; default: as --parallel needs."),
+    click.option("--timeout-setup", type=DURATION, default="30m", show_default=True, help="Time limit of a set-up."),
     click.option("--timeout-verify", type=DURATION, default="1h", show_default=True,
-                 help="What a verification may take."),
-    click.option("--run-id", metavar="TEXT", help="The run is in rollout_<run-id>; default: the time."),
-    click.option("--output-dir-parent", metavar="DIR", default="./outputs", show_default=True, help="Where runs are."),
-    click.option("--output-dir", metavar="DIR", help="The run's directory itself."),
-    click.option("--resume-from", metavar="RUN_DIR", help="Go on with this run; only the pool, --parallel, the model's "
-                 "server and how often to try may change."),
-    click.option("--retry-failed", is_flag=True, help="With --resume-from: try again what infrastructure failed."),
+                 help="Time limit of a verification."),
+    click.option("--run-id", metavar="TEXT", help="Name the run directory rollout_<run-id>; default: the time."),
+    click.option("--output-dir-parent", metavar="DIR", default="./outputs", show_default=True,
+                 help="Directory of the run directories."),
+    click.option("--output-dir", metavar="DIR", help="The run directory itself."),
+    click.option("--resume-from", metavar="RUN_DIR", help="Resume this run; only --parallel, --attempts, "
+                 "--give-up-after, --retry-failed, the pool and the model's server may change."),
+    click.option("--retry-failed", is_flag=True, help="With --resume-from: retry infrastructure failures."),
 )  # fmt: skip
 
 
 def option_decorators(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
-    """Add every option of a run to a command."""
+    """Add all options of a run to a command."""
     for decorator in reversed(_OPTIONS):
         function = decorator(function)
     return function
 
 
 def model_decorators(function: Any) -> Any:  # noqa: ANN401 - a decorator, as click's own
-    """Add the options that name a model to a command."""
+    """Add the options of the model and its server to a command."""
     for decorator in reversed(_MODEL):
         function = decorator(function)
     return function
 
 
 def make_model(values: Mapping[str, Any]) -> ModelOptions:
-    """Return the model that the command line names.
+    """Return the model and its server, from the command line's values.
 
     Raises:
-        WrongUsageError: it names none.
+        WrongUsageError: ``--model`` or ``--base-url`` is missing.
         SpecError: a value is not allowed.
     """
     for name in ("model", "base_url"):
         if not values.get(name):
             raise WrongUsageError(
-                f"say which model to ask with --model NAME and --base-url URL; --{name.replace('_', '-')} is missing"
+                f"--{name.replace('_', '-')} is missing; name the model with --model NAME and --base-url URL"
             )
     return ModelOptions(
         name=values["model"],
@@ -192,14 +195,14 @@ def make_model(values: Mapping[str, Any]) -> ModelOptions:
 
 
 def make_options(values: Mapping[str, Any]) -> RolloutOptions:
-    """Return the options that the command line's values are.
+    """Return the run options for the command line's values.
 
     Raises:
         SpecError: a value is not allowed.
-        WrongUsageError: no environment or no model is named.
+        WrongUsageError: the environment or the model is missing.
     """
     if not values["environment"]:
-        raise WrongUsageError("say what agents are given to do with --environment NAME; docs/rollouts.md lists them")
+        raise WrongUsageError("give --environment NAME; `hyperrun rollout environments` lists the installed ones")
     named = ("environment", "group_size", "parallel", "attempts", "give_up_after", "max_items", "seed", "temperature")
     more = ("max_tokens", "agent", "require_tokens", "retry_failed")
     tools = tuple(name for names in values["tools"] for name in names)

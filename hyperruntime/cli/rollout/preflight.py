@@ -1,4 +1,4 @@
-"""``hyperrun rollout preflight``: check that a model's server gives what rollouts record."""
+"""``hyperrun rollout preflight``: check that a model server returns what rollouts record."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _EXIT_FAILED = 1
     ),
 )
 @model_decorators
-@click.option("--require-tokens", is_flag=True, help="Turns without token ids and logprobs are a failure.")
+@click.option("--require-tokens", is_flag=True, help="Fail if a turn has no token ids and logprobs.")
 @json_option
 @click.pass_obj
 def preflight(state: State, /, as_json: bool, require_tokens: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
-    """Check that a chat template really renders tools, and what a server says of its tokens.
+    """Check that the chat template renders tools and that the model server returns token ids and logprobs.
 
-    Ends with 0 where nothing failed, else with 1.
+    Exits with 0 if no check failed, else with 1.
     """
     checks = run_until_signal(check_model(make_model(values), require_tokens=require_tokens), state)
     if as_json:

@@ -1,4 +1,4 @@
-"""Show a run of rollouts while it runs: a bar on a terminal, plain lines elsewhere; on standard error."""
+"""Show the progress of a rollout run on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _LINES_EVERY_S = 1.0
 
 
 class Display(Protocol):
-    """Something that shows events while its ``with`` block runs."""
+    """Shows events inside its ``with`` block."""
 
     def on_event(self, event: RolloutEvent) -> None:
         """Show an event."""
         ...
 
     def __enter__(self) -> Display:
-        """Begin."""
+        """Start the display."""
         ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """End the display."""
         ...
 
 
 def make_display() -> Display:
-    """Return the bar where standard error is a terminal, else plain lines."""
+    """Return the bar if standard error is a terminal, else the display of plain lines."""
     return BarDisplay() if sys.stderr.isatty() else PlainDisplay()
 
 
 class PlainDisplay:
-    """A line for each failure; one for what was scored, at most every second; one at the end."""
+    """Prints a line for each failure, for scored trajectories at most once per second, and for the last one."""
 
     def __init__(self) -> None:
-        """Begin the clock."""
+        """Start the clock."""
         self._started, self._said = time.monotonic(), 0.0
 
     def on_event(self, event: RolloutEvent) -> None:
@@ -59,17 +59,17 @@ class PlainDisplay:
             note(f"{now:8.1f}s  {line_of(event)}")
 
     def __enter__(self) -> PlainDisplay:
-        """Begin."""
+        """Return the display."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; nothing is left to do."""
+        """Do nothing."""
 
 
 class BarDisplay:
-    """A bar, with how many are done and the mean reward; failures stay above it as text."""
+    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text."""
 
     def __init__(self) -> None:
         """Make the bar; it is drawn inside the ``with`` block."""
@@ -90,7 +90,7 @@ class BarDisplay:
         self._running = 0
 
     def on_event(self, event: RolloutEvent) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if self._task is None:
             self._task = self._progress.add_task("", total=event.wanted)
         self._running += 1 if event.kind == "start" else -1
@@ -100,21 +100,21 @@ class BarDisplay:
             self._progress.console.print(line_of(event), style="yellow", markup=False)
 
     def __enter__(self) -> BarDisplay:
-        """Begin to draw."""
+        """Start drawing."""
         self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def line_of(event: RolloutEvent) -> str:
-    """Return the line that tells a trajectory that is done."""
+    """Return one line about a finished trajectory."""
     trajectory = event.trajectory
-    assert trajectory is not None, "only of one that is done"
+    assert trajectory is not None, "only for the event of a finished trajectory"
     took = format_duration(trajectory.timing.get("total_s", 0.0))
     if trajectory.status == SCORED:
         what = f"reward {trajectory.reward:.3f}, {trajectory.turns} turns, {trajectory.stop_reason}, in {took}"

@@ -1,4 +1,4 @@
-"""``hyperrun rollout run``: let agents attempt items, score them, and write training data."""
+"""``hyperrun rollout run``: run agents on items, score them, and write trajectories."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _OTHERS = ("resume_from", "json", "as_json", "config")
 @json_option
 @click.pass_context
 def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
-    """Let agents attempt items in leased slots, score what they did, and write trajectories and groups.
+    """Run agents on items in leased slots, score them, and write trajectories and groups.
 
-    Each item is attempted --group-size times. Ends with 0 when something was scored, else with 1. Interrupted, it keeps
-    all that was scored, and --resume-from goes on.
+    Each item is attempted --group-size times. Exits with 0 if a trajectory was scored, else with 1. An interrupt keeps
+    all scored trajectories; continue with --resume-from.
     """
     state = ctx.ensure_object(State)
     if values["resume_from"]:
@@ -66,38 +66,38 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
             try:
                 summary = _run(runtime, options, run_dir, display.on_event, state)
             except KeyboardInterrupt:
-                note(f"interrupted; go on with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
+                note(f"interrupted; continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
                 raise
     _print(summary, as_json)
     return 0 if summary.scored else 1
 
 
 def _directory(values: dict[str, Any]) -> Path:
-    """Return where a new run goes.
+    """Return the directory of a new run.
 
     Raises:
-        WrongUsageError: there is a run already, or the run's name is no name.
+        WrongUsageError: the directory has a run already, or the run id is invalid.
     """
     chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
     if not _RUN_ID.fullmatch(run_id):
-        raise WrongUsageError(f"--run-id {run_id!r} is no name; use letters, digits, '-', '_' and '.'")
+        raise WrongUsageError(f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'")
     path = Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}"
     if (path / RUN).exists():
-        step = f"go on with it by `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
+        step = f"resume it with `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
         raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
     return path.absolute()
 
 
 def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions) -> RolloutOptions:
-    """Return a run's options with what may change and is said.
+    """Return the stored options of a run with the given changes.
 
     Raises:
-        WrongUsageError: something else is said.
+        WrongUsageError: an option is given that cannot change.
     """
     said = {name for name in values if ctx.get_parameter_source(name) in _SAID} - set(_OTHERS)
     for name in sorted(said - {*_CHANGES, *_POOL, *_MODEL}):
         raise WrongUsageError(
-            f"--{name.replace('_', '-')} cannot change when a run goes on; leave it out, or start another run"
+            f"--{name.replace('_', '-')} cannot change when a run is resumed; leave it out, or start another run"
         )
     model = stored.model
     if model is not None:
@@ -108,24 +108,24 @@ def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions)
 
 
 def _run(runtime: Runtime, options: RolloutOptions, run_dir: Path, on_event: Any, state: State) -> RolloutSummary:  # noqa: ANN401 - a display's
-    """Run until all is done or a signal comes: slots are given back first."""
+    """Run until all is done or a signal comes; slots are released first."""
     work = run_rollouts(runtime, options, run_dir=run_dir, on_event=on_event)
     return run_until_signal(work, state)
 
 
 def _print(summary: RolloutSummary, as_json: bool) -> None:
-    """Print what became of a run."""
+    """Print the result of a run."""
     if as_json:
         print_json(summary.to_json())
         return
     mean = "none" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
     note(
-        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; {summary.groups} whole groups"
+        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; {summary.groups} full groups"
         + (f"; {summary.infrastructure} failed ({_counts(summary.errors)})" if summary.infrastructure else "")
     )
     note(
         f"{format_duration(summary.duration_s)}, {summary.per_minute:.1f} trajectories per minute, "
-        f"{summary.own_share:.1%} of their time neither the model's nor that of commands"
+        f"{summary.own_share:.1%} of their time spent neither in the model nor in commands"
     )
     for kind, message in sorted(summary.last_errors.items()):
         note(f"the last {kind or 'failure'}: {message}")

@@ -1,4 +1,4 @@
-"""``hyperrun rollout submit``: a run's groups to a trainer."""
+"""``hyperrun rollout submit``: send the groups of a run to a trainer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from hyperruntime.trainers.loading import load_trainer
     ),
 )
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
-@click.option("--trainer", default="atropos", show_default=True, help="A name, or module:Class.")
-@click.option("--trainer-option", type=OptionPair(), multiple=True, help="NAME=VALUE; may be repeated.")
+@click.option("--trainer", default="atropos", show_default=True, help="Trainer: a name or module:Class.")
+@click.option("--trainer-option", type=OptionPair(), multiple=True, help="Option of the trainer; may be repeated.")
 @click.option(
-    "--incomplete", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Groups not all scored."
+    "--incomplete", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Partly scored groups."
 )
 @click.option(
     "--equal", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Groups of equal rewards."
 )
 @click.option(
-    "--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="Sequences that are sent."
+    "--segments", type=click.Choice((ALL, LAST)), default=ALL, show_default=True, help="Token sequences to send."
 )
 @json_option
 @click.pass_context
@@ -48,9 +48,9 @@ def submit(
     segments: str,
     as_json: bool,
 ) -> int:
-    """Hand the scored groups of the run in RUN_DIR to a trainer, such as one behind atroposlib's API server.
+    """Send the scored groups of the run in RUN_DIR to a trainer, for example one behind atroposlib's API server.
 
-    Ends with 0 when the trainer took every group, else with 1.
+    Exits with 0 if there are groups and the trainer accepted all of them, else with 1.
     """
     options = ExportOptions(to="atropos", incomplete=incomplete, equal=equal, segments=segments)
     made = load_trainer(trainer, dict(trainer_option))
@@ -63,7 +63,7 @@ def submit(
 
 
 async def _submit(trainer: Trainer, run_dir: str, options: ExportOptions) -> tuple[int, dict[str, str]]:
-    """Return how many groups were accepted, and why the others were not, by item."""
+    """Return the number of accepted groups, and the reasons for the declined ones, by item id."""
     taken, declined = 0, {}
     groups = await asyncio.to_thread(lambda: list(export_groups(run_dir, options)))
     await trainer.start()

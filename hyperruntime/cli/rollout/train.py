@@ -1,4 +1,4 @@
-"""``hyperrun rollout train``: a policy learns from rollouts in slots."""
+"""``hyperrun rollout train``: train a policy on rollouts in slots."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ _GRPO = ("policy", "learning_rate", "clip", "kl_weight", "epochs", "save_every",
         "hyperrun rollout train --resume-from outputs/train_1 --updates 60",
     ),
 )
-@click.option("--environment", default="toy", show_default=True, help="What is learned: a name, or module:Class.")
-@click.option("--option", "options", type=OptionPair(), multiple=True, help="For the environment; may be repeated.")
-@click.option("--policy", help="What learns: module:Class or FILE.py:Class; default: a tiny one for the toy task.")
-@click.option("--updates", type=_POSITIVE, default=30, show_default=True, help="Of the policy, in all.")
-@click.option("--group-size", type=click.IntRange(min=2), default=6, show_default=True, help="Trajectories of an item.")
-@click.option("--items-per-update", type=_POSITIVE, help="Items of one update; default: all.")
+@click.option("--environment", default="toy", show_default=True, help="Environment: a name or module:Class.")
+@click.option("--option", "options", type=OptionPair(), multiple=True, help="Environment option; may be repeated.")
+@click.option("--policy", help="Policy: module:Class or FILE.py:Class; default: a tiny one for the toy task.")
+@click.option("--updates", type=_POSITIVE, default=30, show_default=True, help="Total number of updates.")
+@click.option("--group-size", type=click.IntRange(min=2), default=6, show_default=True, help="Trajectories per item.")
+@click.option("--items-per-update", type=_POSITIVE, help="Items per update; default: all.")
 @click.option("--parallel", type=_POSITIVE, default=8, show_default=True, help="Trajectories at once.")
-@click.option("--max-turns", type=_POSITIVE, default=2, show_default=True, help="Of one conversation.")
-@click.option("--max-tokens", type=_POSITIVE, default=16, show_default=True, help="Of one turn.")
-@click.option("--tools", default="bash", show_default=True, help="Of the slot, with commas between.")
-@click.option("--temperature", type=_ABOVE_ZERO, default=1.0, show_default=True, help="Of the sampling.")
-@click.option("--learning-rate", type=_ABOVE_ZERO, default=1e-3, show_default=True, help="Of Adam.")
-@click.option("--clip", type=_ABOVE_ZERO, default=0.2, show_default=True, help="How far from 1 a ratio counts.")
-@click.option("--kl-weight", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Of the distance "
-              "from the policy at the beginning.")  # fmt: skip
+@click.option("--max-turns", type=_POSITIVE, default=2, show_default=True, help="Turns of one conversation.")
+@click.option("--max-tokens", type=_POSITIVE, default=16, show_default=True, help="Tokens of one turn.")
+@click.option("--tools", default="bash", show_default=True, help="Tools of agents, separated by commas.")
+@click.option("--temperature", type=_ABOVE_ZERO, default=1.0, show_default=True, help="Sampling temperature.")
+@click.option("--learning-rate", type=_ABOVE_ZERO, default=1e-3, show_default=True, help="Learning rate of Adam.")
+@click.option("--clip", type=_ABOVE_ZERO, default=0.2, show_default=True, help="Clip ratios to 1 plus or minus this.")
+@click.option("--kl-weight", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Weight of the KL "
+              "divergence from the initial policy.")  # fmt: skip
 @click.option("--epochs", type=_POSITIVE, default=2, show_default=True, help="Passes over the groups of an update.")
 @click.option("--save-every", type=_POSITIVE, default=1, show_default=True, help="Updates between checkpoints.")
-@click.option("--threads", type=_POSITIVE, default=1, show_default=True, help="Of torch.")
-@click.option("--seed", type=_NATURAL, default=0, show_default=True, help="Of the sampling.")
-@click.option("--image", default="base", show_default=True, help="A recipe's name or a reference.")
-@click.option("--slots-per-container", type=_POSITIVE, help="Default: what the environment says.")
-@click.option("--max-containers", type=_POSITIVE, help="At once; default: what --parallel needs.")
-@click.option("--output-dir", metavar="DIR", help="Default: ./outputs/train_<time>.")
-@click.option("--resume-from", metavar="DIR", help="Go on with this one; only --updates and --parallel may change.")
+@click.option("--threads", type=_POSITIVE, default=1, show_default=True, help="Threads of torch.")
+@click.option("--seed", type=_NATURAL, default=0, show_default=True, help="Seed of the sampling.")
+@click.option("--image", default="base", show_default=True, help="Recipe name or image reference.")
+@click.option("--slots-per-container", type=_POSITIVE, help="Default: the environment's choice, else 1.")
+@click.option("--max-containers", type=_POSITIVE, help="Containers at once; default: as --parallel needs.")
+@click.option("--output-dir", metavar="DIR", help="New directory; default: ./outputs/train_<time>.")
+@click.option("--resume-from", metavar="DIR", help="Resume this training; only --updates and --parallel may change.")
 @json_option
 @click.pass_context
 def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
-    """Let a policy learn from what its trajectories in slots are worth.
+    """Train a policy on the rewards of its trajectories in slots.
 
-    Each update runs --group-size trajectories of each item with the policy as it is, and changes it by GRPO (extra
-    `train`: torch). With no options: a tiny policy learns to write a word into a file, on a processor.
+    Each update runs --group-size trajectories of each item with the current policy, then updates it with GRPO (extra
+    `train`: torch). Without options, a tiny policy learns on the CPU to write a word to a file.
 
-    Rollouts, checkpoints and figures are kept in the directory that is printed. A policy of your own is a class; see
+    The command prints the directory with the rollouts, checkpoints and metrics. Your own policy is a class; see
     docs/training.md.
     """
     load_policy_trainer(TRAINER, {"directory": ""}).check()  # before a directory is made
@@ -91,7 +91,7 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
                 run_training(runtime, trainer, environment, options, directory, on_update=_say), state
             )
         except KeyboardInterrupt:
-            note(f"interrupted; go on with: hyperrun rollout train --resume-from {shlex.quote(str(directory))}")
+            note(f"interrupted; continue with: hyperrun rollout train --resume-from {shlex.quote(str(directory))}")
             raise
     if as_json:
         print_json([attrs.asdict(update) for update in made])
@@ -101,22 +101,23 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
 
 
 def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """Return the directory and the settings, those of an earlier start if it goes on.
+    """Return the directory and the settings; when resuming, the stored settings with the given changes.
 
     Raises:
-        WrongUsageError: there is something else, or an option changed that may not.
+        WrongUsageError: the directory has a training already or none to resume, or an option is given that cannot
+            change.
     """
     settings = {name: value for name, value in values.items() if name not in ("output_dir", "resume_from")}
     if values["resume_from"]:
         directory = Path(values["resume_from"]).absolute()
         said = {name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
         for name in sorted(said - set(_CHANGEABLE)):
-            raise WrongUsageError(f"--{name.replace('_', '-')} cannot change when a training goes on; leave it out")
+            raise WrongUsageError(f"--{name.replace('_', '-')} cannot change when a training is resumed; leave it out")
         return directory, _stored(directory) | {name: settings[name] for name in said}
     directory = Path(values["output_dir"] or f"outputs/train_{new_run_id()}").absolute()
     if (directory / SETTINGS).exists():
         raise WrongUsageError(
-            f"there is a training in {directory}; go on with it by --resume-from, or give another --output-dir"
+            f"{directory} has a training already; resume it with --resume-from, or give another --output-dir"
         )
     make_directory(directory)
     write_atomic(directory / SETTINGS, json.dumps(settings, indent=1).encode())
@@ -127,7 +128,7 @@ def _stored(directory: Path) -> dict[str, Any]:
     try:
         stored: dict[str, Any] = json.loads((directory / SETTINGS).read_bytes())
     except (OSError, ValueError) as error:
-        raise WrongUsageError(f"{directory} holds no training: {error}; name a directory that was printed") from error
+        raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
     return stored
 
 
@@ -152,7 +153,7 @@ def _options(settings: Mapping[str, Any]) -> TrainOptions:
 
 
 def _say(update: Update) -> None:
-    """Print an update's figures."""
+    """Print the metrics of an update."""
     metrics = update.metrics
     lost = f", {update.not_scored} not scored" if update.not_scored else ""
     note(

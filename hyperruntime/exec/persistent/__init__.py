@@ -1,4 +1,4 @@
-"""A bash of a container that lasts from one command to the next.
+"""Persistent shells: one bash in a container that runs many commands.
 
 May import ``exec`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,4 +1,4 @@
-"""The lane of a shell that lasts: beside a lane's own FIFOs one for what each text left."""
+"""The lane of a persistent shell: a lane with one more FIFO, for the state after each text."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _MARK_BYTES = 128
 
 
 class ShellLane(Lane):
-    """One life of a shell.
+    """The lane of one bash process; a persistent shell may need several in turn.
 
     Attributes:
-        state: descriptor where bash tells what makes another one like it.
-        left: the last state that came whole and stands, or None; one that is too large never does.
+        state: descriptor where bash writes its state, a script that makes another bash like it.
+        left: the last complete and valid state, or None; a state above 8 MiB is skipped.
     """
 
     program = "shell"
 
     def __init__(self, exchange: str, user: RunAs | None, inside: str, body: bytes, marks: tuple[Mark, Mark]) -> None:
-        """Make the directory with what bash reads first; nothing runs yet.
+        """Make the directory and the script that bash reads first; nothing runs yet.
 
         Args:
             exchange: the exchange directory on the host.
-            user: as whom it runs; None is its session's user.
-            inside: where the exchange is in the container.
-            body: what its bash runs first.
-            marks: its own, and that of what its bash starts.
+            user: user of the shell; None is the session's user.
+            inside: path of the exchange directory in the container.
+            body: script that bash runs first.
+            marks: the mark of the lane, and the mark of the processes that the first script starts.
 
         Raises:
             OSError: no space, or too many open files.
@@ -42,7 +42,7 @@ class ShellLane(Lane):
         self.left: bytes | None = None
         self._partial = bytearray()
         self._before: bytes | None = None
-        self._heard, self._undone = 0, 1 << 62  # numbers of texts: of `left`; from which on states do not stand
+        self._heard, self._undone = 0, 1 << 62  # text numbers: of `left`; states from `_undone` on are invalid
         self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
         try:
             self._make_fifo("d", 0o622)
@@ -54,19 +54,29 @@ class ShellLane(Lane):
             raise
 
     def begin_text(self, text: bytes, mark: Mark, exit_code: int, *, has_input: bool) -> None:
-        """Hand bash its next text; errors as of :meth:`Lane.start`."""
+        """Hand bash its next text; raises the errors of :meth:`Lane.start`.
+
+        Args:
+            text: shell code.
+            mark: mark of the processes that it starts.
+            exit_code: value that it sees in ``$?``.
+            has_input: whether it reads the lane's input; else ``/dev/null``.
+        """
         self._write(text)
         os.write(self.go, text_line(self.sequence, mark, exit_code, has_input=has_input))
 
     def undo_text(self) -> None:
-        """Let the state be what it was before the text: while all of that is ended, bash may still reach its end."""
+        """Restore the state from before the current text.
+
+        A state that still arrives for this text is skipped: bash may reach its end while its processes are killed.
+        """
         self.hear_state()
         self._undone = self.sequence
         if self._heard >= self.sequence:
             self.left = self._before
 
     def hear_state(self) -> None:
-        """Take what has come of states, each with the number of the text that left it."""
+        """Read the states that have arrived; each names the number of its text."""
         while True:
             try:
                 chunk = os.read(self.state, _CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""What a shell that lasts reads: its beginning, and each text; pure, no I/O."""
+"""The shell code that a persistent bash reads: its start script and the line for each text; pure, no I/O."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ def check_text(text: str | bytes) -> bytes:
     """Return a shell text as bytes.
 
     Raises:
-        SpecError: no shell could read it.
+        SpecError: it is neither str nor bytes, or holds NUL.
     """
     if not isinstance(text, (str, bytes)):
-        raise SpecError("text", text, "a shell text, str or bytes")
+        raise SpecError("text", text, "shell code as str or bytes")
     encoded = text if isinstance(text, bytes) else os.fsencode(text)
     if b"\0" in encoded:
-        raise SpecError("text", text, "a shell text without NUL")
+        raise SpecError("text", text, "shell code without NUL")
     return encoded
 
 
 def check_names(env: Mapping[str, str]) -> None:
-    """Refuse what bash has no variable for.
+    """Check that bash accepts the names of variables.
 
     Raises:
-        SpecError: a name is none of a variable.
+        SpecError: a name is not a valid variable name.
     """
     for name in env:
         if not _NAME.fullmatch(name):
-            raise SpecError("env", name, "names of variables, for a shell that lasts: letters, digits and '_'")
+            raise SpecError("env", name, "a name that bash accepts for variables: letters, digits and '_'")
 
 
 def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
-    """Return what the first bash of a shell runs before the first text; names that it cannot have are left out."""
+    """Return the script that the first bash of a shell runs before the first text.
+
+    Args:
+        env: variables to export; those with invalid names are skipped.
+        workdir: working directory; None keeps the container's.
+    """
     names = {name: value for name, value in env.items() if _NAME.fullmatch(name)}
     lines = [b"builtin export %s=%s" % (name.encode(), quote(os.fsencode(value))) for name, value in names.items()]
     if workdir is not None:
@@ -49,18 +54,18 @@ def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
 
 
 def next_script(state: bytes) -> bytes:
-    """Return what a later bash of a shell runs before it goes on: what the one before had left."""
+    """Return the script that a later bash of a shell runs first: it restores the state that the previous bash left."""
     return b"builtin unset -v $(builtin compgen -e)\n" + state
 
 
 def begin_script(prologue: bytes, body: bytes, lane_dir: str, mark: Mark) -> bytes:
-    """Return what each bash of a shell sources first.
+    """Return the script that each bash of a shell sources first.
 
     Args:
-        prologue: what its user's shells begin with.
-        body: of :func:`first_script` or :func:`next_script`.
-        lane_dir: its lane's directory inside; the body may come from a bash with another one.
-        mark: of what it starts before the first text.
+        prologue: first commands of every shell of its user.
+        body: script from :func:`first_script` or :func:`next_script`.
+        lane_dir: directory of its lane in the container; the body may come from a bash with another lane.
+        mark: mark of the processes that it starts before the first text.
     """
     end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\n"
     ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % quote(os.fsencode(lane_dir))
@@ -68,5 +73,12 @@ def begin_script(prologue: bytes, body: bytes, lane_dir: str, mark: Mark) -> byt
 
 
 def text_line(number: int, mark: Mark, exit_code: int, *, has_input: bool) -> bytes:
-    """Return the line that starts a text."""
+    """Return the line that makes bash run a text.
+
+    Args:
+        number: sequence number of the text.
+        mark: mark of the processes that it starts.
+        exit_code: value that it sees in ``$?``.
+        has_input: whether it reads the lane's input; else ``/dev/null``.
+    """
     return b"%d %s %d %s\n" % (number, mark.bash_options, exit_code, b"i" if has_input else b"/dev/null")

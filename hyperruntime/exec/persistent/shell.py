@@ -1,4 +1,4 @@
-"""A bash of a container that lasts: what a command does to the shell is there for the next one.
+"""A persistent bash in a container: each text sees the changes that earlier texts made to the shell.
 
 Design: docs/decisions/0022-users-and-shells.md.
 """
@@ -44,18 +44,18 @@ from hyperruntime.run_as import RunAs
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
 
 _START_TRIES_S = 5.0
-_POISONED_TRIES = 2  # then what the shell before had left is what keeps a new one from starting
+_POISONED_TRIES = 2  # failed starts after which the saved state is dropped, because it may stop bash from starting
 
 
 @attrs.frozen(kw_only=True)
 class ShellStart:
-    """How a shell begins.
+    """How a shell starts.
 
     Attributes:
-        user: as whom it runs.
-        env: its variables, on top of the container's.
-        workdir: where it starts; None is the container's.
-        group: by which name what it starts is ended together with others.
+        user: user of the shell; None is the container's.
+        env: variables, in addition to the container's.
+        workdir: working directory at the start; None is the container's.
+        group: name of the group of execs that its processes belong to; None is no group.
     """
 
     user: str | RunAs | None
@@ -65,15 +65,15 @@ class ShellStart:
 
 
 class Shell:
-    """A bash that lasts; made by :meth:`Container.shell`. One text at a time; others wait their turn."""
+    """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait."""
 
     def __init__(self, sessions: UserSessions, start: ShellStart, on_close: Callable[[Shell], None]) -> None:
         """Prepare; bash is started with the first text.
 
         Args:
-            sessions: of its container.
-            start: how it begins.
-            on_close: called with it when it is closed.
+            sessions: the sessions of the container.
+            start: user, environment, directory and group.
+            on_close: called with this shell when it is closed.
         """
         self._sessions, self._start, self._on_close = sessions, start, on_close
         self._series = sessions.numbers.open_series(start.group)
@@ -93,23 +93,25 @@ class Shell:
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> ExecResult:
-        """Run a text in the shell to its end and return how it ended.
+        """Run a text in the shell and return how it ended.
 
-        Directory, variables, functions, aliases, options, traps, umask and jobs stay as it leaves them. Where it ends
-        the shell (``exit``, ``exec``, ``set -e``), or runs past its deadline, another bash goes on: after an end of its
-        own with what it left, else with what was there before it; jobs live on, but are no longer this shell's.
+        The next text sees the directory, variables, functions, aliases, options, traps, umask and jobs that this one
+        leaves. If the text ends bash, a new bash takes over: with the state at the end after ``exit`` or ``set -e``,
+        with the state before the text after ``exec``, a kill or the deadline. Earlier jobs keep running, but the new
+        bash does not know them.
 
         Args:
-            text: of any number of lines.
-            timeout_s: after this many seconds all that this text has started is ended, nothing else.
-            input: its standard input; None is an empty one.
-            on_output: as of :meth:`Container.exec`.
-            output_limit_bytes: as of :meth:`Container.exec`.
+            text: shell code of any number of lines.
+            timeout_s: seconds after which all processes of this text, and only these, are killed; None is no limit.
+            input: standard input; None is an empty one.
+            on_output: as for :meth:`Container.exec`.
+            output_limit_bytes: as for :meth:`Container.exec`.
 
         Raises:
             ContainerLostError: the container ended.
             ContainerStateError: the shell or its container was closed.
-            ExecStartError: the image has no bash, or no process could be made for it.
+            ExecLostError: the shell of its user ended while the text ran; the result is unknown.
+            ExecStartError: the image has no bash, or no process could be started for it.
             SpecError: an argument is malformed.
         """
         return self._run(check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes))
@@ -123,15 +125,15 @@ class Shell:
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> ExecResult:
-        """Do what :meth:`run` does without blocking the event loop; cancelling ends what this text started, no more."""
+        """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
         code, options = check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes)
         return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(options, cancel_fd=cancel_fd)))
 
     def close(self) -> bool:
-        """End the shell and everything that it has started; tell whether none is left. May be called again."""
+        """End the shell and all processes that it started; return whether none is left. May be called again."""
         self._closed = True
         ended = self._end_all()
-        while not self._turn.acquire(timeout=0.2):  # a text may have been about to begin
+        while not self._turn.acquire(timeout=0.2):  # a text may have been about to start
             ended = self._end_all()
         self._drop_lane()
         self._turn.release()
@@ -147,9 +149,9 @@ class Shell:
             return True  # everything in it has ended
 
     def abandon(self) -> None:
-        """Close what it holds open, because its container is gone."""
+        """Close the lane, because the container is gone."""
         self._closed = True
-        if self._turn.acquire(blocking=False):  # else whoever runs a text finds its end
+        if self._turn.acquire(blocking=False):  # else the thread that runs a text closes the lane
             self._drop_lane()
             self._turn.release()
 
@@ -158,7 +160,7 @@ class Shell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it, whatever happened."""
+        """Close the shell."""
         self.close()
 
     def _run(self, text: bytes, options: ExecOptions) -> ExecResult:
@@ -180,7 +182,7 @@ class Shell:
                 raise CancelledExecError
 
     def take_lane(self, session: Session) -> ShellLane:
-        """Return the lane of a bash that waits for a text: the one there is, or one that goes on in its place."""
+        """Return the lane of a bash that waits for a text: the current one, or a new one with its state."""
         if self._lane is not None and (self._session is not session or not _waits(self._lane)):
             self._drop_lane()
         if self._lane is None:
@@ -188,7 +190,12 @@ class Shell:
         return self._lane
 
     def leave_lane(self, *, keep: bool, exit_code: int) -> None:
-        """Take the lane back after a text."""
+        """Take the lane back after a text.
+
+        Args:
+            keep: whether the next text may use the lane.
+            exit_code: exit code of the text.
+        """
         self._exit_code = exit_code
         if not keep:
             self._drop_lane()
@@ -199,7 +206,7 @@ class Shell:
 
     @property
     def exit_code(self) -> int:
-        """What the next text sees in ``$?``."""
+        """The value that the next text sees in ``$?``."""
         return self._exit_code
 
     def _drop_lane(self) -> None:
@@ -211,7 +218,7 @@ class Shell:
         self._lane = self._session = None
 
     def _begin(self, session: Session) -> ShellLane:
-        """Start a bash and wait until it is ready; where no process can be made, try for a while."""
+        """Start a bash and wait until it is ready; retry for a few seconds if it does not start."""
         deadline, pause_s, failures = time.monotonic() + _START_TRIES_S, 0.02, 0
         while True:
             lane, said = self._try(session, checks=failures > 0)
@@ -229,7 +236,7 @@ class Shell:
             pause_s *= 1.5
 
     def _try(self, session: Session, *, checks: bool) -> tuple[ShellLane, str]:
-        """Start a bash; return its lane and the word that says how that went."""
+        """Start a bash; return its lane and the first status word of :func:`_first_word`."""
         start = self._start
         body = next_script(self._left) if self._left is not None else first_script(start.env, start.workdir)
         user = start.user if isinstance(start.user, RunAs) else None
@@ -245,20 +252,20 @@ class Shell:
     def _explain(self, said: str) -> HyperRuntimeError:
         if said == "bash":
             return ExecStartError(
-                "the image has no bash, which a shell that lasts needs; install it in the image, or use exec"
+                "the image has no bash, which a persistent shell needs; install bash in the image, or use exec"
             )
         if said == "user" and isinstance(self._start.user, RunAs):
             return no_user_error(self._start.user)
         if said == "dir":
             return WorkdirNotFoundError(str(self._start.workdir))
         return ExecStartError(
-            "no process could be made in the container for a shell (its pids limit, or its user's, is reached); "
-            "end what runs in it, or raise the limit"
+            "no process could be started in the container for a shell (its pids limit, or its user's, is reached); "
+            "end other processes in it, or raise the limit"
         )
 
 
 class _TextExecution(Execution):
-    """One text, run by a bash that waits for it."""
+    """One text, run by a persistent bash."""
 
     def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
         request = ExecRequest(args=(text,), env={}, workdir=None, has_input=options.source is not None)
@@ -301,16 +308,16 @@ class _TextExecution(Execution):
         return end
 
     def _group_of(self, lane: Lane) -> int:
-        return 0  # the shell's own, which earlier jobs have too
+        return 0  # the process group is the shell's, and earlier jobs are in it too
 
 
 def _waits(lane: ShellLane) -> bool:
-    """Tell whether a bash still waits for a text."""
+    """Return whether a bash still waits for a text."""
     return lane.is_usable() and not any(words[:1] == ["end"] for words in _said(lane))
 
 
 def _first_word(lane: ShellLane, session: Session) -> str:
-    """Return the first word that says how the start went: ``ready``, or why not."""
+    """Return the first status word about the start: ``ready``, the reason of a failure, or ``nothing``."""
     deadline = time.monotonic() + session.patience_s
     poll = select.poll()
     poll.register(lane.status, select.POLLIN)
@@ -326,7 +333,7 @@ def _first_word(lane: ShellLane, session: Session) -> str:
 
 
 def _said(lane: ShellLane) -> list[list[str]]:
-    """Return what the lane has said of itself since it was asked last; its end is a word too."""
+    """Return the status lines of the lane since the last call, as words; its end is ``["end"]``."""
     try:
         data = os.read(lane.status, 4096)
     except BlockingIOError:

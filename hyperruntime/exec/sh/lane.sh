@@ -1,7 +1,7 @@
-# One lane: $1 is the exchange directory, $_hr_name the lane's secret name in it, which no command line shows and which
-# its commands do not inherit. Each line on `go` means: source `c`, which runs one exec in a subshell and reports on `s`.
-# Signals that a command sends to its own group do not end the lane.
-# Names begin with _hr_, for whatever the environment of the container holds reaches the commands as it is.
+# One lane. $1 is the exchange directory; $_hr_name is the lane's secret name in it. No command line shows that name, and
+# the commands do not inherit it. For each line on `go` the lane sources `c`, which runs one exec in a subshell and reports
+# on `s`. Signals that a command sends to its own process group do not end the lane.
+# Names begin with _hr_, so that they do not change a variable that the commands inherit from the container.
 _hr_lane=$1/$_hr_name
 unset _hr_name
 _hr_signalled=

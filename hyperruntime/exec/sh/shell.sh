@@ -1,5 +1,5 @@
-# One shell that lasts: $1 is the exchange directory, $_hr_name the lane's secret name in it. This shell waits for bash and
-# tells how it ended; bash runs each text that the host writes to `c` in itself, so that all it does to the shell stays.
+# One persistent shell. $1 is the exchange directory; $_hr_name is the lane's secret name in it. This shell waits for bash
+# and reports how it ended. Bash evaluates each text that the host writes to `c`, so that changes to the shell persist.
 # The program is one line, so that bash counts the lines of each text from 1. A text that breaks out of it ends the inner
 # loop, or the shell.
 _hr_lane=$1/$_hr_name

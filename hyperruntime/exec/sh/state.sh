@@ -1,15 +1,15 @@
-# The functions of a shell that lasts; for bash. Streams to the host are opened for the moment they are needed: nothing that
-# a text closes, or leaves open, is ours. Whatever options a text sets must not stop us, hence every `|| builtin :`.
-# Names begin with _hr_, for all others are the user's.
+# The functions of a persistent shell; for bash. Streams to the host are open only while they are used, so that a text
+# cannot close or keep them. Options that a text sets (such as `set -e`) must not end these functions, hence `|| builtin :`.
+# Names begin with _hr_; all other names belong to the user.
 builtin declare +x _hr_lane
 _hr_open= _hr_trace= _hr_code=0
 
-# Wait for the next text: its number, the limit and value that mark what it starts, the exit code that it sees in $?, and its input.
+# Wait for the next text. Its line holds: number, limit option and value of the mark, exit code for $?, and input.
 _hr_next() {
-    [[ $_hr_open ]] && _hr_end 0 "$@" # it said `continue`
+    [[ $_hr_open ]] && _hr_end 0 "$@" # the text ran `continue`
     while :; do
         IFS=' ' builtin read -r _hr_number _hr_limit _hr_mark _hr_code _hr_source <"$_hr_lane/go" && builtin break
-        [[ $? -gt 128 ]] || builtin exit 0 # a trap or $TMOUT is no end
+        [[ $? -gt 128 ]] || builtin exit 0 # a status above 128 is a trap or $TMOUT, not the end
     done
     IFS= builtin read -r -d '' _hr_text <"$_hr_lane/c" || builtin :
     builtin ulimit "$_hr_limit" "$_hr_mark" || builtin :
@@ -18,13 +18,13 @@ _hr_next() {
     _hr_open=1
 }
 
-# Begin inside the text's own streams.
+# Start a text, inside its own streams.
 _hr_was() {
     [[ $_hr_source == /dev/null ]] || builtin printf '%s in\n' "$_hr_number" >"$_hr_lane/s"
     builtin return "$_hr_code"
 }
 
-# Tell how a text ended, and what it left.
+# Report the exit code of a text, and write the state that it left.
 _hr_end() {
     [[ $- == *x* ]] && _hr_trace=1 || _hr_trace=
     builtin set +x
@@ -41,7 +41,7 @@ _hr_leave() {
     _hr_state "$@" >"$_hr_lane/d"
 }
 
-# Write what makes another bash like this one. Options come last: they might stop what is read before.
+# Write a script that makes another bash like this one. Options come last, because they could stop the lines before them.
 _hr_state() {
     {
         builtin declare -p

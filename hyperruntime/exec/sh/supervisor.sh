@@ -1,16 +1,16 @@
-# Runs inside a container as the attached shell; POSIX sh, needs no program of the image. $_hr_dir is the exchange
-# directory. Reads one request a line from standard input, answers on standard output, and when standard input ends
-# (the owner is gone) ends everything. It never waits in the foreground for a command of the user.
-# Names begin with _hr_, for whatever the environment of the container holds reaches the commands as it is.
+# The attached shell of a container. POSIX sh; needs no program of the image. $_hr_dir is the exchange directory. It reads
+# one request per line from standard input and answers on standard output. When standard input ends (the owner is gone),
+# it kills all processes. It never waits in the foreground for a command of the user.
+# Names begin with _hr_, so that they do not change a variable that the commands inherit from the container.
 _hr_dir=${_hr_dir:-/run/hyperruntime}
 exec 2>/dev/null
-# `read` fails at the end of input and, in dash, alike when a signal comes: the trap tells them apart.
+# `read` fails at the end of input and, in dash, also on a signal: the trap distinguishes the two.
 _hr_signalled=
 trap _hr_signalled=1 HUP INT QUIT USR1 USR2 ALRM TERM
 _hr_setsid=
 command -v setsid >/dev/null && _hr_setsid=setsid
 
-# Set $_hr_as to what runs a program as uid $1 and gid $2, nothing where no uid is given.
+# Set $_hr_as to the command prefix that runs a program as uid $1 and gid $2; empty if no uid is given.
 _hr_set_switch() {
     _hr_as=
     case ${1:+$_hr_switch} in
@@ -19,11 +19,12 @@ _hr_set_switch() {
     esac
 }
 
-# A lane is a shell that runs one exec at a time. The pipeline's right side kills the shell that waits for it, so the
-# lane becomes a child of init: unlike `lane &`, which would make every command of it ignore SIGINT for ever. What runs
-# as another user becomes that after it has left us, for its user could stop it: we wait for our own only. $1 is the
-# exchange directory, $2 the program, $3 what changes the user; $4 asks to say first whether it can. The name comes by
-# the environment, which others cannot read. The process group is told before the user has a process that could tell.
+# A lane is a shell that runs one exec at a time. The right side of the pipeline kills the shell that waits for it, so the
+# lane becomes a child of init; with `lane &` all its commands would ignore SIGINT. A lane of another user switches to
+# that user only after it has left the supervisor, which must not wait for a process that the user could stop.
+# $1 is the exchange directory, $2 the program, $3 the prefix that switches the user; $4 makes it test the switch first.
+# The name is passed in the environment, which other users cannot read. The process group is reported first, before the
+# user has a process that could report a false one.
 _hr_begin='. "$1/$2.sh" | kill -KILL $$'
 _hr_enter='exec 4>"$1/$_hr_name/s"
 echo "0 group $$" >&4
@@ -34,9 +35,9 @@ echo "0 group $$" >&4
     fi
     exec $3 /bin/sh "$1/$2.sh" "$1"
 } | kill -KILL $$'
-# Let the user kill all that it may, at one stroke, and say whether nothing has its uid then, by asking the kernel to start
-# a process where no other is allowed: what flees from pid to pid is counted all the same, and so are processes of the
-# same uid in other containers. dash calls -p what others call -u.
+# Make the user kill all its processes in one call, then report whether its uid has none. The test starts a process with a
+# limit that allows no other: the kernel also counts processes that fork all the time, and processes of the same uid in
+# other containers. The option is -p in dash and -u in other shells.
 _hr_clear='exec 4>"$1/$_hr_name/s"
 _hr_as=$3
 _hr_is_alone() { ( { ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c : ); }
@@ -44,8 +45,8 @@ _hr_is_alone() { ( { ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c : 
     _hr_is_alone || { $_hr_as /bin/sh -c "kill -KILL -1"; _hr_is_alone; }
     echo "0 left $?" >&4
 } | kill -KILL $$'
-# Start $1, a program by the name of its file or `clear`, in the lane $2, marked with $3, as uid $4 and gid $5 where they are
-# given. The mark is there before anything else: what is about to become another user's can be ended by it.
+# Start $1, the name of a program file or `clear`, in lane $2 with mark $3, as uid $4 and gid $5 if given; $6 makes it test
+# the switch first. The mark is set first, so that a process can be killed by it before it becomes another user's.
 _hr_start_lane() {
     _hr_set_switch "$4" "$5"
     _hr_new=$2 _hr_mark=$3 _hr_text=$_hr_begin
@@ -60,8 +61,8 @@ _hr_start_lane() {
     [ $? -gt 128 ] || echo "0 fork" >"$_hr_dir/$_hr_new/s"
 }
 
-# Set $_hr_switch to how a lane becomes another user's: 0 not at all, for this is not root; 1 not by anything that the
-# image has; 2 by setpriv; 3 by chroot.
+# Set $_hr_switch to the way a lane switches users: 0 cannot, because this is not root; 1 cannot, because the image has no
+# program for it; 2 setpriv; 3 chroot.
 _hr_find_switch() {
     _hr_uid=
     while read -r _hr_key _hr_uid _hr_rest; do
@@ -77,8 +78,8 @@ _hr_find_switch() {
     $_hr_as /bin/sh -c : || _hr_switch=1
 } </dev/null >/dev/null
 
-# Set $_hr_hard to the hard limit called $_hr_title of process $1 (a directory of /proc). The kernel's table is itself a
-# list of shell commands: `Max file locks 1 2 locks`. Sourcing it costs one read; `read` costs a system call a byte.
+# Set $_hr_hard to the hard limit $_hr_title of process $1 (a directory of /proc). The kernel's table is also a list of
+# shell commands: `Max file locks 1 2 locks`. Sourcing it takes one system call; `read` takes one per byte.
 Limit() { :; }
 Max() { case "$1 $2" in "$_hr_title") _hr_hard=$4 ;; esac; }
 _hr_hard= _hr_title='file locks'
@@ -94,8 +95,8 @@ else
     }
 fi
 
-# Choose the limit that marks processes: one that Linux ignores, that this shell can set by the letter $1, and with room for
-# numbers below its hard value, which has then at least $3 digits. Leaves the letter in $_hr_option.
+# Test whether limit $2 can mark processes: this shell can set it with option letter $1, and its hard value leaves room
+# for marks (it has at least $3 digits). Sets $_hr_option to the letter.
 _hr_choose_limit() {
     _hr_option=$1 _hr_title=$2
     _hr_read_hard /proc/self
@@ -112,10 +113,10 @@ if ! { _hr_choose_limit x "file locks" 16 || _hr_choose_limit w "file locks" 16 
     echo "unmarked $_hr_locks $_hr_own_hard"
 fi
 
-# Set $_hr_newest to the pid that was given out last in this container: unchanged means that nothing was born.
+# Set $_hr_newest to the last pid that was assigned in this container; unchanged means that no process was created.
 _hr_read_newest() { read -r _hr_a _hr_b _hr_c _hr_d _hr_newest </proc/loadavg; }
 
-# Tell whether $_hr_hard is one of $_hr_tags or in one of $_hr_spans.
+# Return whether $_hr_hard is one of $_hr_tags or in one of $_hr_spans.
 _hr_is_tagged() {
     case $_hr_hard in '' | *[!0-9]*) return 1 ;; esac
     case $_hr_tags in *" $_hr_hard "*) return ;; esac
@@ -125,7 +126,7 @@ _hr_is_tagged() {
     return 1
 }
 
-# Set $_hr_doomed to the living processes among $@ that are marked, and $_hr_found to their number.
+# Set $_hr_doomed to the marked living processes among $@, and $_hr_found to their number.
 _hr_find_tagged() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
@@ -139,7 +140,7 @@ _hr_find_tagged() {
     done
 }
 
-# The same for those that have $_hr_user among their four uids, or are marked.
+# The same for processes that have $_hr_user among their four uids, or are marked.
 _hr_find_owned() {
     _hr_found=0 _hr_doomed=
     for _hr_process; do
@@ -163,9 +164,9 @@ _hr_doom() {
     _hr_found=$((_hr_found + 1))
 }
 
-# Sweep once with $_hr_find, and leave in $_hr_left a sign that another round is needed: something was found, or was born
-# meanwhile. All are killed at one stroke, so that the dying do not slow the search; no fork, for it must work when no
-# process is left to make.
+# Sweep once with $_hr_find. $_hr_left is not 0 if another round is needed: a process was found, or was created meanwhile.
+# All are killed in one call, so that dying processes do not slow the search. It does not fork, because it must work when
+# the container has reached its pids limit.
 _hr_sweep_once() {
     _hr_read_newest
     _hr_first=$_hr_newest
@@ -176,8 +177,8 @@ _hr_sweep_once() {
     [ "$_hr_newest" = "$_hr_first" ] || _hr_left=$((_hr_left + 1))
 }
 
-# Stop everything while sweeping, which leaves nowhere to run to. One sweep is not enough: a fork that was under way
-# when the signal came still gives birth, and what was killed takes a while to die.
+# Sweep while all processes are stopped, so that none can escape. One sweep is not enough: a fork that was in progress at
+# the signal still creates a process, and killed processes take a while to die.
 _hr_sweep_frozen() {
     kill -STOP -1
     _hr_rounds=0 _hr_left=1
@@ -188,8 +189,8 @@ _hr_sweep_frozen() {
     kill -CONT -1
 }
 
-# End the trees $@, each GROUP:TAG or GROUP:LEAST-MOST (group 0: none of its own). With many processes about there is no keeping up with
-# them, so they are stopped for the moment.
+# Kill the trees $@, each GROUP:TAG or GROUP:LEAST-MOST (group 0: it has no process group of its own). Among many
+# processes a sweep is too slow to catch all, so they are stopped meanwhile.
 _hr_end_trees() {
     _hr_find=_hr_find_tagged _hr_tags=' ' _hr_spans=
     for _hr_tree; do
@@ -204,7 +205,7 @@ _hr_end_trees() {
     if [ "$_hr_freeze" ] || [ $# -gt 150 ]; then _hr_sweep_frozen; else _hr_sweep_once; fi
 }
 
-# bash goes on after a fork that failed, as if the command had ended; the host must know whom it talks to.
+# After a failed fork bash continues as if the command had ended, so the host must know that this shell is bash.
 echo "ready ${_hr_setsid:-shared} $_hr_option $_hr_own_hard ${BASH_VERSION:+bash}"
 while :; do
     if ! read -r _hr_verb _hr_one _hr_trees; then

@@ -1,4 +1,4 @@
-"""Which headers of an upstream's answer go on to the client, and in which form."""
+"""Select and rewrite the headers of an upstream's answer for the client."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ _TIME_NAME = "openai-processing-ms"
 
 
 def answer_headers(raw: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
-    """Return an answer's headers for the client: named ones alone, each in a strict form, and none with a key.
+    """Return the headers for the client: an allow-list, each value in a strict form and without keys.
 
-    ``Content-Type`` is one of three types without parameters, ``Retry-After`` a number of seconds, and a duration stays
-    as it is where it looks like one. Identifiers are replaced by one of our own: two of them have room for a key.
+    ``Content-Type`` is one of three types without parameters. ``Retry-After`` is a number of seconds.
+    ``openai-processing-ms`` is kept if it is a number. Both request ids are replaced by one random id, because the
+    two together could hold a key.
+
+    Args:
+        raw: the upstream's headers.
+        redactor: detects keys in a value.
     """
     kept = {"Content-Type": _content_type(raw.get("Content-Type", ""))}
     if wait_s := retry_after(raw.get("Retry-After", "")):
@@ -38,13 +43,16 @@ def answer_headers(raw: Mapping[str, str], redactor: Redactor) -> dict[str, str]
 
 
 def request_id(headers: Mapping[str, str]) -> str:
-    """Return by which identifier an answer goes; nothing where it has none that looks like one."""
+    """Return the request id of an answer; "" if no header holds a well-formed one."""
     values = (headers.get(name, "").strip() for name in _ID_NAMES)
     return next(filter(_REQUEST_ID.fullmatch, values), "")
 
 
 def retry_after(text: str) -> float:
-    """Return the seconds that a ``Retry-After`` header asks for; 0 where it is none. Source: RFC 9110, 10.2.3."""
+    """Return the seconds that a ``Retry-After`` header asks for; 0 if it is invalid.
+
+    Source: RFC 9110, section 10.2.3.
+    """
     text = text.strip()
     try:
         if text.replace(".", "", 1).isdecimal():

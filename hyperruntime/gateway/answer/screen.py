@@ -1,6 +1,6 @@
-"""Look through an upstream's answers before they go on: keys, what was used, tokens. Pure.
+"""Screen an upstream's answers for keys, usage and tokens before the client gets them. Pure.
 
-It runs in a parse worker where an answer is large, so all that it takes and returns can be pickled.
+Large answers are screened in a parse worker, so all arguments and results can be pickled.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hyperruntime.gateway.log.redact import MARK, Redactor
 from hyperruntime.gateway.request.json_size import count_values
 from hyperruntime.gateway.request.parse import RequestRefusedError
 
-_MOST_VALUES = 4_000_000  # of an answer that is read; a larger one is numbers, and its usage is estimated
-_SPELLED_LENGTH = 16  # characters that a spelling takes for one of the key
-_BETWEEN = re.compile(r"[^A-Za-z0-9\\%&#;{}=]+")  # what no spelling has, as far as it is searched
+_MOST_VALUES = 4_000_000  # an answer with more JSON values is not parsed, and its usage is estimated
+_SPELLED_LENGTH = 16  # the most characters that a spelling uses for one character of the key
+_BETWEEN = re.compile(r"[^A-Za-z0-9\\%&#;{}=]+")  # characters that the search for keys ignores
 _NAME = re.compile(rb"event: ?([A-Za-z0-9_.-]{1,64})[\r\n]*")
 _NAMES = frozenset({"message", "error", "ping", "done"})
 Path = tuple[str | int, ...]
@@ -30,12 +30,12 @@ Path = tuple[str | int, ...]
 
 @attrs.frozen(kw_only=True)
 class Screened:
-    """An answer that may go on.
+    """An answer that is safe to send to the client.
 
     Attributes:
-        body: without keys; None where nothing was taken out of it.
-        used: what it says it used, or None.
-        generated: its tokens, when asked for.
+        body: the body without keys; None if the original body holds no key.
+        used: the usage that the answer reports, or None.
+        generated: the generated tokens as JSON; None if they were not requested.
     """
 
     body: bytes | None
@@ -44,14 +44,16 @@ class Screened:
 
 
 def screen(data: bytes, redactor: Redactor, *, is_json: bool, tokens: bool) -> Screened:
-    """Return what of an answer goes on, and what it says.
+    """Return an answer without keys, with its usage and its tokens.
 
     Args:
-        data: the whole body. redactor: knows the keys. is_json: whether it must be JSON still, when a key is cut out.
-        tokens: whether generated tokens are wanted.
+        data: the whole body.
+        redactor: removes the keys.
+        is_json: whether the body must still be JSON after a key is cut out.
+        tokens: whether to collect generated tokens.
 
     Raises:
-        RequestRefusedError: it is not text, or holds a key that cannot be cut out.
+        RequestRefusedError: the body is not UTF-8, is nested too deeply or holds a key that cannot be cut out.
     """
     check_text(data)
     cleaned = redactor.clean(data)
@@ -81,12 +83,13 @@ def _parse(data: bytes) -> Any | None:  # noqa: ANN401 - JSON from a server
 
 @attrs.frozen(kw_only=True)
 class Piece:
-    """A text of an event, at both of its ends.
+    """The head and the tail of one text in an event.
 
     Attributes:
-        path: its place: names and each ``index`` on the way.
-        head: its first characters, as many as the longest spelling of a key has; one blank for all that is in none.
-        tail: its last ones.
+        path: path of the text in the event: member names, and each ``index`` member on the way.
+        head: its first characters, as many as the longest spelling of a key has. Runs of characters that occur in no
+            spelling are replaced by one blank.
+        tail: its last characters, in the same form.
     """
 
     path: Path
@@ -96,14 +99,14 @@ class Piece:
 
 @attrs.frozen(kw_only=True)
 class Event:
-    """An event of a stream, looked through.
+    """A screened event of a stream.
 
     Attributes:
-        cleaned: its bytes without keys.
+        cleaned: the event's bytes without keys.
         pieces: its texts, for :class:`StreamGuard`.
-        used: what it says was used, or None.
-        usage_alone: whether it says nothing else, as the last event of OpenAI's format.
-        message: its data, where tokens are wanted.
+        used: the usage that it reports, or None.
+        usage_alone: whether it reports usage and nothing else, as the last event of OpenAI's format does.
+        message: its parsed data; None if tokens were not requested.
     """
 
     cleaned: bytes
@@ -114,16 +117,21 @@ class Event:
 
 
 def screen_event(event: bytes, redactor: Redactor, *, tokens: bool = False) -> Event:
-    """Look through one event; in a parse worker where it is large.
+    """Return one event, screened.
+
+    Args:
+        event: the bytes of the event, with its empty line.
+        redactor: removes the keys.
+        tokens: whether to keep the parsed data, for collecting generated tokens.
 
     Raises:
-        RequestRefusedError: it is not UTF-8, or a key cannot be cut out of it.
+        RequestRefusedError: the event is not UTF-8, is nested too deeply or holds a key that cannot be cut out.
     """
     cleaned = _cleaned(event, redactor)
     message = event_data(cleaned)
     found = texts_of(message) if isinstance(message, dict | list) else [(("text",), data_lines(cleaned).decode())]
     reach = reach_of(redactor)
-    if reach and holds_joined(found, redactor, alone=len(cleaned) > reach):  # the guard looks through the others
+    if reach and holds_joined(found, redactor, alone=len(cleaned) > reach):  # the guard checks shorter ones
         raise key_in_answer()
     return Event(
         cleaned=cleaned,
@@ -140,12 +148,12 @@ def _piece(path: Path, text: str, reach: int) -> Piece:
 
 
 def reach_of(redactor: Redactor) -> int:
-    """Return how many characters the longest spelling of a key takes."""
+    """Return the number of characters in the longest spelling of a key; 0 if no spellings are searched for."""
     return redactor.longest * _SPELLED_LENGTH
 
 
 def _cleaned(event: bytes, redactor: Redactor) -> bytes:
-    """Return an event without keys, and without fields that no client reads; a comment loses its text."""
+    """Return an event without keys, without fields that no client reads, and with empty comments."""
     check_text(event)
     lines = event.splitlines(keepends=True)
     if not all(line.startswith(b"data:") or not line.strip() for line in lines):
@@ -159,7 +167,7 @@ def _cleaned(event: bytes, redactor: Redactor) -> bytes:
 
 
 def _known_field(line: bytes, kind: object) -> bytes:
-    """Return a line that clients read; a name only if it is known, or what the data calls itself."""
+    """Return the line if clients read it, else b""; an event name must be well known or equal the data's ``type``."""
     if line.startswith(b":"):
         return b":\n"
     name = _NAME.fullmatch(line)
@@ -168,10 +176,10 @@ def _known_field(line: bytes, kind: object) -> bytes:
 
 
 def check_text(data: bytes) -> None:
-    """Do nothing where bytes are text.
+    """Check that an answer is text, because only text can be searched for keys.
 
     Raises:
-        RequestRefusedError: they are not: nobody can see what is in them.
+        RequestRefusedError: it is not UTF-8.
     """
     try:
         data.decode()
@@ -182,12 +190,18 @@ def check_text(data: bytes) -> None:
 
 
 def key_in_answer() -> RequestRefusedError:
-    """Return the refusal of an answer whose key cannot be cut out."""
+    """Return the error for an answer that holds a key that cannot be cut out."""
     return RequestRefusedError(502, "key_in_answer", "the upstream's answer held its API key; it was not passed on")
 
 
 def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone: bool) -> bool:
-    """Tell whether several texts of one answer hold a key once they are joined, as clients do; or one ``alone``."""
+    """Return whether the texts of one answer hold a key when they are joined as clients join them.
+
+    Args:
+        texts: path and text of each.
+        redactor: detects the keys.
+        alone: whether to search texts too that are joined to no other.
+    """
     joined: dict[Path, list[str]] = {}
     for path, text in texts:
         for place in places(path):
@@ -197,22 +211,22 @@ def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone
 
 
 def places(path: Path) -> set[Path]:
-    """Return where a text is joined to others: to those with its indexes, and to those with any."""
+    """Return the paths under which a text is joined to others: with its indexes, and without any index."""
     return {path, tuple(part for part in path if not isinstance(part, int))}
 
 
 def texts_of(data: Any) -> list[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server
-    """Return each text in a JSON value with its place: names and each ``index`` on the way, no positions in lists.
+    """Return each text in a JSON value with its path: member names and each ``index`` member, no positions in lists.
 
-    A list of small numbers counts as the text of these bytes: some servers give a token's bytes so.
+    A list of numbers below 256 counts as the text of these bytes: some servers send a token's bytes in this form.
 
     Raises:
-        RequestRefusedError: it is nested too deep.
+        RequestRefusedError: the value is nested too deeply.
     """
     try:
         return list(_walk(data, ()))
     except RecursionError:
-        raise RequestRefusedError(502, "answer_too_large", "the upstream's answer is nested too deep") from None
+        raise RequestRefusedError(502, "answer_too_large", "the upstream's answer is nested too deeply") from None
 
 
 def _walk(data: Any, path: Path) -> Iterator[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server

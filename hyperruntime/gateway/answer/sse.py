@@ -1,4 +1,4 @@
-"""Cut a stream of server-sent events into events, byte for byte.
+"""Split a stream of server-sent events into events, byte for byte.
 
 Source: the HTML standard, 9.2.5 "Parsing an event stream": lines end with CRLF, LF or CR; an empty line ends an event.
 """
@@ -14,23 +14,23 @@ _LONGEST_END = 4
 
 
 class EventTooLongError(ValueError):
-    """An event did not end within the limit."""
+    """An event of a stream is longer than the limit."""
 
 
 class EventSplitter:
-    """Gives out whole events of a stream that comes in pieces of any size."""
+    """Splits a stream that arrives in pieces of any size into whole events."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """Refuse events longer than a limit."""
+        """Start with an empty buffer of at most `limit_bytes`."""
         self._limit = limit_bytes
         self._held = bytearray()
         self._searched = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that are whole now, each with its empty line.
+        """Return the events that are complete now, each with its empty line.
 
         Raises:
-            EventTooLongError: what is held is longer than the limit.
+            EventTooLongError: the incomplete event is longer than the limit.
         """
         self._held += data
         events = []
@@ -44,17 +44,17 @@ class EventSplitter:
         return events
 
     def rest(self) -> bytes:
-        """Return what came after the last whole event."""
+        """Return the bytes after the last complete event."""
         return bytes(self._held)
 
 
 def data_lines(event: bytes) -> bytes:
-    """Return an event's data."""
+    """Return the joined values of an event's ``data`` lines."""
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
 
 
 def event_data(event: bytes) -> Any | None:  # noqa: ANN401 - JSON
-    """Return the JSON of an event's data lines, or None where it is none."""
+    """Return the parsed JSON of an event's data, or None if it is not JSON."""
     try:
         return json.loads(data_lines(event))
     except (ValueError, RecursionError):

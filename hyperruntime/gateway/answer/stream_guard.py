@@ -1,9 +1,9 @@
-"""Keep keys out of streams of events, also one that is split over several events.
+"""Keep keys out of streams of events, also a key that is split over several events.
 
 Clients join the texts of events (``choices[].delta.content``). The guard joins them too, field by field, and ends the
-stream when a joined text holds a key. While a text ends in what may become one, in any spelling, it holds events back.
-Not before so much of it is there that nobody guesses it: else a client could have the server say one guess after the
-other, and read from the delays which is right.
+stream when a joined text holds a key. While a joined text ends in the beginning of a key, in any spelling, the guard
+holds events back. It starts only when the beginning is too long to guess. Otherwise a client could let the server say
+one guess after the other, and see from the delays which guess is right.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ from hyperruntime.gateway.request.parse import RequestRefusedError
 _MOST_EVENTS = 4096
 _MOST_BYTES = 256 * 1024
 _MOST_CHANNELS = 2048
-_SET = frozenset({"id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"})  # never joined
+# Clients do not join the values of these fields.
+_SET = frozenset({"id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"})
 
 
 @attrs.define
 class _Channel:
-    """A text that grows over events: its last characters, and the last that came."""
+    """A text that grows over events.
+
+    Attributes:
+        tail: the last characters of the joined text.
+        last: the tail of the last event's text.
+    """
 
     tail: str = ""
     last: str = ""
 
 
 class StreamGuard:
-    """Takes the events of one stream in their order, and gives out those that may be sent."""
+    """Takes the events of one stream in order, and returns those that are safe to send."""
 
     def __init__(self, redactor: Redactor) -> None:
-        """Nothing has come yet."""
+        """Start a stream; `redactor` detects the keys."""
         self._redactor = redactor
         self._reach = reach_of(redactor)
         self._channels: dict[Path, _Channel] = {}
@@ -41,11 +47,11 @@ class StreamGuard:
         self._held_bytes = 0
 
     def feed(self, event: Event) -> list[bytes]:
-        """Take an event; return those that may be sent now.
+        """Take an event; return the events that can be sent now.
 
         Raises:
-            RequestRefusedError: it completes a key that is split over several events, or too much is held; the
-                caller must send nothing more.
+            RequestRefusedError: the event completes a key that is split over several events, too many events are
+                held, or the stream has too many fields; the caller must send no more events.
         """
         for piece in event.pieces:
             for path in places(piece.path):
@@ -59,17 +65,17 @@ class StreamGuard:
         return []
 
     def rest(self) -> list[bytes]:
-        """Return what is held, at the end of the stream."""
+        """Return the events that are held, for the end of the stream."""
         held, self._held, self._held_bytes = self._held, [], 0
         return held
 
     def _join(self, path: Path, piece: Piece) -> None:
-        """Add a text to its channel, and look whether a key is in it or may have begun."""
+        """Add a text to its channel, and check whether the joined text holds a key or the beginning of one."""
         if len(self._channels) >= _MOST_CHANNELS and path not in self._channels:
             raise RequestRefusedError(502, "answer_too_large", f"the stream has more than {_MOST_CHANNELS} fields")
         channel = self._channels.setdefault(path, _Channel())
         if piece.tail == channel.last and path[-1:] and path[-1] in _SET:
-            return  # an identifier, the same in each event
+            return  # the same value in each event
         channel.last = piece.tail
         joined = channel.tail + piece.head
         is_short = piece.head == piece.tail

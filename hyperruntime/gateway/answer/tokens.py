@@ -1,6 +1,6 @@
-"""Collect the tokens that a model generated, with their log probabilities, out of OpenAI's answers.
+"""Collect the generated tokens and their log probabilities from answers in OpenAI's format.
 
-Token ids are no part of OpenAI's format; vLLM sends them when asked with ``return_token_ids``.
+OpenAI's format has no token ids; vLLM sends them if the request sets ``return_token_ids``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ _ASK: Mapping[str, Mapping[str, Any]] = {
 
 
 def asks_for_tokens(call: ModelRequest, *, ids: bool) -> dict[str, Any]:
-    """Return what a request must say to get tokens, where the client did not say it itself."""
+    """Return the request members that ask for tokens, without those that the client set itself.
+
+    Args:
+        call: the client's request.
+        ids: whether the upstream can send token ids.
+    """
     asked = dict(_ASK.get(call.path, {}))
     if asked and ids:
         asked["return_token_ids"] = True
@@ -25,20 +30,24 @@ def asks_for_tokens(call: ModelRequest, *, ids: bool) -> dict[str, Any]:
 
 
 class GeneratedTokens:
-    """The tokens of one exchange, choice by choice."""
+    """Collects the tokens of one exchange, choice by choice."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Start with no tokens."""
         self._choices: dict[int, dict[str, list[Any]]] = {}
         self._prompt_ids: list[Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return them: ``choices`` with ``tokens``, ``logprobs`` and ``token_ids`` in step, as far as they came."""
+        """Return the tokens so far as JSON values.
+
+        ``prompt_token_ids`` is a list or None. Each of ``choices`` has ``index`` and, if the upstream sent them,
+        ``tokens``, ``logprobs`` and ``token_ids``: parallel lists.
+        """
         choices = [{"index": index, **parts} for index, parts in sorted(self._choices.items())]
         return {"prompt_token_ids": self._prompt_ids, "choices": choices}
 
     def see(self, message: Any) -> None:  # noqa: ANN401 - JSON from a server
-        """Take in a whole answer, or an event's data."""
+        """Add the tokens of a whole answer, or of an event's data."""
         if not isinstance(message, dict):
             return
         self._see_prompt(message)
@@ -59,7 +68,7 @@ class GeneratedTokens:
 
 
 def _generated(choice: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return a choice's tokens, as the chat's or the completion's format has them."""
+    """Return a choice's tokens, from the format of chats or of completions."""
     found: dict[str, list[Any]] = {}
     if isinstance(ids := choice.get("token_ids"), list):
         found["token_ids"] = ids

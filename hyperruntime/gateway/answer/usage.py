@@ -1,4 +1,4 @@
-"""Read what an exchange used out of answers of both wire formats."""
+"""Read the usage of an exchange from answers of both wire formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a server
-    """Return what an answer, or one event of a stream, says it used; None where it says nothing."""
+    """Return the usage that an answer or one event of a stream reports; None if it reports none."""
     if not isinstance(message, dict):
         return None
     inner = message.get("message")
@@ -30,26 +30,32 @@ def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a serve
 
 
 def estimate(request_bytes: int, answer_bytes: int) -> Tokens:
-    """Guess from the bytes, for an upstream that does not say or a stream that was cut."""
+    """Estimate the usage from sizes in bytes, for an answer without usage or a truncated stream."""
     return Tokens(input=request_bytes // _BYTES_PER_TOKEN, output=answer_bytes // _BYTES_PER_TOKEN, estimated=True)
 
 
 class StreamUsage:
-    """Follows the usage of a stream: each format repeats it, growing, in several events."""
+    """Follows the usage of a stream: several events may report it, with growing numbers."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Start with unknown usage."""
         self._input = self._output = 0
         self._known = False
 
     def see(self, tokens: Tokens | None) -> None:
-        """Take in what an event says; None where it says nothing."""
+        """Record the usage that an event reports; None if it reports none."""
         if tokens is not None:
             self._known = True
             self._input, self._output = max(self._input, tokens.input), max(self._output, tokens.output)
 
     def total(self, *, complete: bool, request_bytes: int, answer_bytes: int) -> Tokens:
-        """Return what was used; of a stream that was cut, the larger of what it said and what its bytes say."""
+        """Return the usage of the stream.
+
+        Args:
+            complete: whether the stream was read to its end. If not, the output is at least the estimate.
+            request_bytes: size of the request's body, for the estimate.
+            answer_bytes: size of the stream, for the estimate.
+        """
         guess = estimate(request_bytes, answer_bytes)
         if self._known and complete:
             return Tokens(input=self._input, output=self._output)

@@ -1,4 +1,4 @@
-"""What a gateway is configured with, and where a configuration comes from.
+"""The gateway's configuration: its values, and the sources it is loaded from.
 
 May import ``runtime`` and what stands before it in ``tests/unit/test_folders.py``.
 """

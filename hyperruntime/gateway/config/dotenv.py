@@ -10,10 +10,10 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def parse_dotenv(text: str) -> dict[str, str]:
-    """Return the variables that a text sets; what is no such line is passed over, and a later one wins.
+    """Return the variables that a text sets; other lines are skipped, and the last value of a name wins.
 
-    A value may stand in quotes; in double ones a backslash escapes. Without quotes it ends at `` #``. No variable is
-    put in for its name.
+    A value may be in single or double quotes; in double quotes a backslash escapes the next character. A value without
+    quotes ends at `` #``. Variable references in values are not expanded.
     """
     found = {}
     for line in text.splitlines():

@@ -1,6 +1,6 @@
-"""Make a gateway's configuration of the variables that model clients know.
+"""Derive a gateway's configuration from the environment variables of model clients.
 
-They are looked for in the host's environment and then in a ``.env`` file, which stays on the host.
+The host's environment comes first, then a ``.env`` file, which stays on the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ _UNKNOWN = ("GEMINI_API_KEY", "GEMINI_API_BASE")
 
 @attrs.frozen
 class _Family:
-    """What the clients of one format are told by."""
+    """The environment variables of one wire format.
+
+    Attributes:
+        wire: the format.
+        key: name of the variable with the API key.
+        urls: names of the variables with the base URL; the first that is set wins.
+        url: the base URL if none of them is set.
+    """
 
     wire: Wire
     key: str
@@ -41,17 +48,17 @@ _FAMILIES = (
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Return the variables of a ``.env`` file that say anything to a gateway; none where there is no file.
+    """Return the variables of a ``.env`` file that the gateway uses; empty if the file does not exist.
 
     Raises:
-        GatewayConfigError: it cannot be read.
+        GatewayConfigError: the file cannot be read.
     """
     try:
         found = parse_dotenv(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise GatewayConfigError(f"{path} cannot be read: {error}; correct it or take it away") from error
+        raise GatewayConfigError(f"{path} cannot be read: {error}; correct or remove it") from error
     for name in _UNKNOWN:
         if name in found:
             log.warning("variable of .env ignored: the gateway speaks the formats of OpenAI and Anthropic", name=name)
@@ -60,11 +67,11 @@ def read_dotenv(path: Path) -> dict[str, str]:
 
 
 def derive_config(env_file: Path | None, environment: Mapping[str, str] | None = None) -> GatewayConfig | None:
-    """Return a gateway to whatever servers the variables name, for any of their models; None where they name none.
+    """Return a configuration for the servers that the variables name, with all their models; None if they name none.
 
     Args:
-        env_file: a ``.env`` file, which may be missing, or None. What the environment says goes first.
-        environment: instead of the host's.
+        env_file: a ``.env`` file, which may not exist; None for no file. The environment takes precedence.
+        environment: the variables to use; None or empty for the host's environment.
 
     Raises:
         GatewayConfigError: the file cannot be read.
@@ -81,7 +88,9 @@ def derive_config(env_file: Path | None, environment: Mapping[str, str] | None =
 
 
 def borrowed_url(env_file: Path) -> str:
-    """Return a variable of a ``.env`` file that says where a key of the host's environment goes; "" for none.
+    """Return the name of a URL variable in a ``.env`` file that would redirect a key of the host's environment, or "".
+
+    This is the case if the host's environment has the key of a wire format and none of its URL variables.
 
     Raises:
         GatewayConfigError: the file cannot be read.

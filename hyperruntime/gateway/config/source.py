@@ -1,7 +1,7 @@
-"""Where a configuration comes from, in one text: a TOML file, ``replay:FILE``, or ``record:FILE``.
+"""Load a configuration from a source: a TOML file, ``replay:FILE`` or ``record:FILE``.
 
-``replay:FILE`` answers any model of both formats from a file of recorded exchanges; ``record:FILE`` goes to the servers
-that the usual variables name and adds each exchange to the file.
+``replay:FILE`` answers requests for any model, in both formats, from a file of recorded exchanges. ``record:FILE``
+sends requests to the servers that the environment variables name, and appends each exchange to the file.
 """
 
 from __future__ import annotations
@@ -18,44 +18,51 @@ from hyperruntime.gateway.config.values import REPLAY, WIRES, GatewayConfig, Mod
 
 RECORD = "record:"
 _SERVERS = (
-    "set OPENAI_API_KEY or OPENAI_BASE_URL, or those of ANTHROPIC, in the environment or in the agent's .env, or give "
+    "set OPENAI_API_KEY, OPENAI_BASE_URL or the same of ANTHROPIC in the environment or in the agent's .env, or give "
     "a file with a table [gateway]"
 )
 
 
 def absolute_source(source: str) -> str:
-    """Return a source that means the same from any directory."""
+    """Return the source with its path made absolute."""
     prefix, path = _split(source)
     return prefix + os.path.abspath(os.path.expanduser(path))
 
 
 def load_source(source: str, env_file: Path | None = None) -> GatewayConfig:
-    """Return the configuration.
+    """Return the configuration of a source.
 
     Args:
-        source: as said above. env_file: a ``.env`` file that may name servers to record.
+        source: path of a TOML file, ``replay:FILE`` or ``record:FILE``.
+        env_file: a ``.env`` file that may name the servers for ``record:FILE``; None for no file.
 
     Raises:
-        GatewayConfigError: the file cannot be read or is wrong, or there is no server to record.
+        GatewayConfigError: the file cannot be read or is invalid, or the variables name no server to record.
+        SpecError: a URL in the variables is malformed.
     """
     prefix, path = _split(source)
     if prefix == REPLAY:
         upstreams = tuple(Upstream(name=wire, url=source, wire=wire) for wire in WIRES)
         return GatewayConfig(upstreams=upstreams, models=tuple(ModelRule(name="*", upstream=wire) for wire in WIRES))
     if prefix == RECORD:
-        return attrs.evolve(require_servers(env_file, f"{source} is asked for"), record=path)
+        return attrs.evolve(require_servers(env_file, f"{source} is given"), record=path)
     return load_config(Path(path))
 
 
 def require_servers(env_file: Path | None, why: str) -> GatewayConfig:
-    """Return a gateway to the servers that the variables name.
+    """Return a configuration for the servers that the variables name.
+
+    Args:
+        env_file: a ``.env`` file that may name servers; None for no file.
+        why: why a server is needed, as a clause; begins the error's message.
 
     Raises:
-        GatewayConfigError: they name none; ``why`` says who wants one.
+        GatewayConfigError: the variables name no server, or the file cannot be read.
+        SpecError: a URL is malformed.
     """
     config = derive_config(env_file)
     if config is None:
-        raise GatewayConfigError(f"{why}, and no server that has models: {_SERVERS}")
+        raise GatewayConfigError(f"{why}, but no model server is configured; {_SERVERS}")
     return config
 
 

@@ -1,4 +1,4 @@
-"""Read a gateway's configuration from a table of TOML."""
+"""Load a gateway's configuration from a TOML file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TABLE = "gateway"
 
 
 def load_config(path: Path) -> GatewayConfig:
-    """Return what the table ``[gateway]`` of a file says; paths in it are relative to the file.
+    """Return the configuration in the table ``[gateway]`` of a file; its paths are relative to the file's directory.
 
     Raises:
-        GatewayConfigError: the file cannot be read, has no such table, or names what there is not.
+        GatewayConfigError: the file cannot be read, has no such table, or the table is invalid.
     """
     try:
         table = tomllib.loads(path.read_text())[_TABLE]
@@ -29,14 +29,14 @@ def load_config(path: Path) -> GatewayConfig:
 
 
 def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
-    """Return the configuration that a table says.
+    """Return the configuration in a table.
 
     Args:
-        table: names as in :class:`~hyperruntime.gateway.GatewayConfig`.
-        base: what relative paths in it are relative to.
+        table: keys as in :class:`~hyperruntime.gateway.GatewayConfig`.
+        base: directory that relative paths in the table are relative to.
 
     Raises:
-        GatewayConfigError: a name is unknown or missing, or a value of the wrong kind.
+        GatewayConfigError: a key is unknown or missing, or a value is invalid.
     """
     from cattrs import BaseValidationError, Converter, transform_error
     from cattrs.v import format_exception
@@ -49,13 +49,13 @@ def config_from(table: Mapping[str, Any], base: Path) -> GatewayConfig:
         return converter.structure(_based(table, base), GatewayConfig)
     except BaseValidationError as error:
         whys = "; ".join(transform_error(error, path=_TABLE, format_exception=said))
-        raise GatewayConfigError(f"the gateway's configuration is wrong: {whys}") from error
+        raise GatewayConfigError(f"the gateway's configuration is invalid: {whys}") from error
     except (SpecError, TypeError, AttributeError) as error:
-        raise GatewayConfigError(f"the gateway's configuration is wrong: {error}") from error
+        raise GatewayConfigError(f"the gateway's configuration is invalid: {error}") from error
 
 
 def _based(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return the table with its paths made absolute."""
+    """Return a copy of the table whose paths are joined to the base directory."""
     found = dict(table)
     for name in ("log", "record"):
         if isinstance(found.get(name), str):

@@ -1,4 +1,4 @@
-"""What a gateway is told: upstreams, models, budgets, limits. Values only."""
+"""The values of a gateway's configuration: upstreams, model rules, budgets, limits."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def _positive(instance: object, attribute: attrs.Attribute[Any], value: Any) -> 
 
 @attrs.frozen(kw_only=True)
 class Upstream:
-    """A server that answers, or a file of recorded answers.
+    """A model server, or a file of recorded answers.
 
     Attributes:
-        name: how model rules name it.
-        url: its base URL, as its clients are given it (``https://api.openai.com/v1``); or ``replay:FILE``.
-        wire: the format it speaks; requests are passed through, never translated.
-        key_env: name of the host's environment variable that holds its key.
-        key_file: file of the host that holds its key, instead.
-        key_name: the variable in ``key_file`` that is the key, where that is a file of such (``.env``).
-        proxy: URL of an HTTP proxy on the way.
-        token_ids: whether it sends token ids when asked, as vLLM does.
+        name: name that model rules refer to.
+        url: base URL as clients of the server use it (``https://api.openai.com/v1``); or ``replay:FILE``.
+        wire: the server's format; requests are passed through and never translated.
+        key_env: name of the host's environment variable that holds the API key; None if there is none.
+        key_file: file of the host that holds the API key; only without ``key_env``.
+        key_name: name of the variable in ``key_file`` that is the key, for a ``.env`` file; None if the whole file is.
+        proxy: URL of an HTTP proxy for this server, or None.
+        token_ids: whether the server sends token ids on request, as vLLM does.
     """
 
     name: str
@@ -57,37 +57,37 @@ class Upstream:
     token_ids: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """Check every field."""
+        """Validate the fields."""
         if not _NAME.fullmatch(self.name):
             raise SpecError("Upstream.name", self.name, "letters, digits, '.', '_' and '-'")
         if self.wire not in WIRES:
             raise SpecError("Upstream.wire", self.wire, f"one of {', '.join(WIRES)}")
         if not self.replay and not _URL.fullmatch(self.url):
             shown = re.sub(r"//[^/]*@", "//...@", self.url)
-            raise SpecError("Upstream.url", shown, "http:// or https:// and a host, no user in it, or replay:FILE")
+            raise SpecError("Upstream.url", shown, "http:// or https:// and a host without a user, or replay:FILE")
         if self.key_env and self.key_file:
-            raise SpecError("Upstream.key_file", self.key_file, "None where key_env is given")
+            raise SpecError("Upstream.key_file", self.key_file, "None if key_env is set")
 
     @property
     def replay(self) -> str:
-        """The file of recorded exchanges, or nothing."""
+        """The file of recorded exchanges; "" for a server."""
         return self.url.removeprefix(REPLAY) if self.url.startswith(REPLAY) else ""
 
     def check(self) -> None:
-        """Do nothing where its key and its recorded answers are there.
+        """Check that the key and the recorded exchanges exist.
 
         Raises:
-            GatewayConfigError: one is not.
+            GatewayConfigError: the key or the file of recorded exchanges does not exist, or the key is invalid.
         """
         self.load_key()
         if self.replay and not os.path.isfile(self.replay):
-            raise GatewayConfigError(f"there are no recorded exchanges in {self.replay}; record some first")
+            raise GatewayConfigError(f"the file of recorded exchanges {self.replay} does not exist; record some first")
 
     def load_key(self) -> str:
-        """Return its key from the host's environment or file; empty where it needs none.
+        """Return the API key from the host's environment or file; "" if the upstream has none.
 
         Raises:
-            GatewayConfigError: the variable is not set, or the file cannot be read.
+            GatewayConfigError: the variable is not set; or the file cannot be read, or holds no printable key.
         """
         if self.key_env is not None:
             if key := os.environ.get(self.key_env, "").strip():
@@ -101,20 +101,22 @@ class Upstream:
         except (OSError, ValueError) as error:
             raise GatewayConfigError(f"the key of upstream {self.name!r} cannot be read: {error}") from error
         if not key or not key.isprintable():
-            raise GatewayConfigError(f"the key file of upstream {self.name!r} is empty or no text: {self.key_file}")
+            raise GatewayConfigError(f"the key file of upstream {self.name!r} holds no printable key: {self.key_file}")
         return key
 
 
 @attrs.frozen(kw_only=True)
 class ModelRule:
-    """Which models may be called, where they go and what they cost. The first rule that matches a request holds.
+    """Which models may be called, their upstream and their prices.
+
+    The first rule whose name matches, and whose upstream speaks the format of the request, applies.
 
     Attributes:
-        name: as the agent says it; ``*`` and ``?`` match as in file names.
-        upstream: the name of an upstream.
-        send_as: the name that the upstream is told; None is the same.
-        input_price: of a million input tokens, in any currency.
-        output_price: of a million output tokens.
+        name: model name as the agent sends it; ``*``, ``?`` and ``[...]`` match as in file names.
+        upstream: name of an upstream.
+        send_as: model name for the upstream; None sends the agent's name.
+        input_price: price of a million input tokens, in any currency.
+        output_price: price of a million output tokens.
     """
 
     name: str
@@ -124,25 +126,25 @@ class ModelRule:
     output_price: float = attrs.field(default=0.0, validator=_amount)
 
     def matches(self, model: str) -> bool:
-        """Tell whether it holds for a model."""
+        """Return whether the rule's name matches a model."""
         return fnmatchcase(model, self.name)
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name stands for many."""
+        """Whether the name is a pattern."""
         return any(sign in self.name for sign in "*?[")
 
 
 @attrs.frozen(kw_only=True)
 class Budget:
-    """What may be used before requests are refused; None is no limit.
+    """The usage after which requests are refused; None is no limit.
 
-    Tokens are known after an answer, so what runs at that moment may go past the limit.
+    Tokens are counted after an answer, so requests that run at that moment may exceed the limit.
 
     Attributes:
-        requests: that were let through.
-        tokens: input and output together.
-        money: by the prices of the model rules.
+        requests: number of requests sent on.
+        tokens: input and output tokens together.
+        money: cost by the prices of the model rules.
     """
 
     requests: int | None = attrs.field(default=None, validator=_amount)
@@ -152,20 +154,20 @@ class Budget:
 
 @attrs.frozen(kw_only=True)
 class ClientLimits:
-    """What one container may take of the gateway, whatever is in it.
+    """Limits on one container's use of the gateway.
 
     Attributes:
-        body_bytes: of a request.
-        body_values: numbers, texts, names of members, lists and objects in a request's JSON.
-        body_bytes_per_s: of all bodies on average; as many may come at once.
-        large_bodies: of more than 64 KiB, read at once; more wait.
-        held_bytes: of all requests at once; more are refused for the time being (429).
-        answer_bytes: of an answer that does not stream, or of one event of a stream.
-        connections: open at once; more are closed at once.
-        connections_per_s: opened on average; more wait.
-        refusals_per_s: requests that the gateway itself refuses, on average; the answers to more wait.
-        concurrency: requests at once; more wait.
-        client_s: seconds for a client to send a request's head, and again its body.
+        body_bytes: bytes in the body of a request.
+        body_values: JSON values in the body of a request: numbers, texts, names of members, lists and objects.
+        body_bytes_per_s: bytes per second of all bodies, on average; a burst may have as many bytes at once.
+        large_bodies: bodies of more than 64 KiB that are read at once; further ones wait.
+        held_bytes: bytes of all bodies at once; further requests are refused (429).
+        answer_bytes: bytes in an answer that is not a stream, or in one event of a stream.
+        connections: connections open at once; further ones are closed immediately.
+        connections_per_s: new connections per second, on average; further ones wait.
+        refusals_per_s: requests per second that the gateway refuses, on average; the answers to further ones wait.
+        concurrency: requests at once; further ones wait.
+        client_s: seconds for a client to send the head of a request, and again to send its body.
     """
 
     body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
@@ -187,23 +189,23 @@ def _tuple(value: Iterable[Any]) -> tuple[Any, ...]:
 
 @attrs.frozen(kw_only=True)
 class GatewayConfig:
-    """Everything a gateway is told.
+    """The configuration of a gateway.
 
     Attributes:
-        upstreams: who answers.
-        models: the allow-list; what no rule matches is refused.
-        budget: of the whole run; each seat may have one of its own beside it.
-        limits: of one container.
+        upstreams: the model servers and files of recorded answers.
+        models: the allow-list; a request that no rule matches is refused.
+        budget: budget of the whole run; a seat may have its own in addition.
+        limits: limits on each container.
         concurrency: requests at the upstreams at once, of all containers.
-        retries: after the first attempt, on 408, 429, 5xx and lost connections.
-        backoff_s: before the first retry, doubled for each more, with jitter; at most ``backoff_max_s``.
-        backoff_max_s: the longest wait between two attempts that no ``Retry-After`` asked for.
-        deadline_s: of a request with all its attempts, and of a whole stream.
-        stall_s: without a byte from the upstream.
-        grace_s: for the agents of a run to end by themselves once a budget is used up; then they are ended.
-        log: file to which each exchange is added as a line of JSON.
-        tokens: whether the log has each generated token with its log probability, of OpenAI's format.
-        record: file to which each exchange is added so that ``replay:FILE`` can play it back.
+        retries: attempts after the first one, on 408, 409, 425, 429, 5xx and connection errors.
+        backoff_s: seconds before the first retry; doubled for each further one, with jitter.
+        backoff_max_s: the longest wait in seconds between two attempts, unless ``Retry-After`` asks for more.
+        deadline_s: seconds for a request with all its attempts, a stream to its end.
+        stall_s: seconds to wait for a byte from the upstream.
+        grace_s: seconds for a run's agents to end by themselves after a budget is used up; then they are ended.
+        log: file to which each exchange is appended as a line of JSON; None for no log.
+        tokens: whether the log has each generated token with its log probability (OpenAI's format only).
+        record: file to which each exchange is appended for ``replay:FILE``; None for no recording.
     """
 
     upstreams: tuple[Upstream, ...] = attrs.field(converter=_tuple)
@@ -222,7 +224,7 @@ class GatewayConfig:
     record: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Check that names are unique and rules lead somewhere."""
+        """Check that names are unique and that each rule names an upstream."""
         names = [upstream.name for upstream in self.upstreams]
         if len(set(names)) != len(names):
             raise SpecError("GatewayConfig.upstreams", names, "each name once")
@@ -234,16 +236,16 @@ class GatewayConfig:
     def _check_record(self) -> None:
         played = [os.path.realpath(upstream.replay) for upstream in self.upstreams if upstream.replay]
         if self.record is not None and os.path.realpath(self.record) in played:
-            raise SpecError("GatewayConfig.record", self.record, "another file than the one that is replayed")
+            raise SpecError("GatewayConfig.record", self.record, "a file that is not replayed")
 
     def with_model(self, model: str) -> GatewayConfig:
-        """Return a configuration in which a model answers, whatever model a request of its format names.
+        """Return a configuration in which one model answers all requests of its format.
 
         Args:
-            model: as the rules name it; ``openai/`` or ``anthropic/`` before it chooses the format.
+            model: model name that a rule matches; the prefix ``openai/`` or ``anthropic/`` chooses the format.
 
         Raises:
-            SpecError: no rule lets it be called.
+            SpecError: no rule matches the model.
         """
         prefix, _, rest = model.partition("/")
         wires: tuple[Wire, ...] = get_args(Wire) if prefix not in WIRES else (prefix,)
@@ -255,10 +257,15 @@ class GatewayConfig:
                 rule = attrs.evolve(found[0], name="*", send_as=found[0].send_as or name)
                 return attrs.evolve(self, models=(rule, *self.models))
         allowed = ", ".join(rule.name for rule in self.models)
-        raise SpecError("model", model, f"one that the gateway's rules let through: {allowed}")
+        raise SpecError("model", model, f"a model that the gateway's rules allow: {allowed}")
 
     def rule_for(self, model: str, wire: Wire) -> tuple[ModelRule, Upstream] | None:
-        """Return the first rule that matches a model whose upstream speaks a format, with that upstream."""
+        """Return the first rule that applies, with its upstream; None if the model is not allowed.
+
+        Args:
+            model: model name as the client sends it.
+            wire: format of the request, which the upstream must speak.
+        """
         upstreams = {upstream.name: upstream for upstream in self.upstreams if upstream.wire == wire}
         for rule in self.models:
             if rule.upstream in upstreams and rule.matches(model):

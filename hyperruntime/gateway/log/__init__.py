@@ -1,4 +1,4 @@
-"""What is written down of each exchange: what it used, without any key.
+"""Record each exchange: its usage against the budgets, and its log entry without keys.
 
 May import ``gateway.config`` and what stands before it in ``tests/unit/test_folders.py``.
 """

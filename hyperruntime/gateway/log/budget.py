@@ -1,4 +1,4 @@
-"""Count what is used, against a budget."""
+"""Count usage against a budget."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MILLION = 1_000_000
 
 @attrs.frozen(kw_only=True)
 class Tokens:
-    """What an exchange used.
+    """The usage of an exchange.
 
     Attributes:
-        input: tokens read, cached ones too.
-        output: tokens written.
-        estimated: whether the upstream did not say, and it was guessed from the bytes.
+        input: input tokens, including cached ones.
+        output: output tokens.
+        estimated: whether the numbers are estimated from sizes in bytes, because the upstream's are missing or partial.
     """
 
     input: int = 0
@@ -27,19 +27,24 @@ class Tokens:
     estimated: bool = False
 
     def cost(self, input_price: float, output_price: float) -> float:
-        """Return the money, at prices of a million tokens."""
+        """Return the cost.
+
+        Args:
+            input_price: price of a million input tokens.
+            output_price: price of a million output tokens.
+        """
         return (self.input * input_price + self.output * output_price) / _MILLION
 
 
 @attrs.frozen(kw_only=True)
 class Spent:
-    """What was used so far.
+    """Usage so far.
 
     Attributes:
-        requests: that were let through.
-        input_tokens: of all of them.
-        output_tokens: of all of them.
-        money: by the prices of the model rules.
+        requests: number of requests sent on.
+        input_tokens: input tokens of all requests.
+        output_tokens: output tokens of all requests.
+        money: cost of all requests by the prices of the model rules.
     """
 
     requests: int = 0
@@ -49,7 +54,7 @@ class Spent:
 
 
 def total_spent(parts: Iterable[Spent]) -> Spent:
-    """Return what several used together."""
+    """Return the sum of several usages."""
     total = Spent()
     for part in parts:
         total = Spent(**{name: getattr(total, name) + getattr(part, name) for name in attrs.fields_dict(Spent)})
@@ -57,15 +62,21 @@ def total_spent(parts: Iterable[Spent]) -> Spent:
 
 
 class Meter:
-    """Counts what a run or a seat uses; safe to use from many threads.
+    """Counts the usage of a run or of seats. Thread-safe.
 
     Attributes:
-        name: whose budget it is, in a sentence.
-        budget: the limit.
+        name: the owner of the budget, as messages name it.
+        budget: the limits.
     """
 
     def __init__(self, name: str, budget: Budget, spent: Spent | None = None) -> None:
-        """Count from what was spent before, or from zero."""
+        """Create a meter.
+
+        Args:
+            name: the owner of the budget, as messages name it.
+            budget: the limits.
+            spent: earlier usage to count from; None is zero.
+        """
         self.name, self.budget = name, budget
         self._spent = spent or Spent()
         self._refused = ""
@@ -73,21 +84,21 @@ class Meter:
 
     @property
     def spent(self) -> Spent:
-        """What was used so far."""
+        """The usage so far."""
         return self._spent
 
     @property
     def used_up(self) -> str:
-        """Which limit is reached, in a sentence; nothing while there is budget."""
+        """The limit that is reached, as a sentence; "" while there is budget."""
         return self._exhausted()
 
     @property
     def refused(self) -> str:
-        """Which limit a request was refused for, in a sentence; nothing while there was none."""
+        """The limit that last refused a request, as a sentence; "" if none did."""
         return self._refused
 
     def admit(self) -> str:
-        """Count one request, or return why it may not be made."""
+        """Count one request and return ""; if a limit is reached, return the reason instead."""
         with self._lock:
             if why := self._exhausted():
                 self._refused = why
@@ -96,12 +107,17 @@ class Meter:
             return ""
 
     def give_back(self) -> None:
-        """Take back a request that was admitted here and refused elsewhere."""
+        """Uncount a request that this meter admitted and another meter refused."""
         with self._lock:
             self._spent = attrs.evolve(self._spent, requests=self._spent.requests - 1)
 
     def charge(self, tokens: Tokens, money: float) -> None:
-        """Count what an exchange used."""
+        """Add the usage of an exchange.
+
+        Args:
+            tokens: its tokens.
+            money: its cost.
+        """
         with self._lock:
             spent = self._spent
             self._spent = attrs.evolve(

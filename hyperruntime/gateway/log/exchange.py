@@ -1,4 +1,4 @@
-"""What is known of one exchange, and the log of all."""
+"""The log entry of one exchange, and the files that entries are appended to."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from hyperruntime.logs import get_logger
 log = get_logger(__name__)
 
 
-# The server's or the account's fault, whatever was asked; a wrong request (400) or a slow answer may be the client's.
+# Faults of the server or the account. A status of 400 or 500, or a missed deadline, may be the client's fault.
 _OUTAGES = ("upstream_unreachable", "upstream_timeout", "upstream_lost", "upstream_redirect")
 _OUTAGE_STATUSES = frozenset({401, 402, 429, 502, 503, 504, 529})
 
 
 @attrs.define(kw_only=True)
 class Exchange:
-    """A request and its answer, as the log tells it.
+    """A request and its answer, as an entry of the log.
 
     Attributes:
-        seat: who asked.
-        path: of the request.
-        model: as the client named it.
-        sent_as: as the upstream was told.
-        upstream: who answered.
-        id: of the answer, as the client got it.
-        upstream_id: as the upstream calls it.
-        status: that the client got; 0 where it was gone before.
-        stream: whether the answer streamed.
+        seat: name of the seat.
+        path: path of the request.
+        model: model name that the client sent.
+        sent_as: model name that the upstream got.
+        upstream: name of the upstream.
+        id: identifier of the answer that the client got.
+        upstream_id: identifier of the answer that the upstream sent.
+        status: HTTP status that the client got; 0 if it left before.
+        stream: whether the client asked for a stream.
         attempts: requests to the upstream.
-        request_bytes: of the body.
-        answer_bytes: of the body that the client was sent.
-        first_byte_s: seconds to the answer's first byte.
-        duration_s: seconds to its end.
-        tokens: what it used.
-        money: what that cost.
-        generated: the tokens themselves, when asked for.
-        error: a fixed word, and a sentence.
-        pending: whether the upstream has a request and its answer is not here yet; not in the log.
+        request_bytes: size of the request's body.
+        answer_bytes: size of the body sent to the client.
+        first_byte_s: seconds to the answer's first byte; None if there was none.
+        duration_s: seconds to the end of the exchange.
+        tokens: the usage; None if the request was not sent on.
+        money: the cost of the usage.
+        generated: the generated tokens; None if they were not requested.
+        error: a fixed word, a colon and a sentence; "" if there was no error.
+        pending: whether the upstream has the request and the answer has not arrived; not in the log.
+        started: monotonic time in seconds of the start; not in the log.
+        time: Unix time in seconds of the start.
     """
 
     seat: str
@@ -73,14 +75,14 @@ class Exchange:
 
     @property
     def outage(self) -> str:
-        """Which fault of the upstream ended it, in a sentence; nothing where it is not the upstream's."""
+        """The fault of the upstream that ended the exchange, as a sentence; "" if the upstream is not at fault."""
         kind = self.error.partition(":")[0]
         if kind in _OUTAGES or (kind == "upstream_error" and self.status in _OUTAGE_STATUSES):
-            return f"upstream {self.upstream!r} has no answers after {self.attempts} attempts: {self.error}"
+            return f"upstream {self.upstream!r} failed after {self.attempts} attempts: {self.error}"
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a line of the log."""
+        """Return the entry as JSON values."""
         line = attrs.asdict(self, filter=lambda field, _: field.name not in ("pending", "started", "tokens"))
         used = self.tokens or Tokens()
         usage = {"input_tokens": used.input, "output_tokens": used.output, "estimated": used.estimated}
@@ -90,7 +92,12 @@ class Exchange:
 
 
 def clean_line(text: bytes, redactor: Redactor) -> bytes:
-    """Return a line of JSON without keys; a line that says so where a key cannot be cut out of it."""
+    """Return a line of JSON without keys; if a key cannot be cut out, return a line with an error instead.
+
+    Args:
+        text: the line, without its newline.
+        redactor: removes the keys.
+    """
     cleaned = redactor.clean(text)
     if cleaned != text:
         try:
@@ -101,13 +108,17 @@ def clean_line(text: bytes, redactor: Redactor) -> bytes:
 
 
 class LineFile:
-    """A file to which lines of JSON are added whole, without keys; only its user may read it."""
+    """A file that lines of JSON without keys are appended to; only its owner may read it."""
 
     def __init__(self, path: str, redactor: Redactor) -> None:
-        """Open it, and make its directory.
+        """Open the file, and create its directory.
+
+        Args:
+            path: path of the file, which may exist.
+            redactor: removes the keys from each line.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
         self._redactor = redactor
         self._path = path
@@ -117,22 +128,22 @@ class LineFile:
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             status = os.fstat(self._fd)
             if stat.S_ISREG(status.st_mode):
-                os.fchmod(self._fd, 0o600)  # it may be of an earlier run
+                os.fchmod(self._fd, 0o600)  # an earlier run may have created it
             if (size := status.st_size) and os.pread(self._fd, 1, size - 1) != b"\n":
-                os.write(self._fd, b"\n")  # after a line that a kill has torn
+                os.write(self._fd, b"\n")  # a kill truncated the last line
         except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error}; name another file") from error
+            raise StorageError(f"{path} cannot be written: {error}; choose another file") from error
 
     def write(self, line: dict[str, Any]) -> None:
-        """Add one line; a full disk ends no exchange, and is told once."""
+        """Append one line, without keys; a write error is logged once and not raised."""
         self.add(clean_line(json.dumps(line, ensure_ascii=False).encode(errors="replace"), self._redactor))
 
     def add(self, cleaned: bytes) -> None:
-        """Add one line that is cleaned JSON already."""
+        """Append one line of JSON that holds no keys; a write error is logged once and not raised."""
         data = cleaned + b"\n"
         try:
             written = os.write(self._fd, data)
-            if written < len(data):  # a disk that is full now: what was written must not be half a line
+            if written < len(data):  # the disk is full: write the rest or fail
                 os.write(self._fd, data[written:])
         except OSError as error:
             if not self._failed:
@@ -140,7 +151,7 @@ class LineFile:
             self._failed = True
 
     def close(self) -> None:
-        """Close it; may be called again."""
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

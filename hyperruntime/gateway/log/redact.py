@@ -1,7 +1,7 @@
-"""Remove keys, in many encodings, from all that is written or sent.
+"""Remove keys, in many encodings, from everything that is written or sent.
 
-Only whole keys are searched for. An answer that changed with part of a key would confirm guesses, and so reveal the key
-piece by piece.
+The redactor searches for whole keys only. If it removed parts of a key, it would confirm guesses, and a client could
+find the key piece by piece.
 """
 
 from __future__ import annotations
@@ -15,50 +15,53 @@ from collections.abc import Callable, Iterable, Iterator
 
 MARK = "[redacted]"
 _MARK = MARK.encode()
-_SHORTEST = 6  # a shorter "key" would blank ordinary words
-_SPELLED = 10  # letters and digits; a shorter key is looked for as it is, for its other spellings are ordinary words
+_SHORTEST = 6  # removing shorter keys would remove ordinary words
+_SPELLED = 10  # letters and digits; a shorter key is searched as it is: its other spellings match ordinary words
 _TOKEN_PREFIX = b"hyperruntime-"
 _TOKEN = re.compile(rb"hyperruntime-[A-Za-z0-9_-]{32}")  # a seat's token, see Seat
-_NESTED = 4  # escapes of escapes that are undone
+_NESTED = 4  # levels of nested escapes to decode
 _MOST_CUTS = 4
 _MOST_CUT_BYTES = 256 * 1024
 _LONGEST_CUT = 16 * 1024
-_SURE = 20  # characters of a key that must be there before a text counts as its beginning
-_UNFINISHED = 16  # letters and digits of an escape whose end has not come yet
+_SURE = 20  # a text counts as the beginning of a key from this many characters of the key on
+_UNFINISHED = 16  # the most letters and digits of an escape that is incomplete at the end of a text
 _NO_LETTER = bytes(byte for byte in range(256) if not (byte < 128 and chr(byte).isalnum()))
 _LOWER = bytes(range(256)).lower()
 _HEX = rb"[0-9a-fA-F]"
 _CODE = rb"([2-7][0-9a-fA-F])"
-_ESCAPE = re.compile(  # it begins with a set of bytes, which `re` finds fast; a match without a group is a blank
+_ESCAPE = re.compile(  # starts with a set of bytes, which `re` finds fast; a match without a group is a blank
     rb"[\\%&](?:(?<=\\)(?<!\\\\)\\*+(?:"
     rb"(?:u00|U000000|x|u\{0*)" + _CODE + rb"\}?"  # JSON, JavaScript, Python, C
     rb"|(1[0-7]{2}|0?[4-7][0-7])"  # octal
     rb"|u\{" + _HEX + rb"{1,8}\}|u" + _HEX + rb"{4}|U" + _HEX + rb"{8}|x" + _HEX + rb"{2}|[0-3][0-7]{2}|[0abefnrtv])"
     rb"|(?<=%)(?:25)*(?:(?:u00)?" + _CODE + rb"|u?" + _HEX + rb"{2})"  # URLs
     rb"|(?<=&)(?:amp;)*(?:#[xX]0*" + _CODE + rb"(?!" + _HEX + rb");?|#0*([0-9]{2,3})(?![0-9]);?"  # HTML
-    rb"|#[xX]" + _HEX + rb"{1,8};?|#[0-9]{1,8};?|[A-Za-z]{2,31};))"  # a sign with a name: no letter, no digit
+    rb"|#[xX]" + _HEX + rb"{1,8};?|#[0-9]{1,8};?|[A-Za-z]{2,31};))"  # a named character: no letter, no digit
 )
 _QUOTED = re.compile(rb"=" + _CODE)  # quoted-printable
 
 
 class Redactor:
-    """Knows the keys of a gateway; add them before it is used. It can be pickled, for the parse workers.
+    """Removes the keys of a gateway; add all keys before use. It can be pickled for the parse workers.
 
     Attributes:
-        longest: characters of the longest key.
+        longest: characters in the longest key whose spellings are searched; 0 if there is none.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Start with some."""
+        """Start with some keys."""
         self._plain: tuple[bytes, ...] = ()
-        self._needles: dict[bytes, bytes] = {}  # spellings, and how each begins
+        self._needles: dict[bytes, bytes] = {}  # spelling -> its beginning
         self._heads: tuple[bytes, ...] = ()
         self.longest = 0
         for secret in secrets:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Know one more, also as JSON, URLs, HTML, base64, hexadecimal and other common encodings write it."""
+        """Add a key, with its spellings in JSON, URLs, HTML, base64, hexadecimal and other common encodings.
+
+        A key of fewer than 6 characters is ignored. One of fewer than 10 letters and digits has no other spellings.
+        """
         if len(secret) < _SHORTEST:
             return
         plain = {secret.encode(), json.dumps(secret)[1:-1].encode()}
@@ -70,11 +73,11 @@ class Redactor:
             self.longest = max(self.longest, len(secret))
 
     def holds(self, data: bytes) -> bool:
-        """Tell whether a key is in it, in any spelling; keys too short for a secret do not count."""
+        """Return whether the bytes hold a key in any spelling; keys that are too short for spellings do not count."""
         return self._is_in(data, self._needles)
 
     def begins(self, data: bytes) -> bool:
-        """Tell whether a key may have begun at its end: so much of a spelling is there that nobody guesses it."""
+        """Return whether the bytes end in the beginning of a key, in any spelling, that is too long to guess."""
         return any(
             head in view and _is_begun(view, needle, len(head))
             for view in _views(data)
@@ -82,7 +85,7 @@ class Redactor:
         )
 
     def may_hold(self, data: bytes) -> bool:
-        """Tell whether at least as much of a key is in it as :meth:`begins` asks for; quick."""
+        """Return whether the bytes hold, anywhere, a beginning as long as :meth:`begins` requires; faster than that."""
         return self._is_in(data, self._heads)
 
     def _is_in(self, data: bytes, needles: Iterable[bytes]) -> bool:
@@ -93,7 +96,7 @@ class Redactor:
         return False
 
     def clean(self, data: bytes) -> bytes:
-        """Return bytes without keys and tokens; only ``MARK`` where a key cannot be cut out."""
+        """Return bytes without keys and seats' tokens; only ``MARK`` if a key cannot be cut out."""
         if _TOKEN_PREFIX in data:
             data = _TOKEN.sub(_MARK, data)
         for secret in self._plain:
@@ -108,11 +111,11 @@ class Redactor:
         return _MARK if self.holds(data) else data
 
     def clean_text(self, text: str) -> str:
-        """Return a text without them."""
+        """Return a text without keys and seats' tokens; only ``MARK`` if a key cannot be cut out."""
         return self.clean(text.encode(errors="surrogateescape")).decode(errors="replace")
 
     def _cut(self, data: bytes) -> bytes:
-        """Replace the first spelled key: the shortest stretch of bytes that holds it, or everything if that is long."""
+        """Replace the shortest stretch of bytes that holds a key by ``MARK``; if it is long, return only ``MARK``."""
         first, last = 0, len(data)
         while third := (last - first) // 3:
             if self.holds(data[first : last - third]):
@@ -131,12 +134,12 @@ class Redactor:
 
 
 def _squeeze(data: bytes) -> bytes:
-    """Return letters and digits alone, in lower case."""
+    """Return the letters and digits only, in lower case."""
     return data.translate(_LOWER, _NO_LETTER)
 
 
 def _is_begun(view: bytes, needle: bytes, least: int) -> bool:
-    """Tell whether a view ends in the first characters of a needle; what may be half an escape may follow."""
+    """Return whether a view ends in the first characters of a needle, ignoring an incomplete escape after them."""
     at = view.find(needle[:least], max(0, len(view) - len(needle) - _UNFINISHED))
     while at >= 0:
         if needle.startswith(view[at : max(at + least, len(view) - _UNFINISHED)]):
@@ -146,7 +149,7 @@ def _is_begun(view: bytes, needle: bytes, least: int) -> bool:
 
 
 def _views(data: bytes) -> Iterator[bytes]:
-    """Give the letters and digits of some bytes: as they are, and with escapes undone."""
+    """Yield the letters and digits of the bytes: as they are, and with escapes decoded."""
     yield _squeeze(data)
     if b"data:" in data:
         data = data.replace(b"\ndata:", b" ").replace(b"\rdata:", b" ")
@@ -162,7 +165,7 @@ def _views(data: bytes) -> Iterator[bytes]:
 
 
 def _undo(match: re.Match[bytes]) -> bytes:
-    """Return the byte that an escape stands for, or a blank."""
+    """Return the ASCII byte that an escape stands for, or a blank."""
     group = match.lastindex
     if group is None:
         return b" "
@@ -172,7 +175,7 @@ def _undo(match: re.Match[bytes]) -> bytes:
 
 
 def _spellings(secret: str) -> set[bytes]:
-    """Return a key in every encoding that is looked for, squeezed."""
+    """Return a key in every encoding that is searched for, squeezed."""
     plain = secret.encode()
     forms = {plain, plain[::-1], "".join(map(str, plain)).encode(), b"".join(b"0x%02x" % byte for byte in plain)}
     text = {plain.hex().encode(), *_parts(plain, b64encode, 3, 6)}
@@ -185,7 +188,7 @@ def _spellings(secret: str) -> set[bytes]:
 
 
 def _parts(data: bytes, encode: Callable[[bytes], bytes], group: int, bits: int) -> Iterator[bytes]:
-    """Give what is always the same of an encoding's text, wherever in other bytes the data begins."""
+    """Yield the part of the encoding that depends on the data only, for each offset of the data in a group of bytes."""
     for before in range(group):
         encoded = encode(bytes(before) + data)
         yield encoded[-(-before * 8 // bits) : (before + len(data)) * 8 // bits]

@@ -1,4 +1,4 @@
-"""A client's connection and request: read within bounds and parsed, or refused.
+"""Read and parse a client's request within limits, or refuse it.
 
 May import ``gateway.log`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,4 +1,4 @@
-"""Read the bodies of one container's requests, within bounds."""
+"""Read the bodies of one container's requests, within its limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hyperruntime.units import KIB
 
 SLOW_KIND = "slow_client"
 _SMALL_BYTES = 64 * KIB
-_BYTES_PER_VALUE = 100  # of text, which take as long to parse as a value
+_BYTES_PER_VALUE = 100  # bytes of text that take as long to parse as one value
 _DRAIN_S = 2.0
 
 
@@ -29,7 +29,7 @@ class Body:
 
     Attributes:
         data: its bytes.
-        values: numbers, texts, lists and objects in it.
+        values: JSON values in it, as :class:`ValueCounter` counts them.
     """
 
     data: bytes
@@ -37,15 +37,15 @@ class Body:
 
     @property
     def cost(self) -> int:
-        """How long it takes to parse, in values."""
+        """The time to parse it, in JSON values."""
         return self.values + len(self.data) // _BYTES_PER_VALUE
 
 
 class BodyReader:
-    """Reads bodies; what they take of memory and of the event loop is bounded for all requests of a seat together."""
+    """Reads the bodies of one seat's requests; bounds their memory and their time in the event loop together."""
 
     def __init__(self, limits: ClientLimits) -> None:
-        """Read none yet."""
+        """Start with no bodies held."""
         self._limits = limits
         self._room = BodyBudget(limits)
         self._pace = Pace(limits.body_bytes_per_s, limits.body_bytes_per_s)
@@ -53,10 +53,11 @@ class BodyReader:
 
     @asynccontextmanager
     async def read(self, request: web.BaseRequest) -> AsyncIterator[Body]:
-        """Give the body, and hold its room while it is used.
+        """Yield the body; its bytes count against ``held_bytes`` until the block ends.
 
         Raises:
-            RequestRefusedError: it is too large, has too many values, does not come in time or ends early.
+            RequestRefusedError: the body is too large, has too many values, does not arrive in time or ends early; or
+                the requests of the seat hold too many bytes at once.
         """
         if (request.content_length or 0) > self._limits.body_bytes:
             raise self._too_large()
@@ -69,7 +70,7 @@ class BodyReader:
             yield body
 
     async def drain(self, request: web.BaseRequest) -> None:
-        """Read the rest of a refused body at the pace of all, so that its client comes to read the refusal."""
+        """Read the rest of a refused body for at most 2 s, so that the client gets to read the refusal."""
         with suppress(TimeoutError, web.RequestPayloadError, aiohttp.ClientPayloadError):
             async with asyncio.timeout(_DRAIN_S):
                 async for piece in request.content.iter_any():
@@ -81,7 +82,7 @@ class BodyReader:
             async with asyncio.timeout(self._limits.client_s) as deadline:
                 values = await self._pieces(request, take, pieces, deadline)
         except TimeoutError:
-            why = f"the body did not come within {self._limits.client_s:g} s"
+            why = f"the body did not arrive within {self._limits.client_s:g} s"
             raise RequestRefusedError(408, SLOW_KIND, why) from None
         except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
             raise RequestRefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
@@ -104,13 +105,13 @@ class BodyReader:
         return counter.values
 
     def _too_large(self) -> RequestRefusedError:
-        why = f"a body may have {self._limits.body_bytes} bytes; send less, or have limits.body_bytes raised"
+        why = f"the body has more than {self._limits.body_bytes} bytes; send less, or raise limits.body_bytes"
         return RequestRefusedError(413, "body_too_large", why)
 
     def _too_many_values(self) -> RequestRefusedError:
         most = self._limits.body_values
         why = (
-            f"a body may have {most} JSON values (numbers, texts, lists, objects); "
-            "split the request, or have limits.body_values raised"
+            f"the body has more than {most} JSON values (numbers, texts, lists, objects); "
+            "split the request, or raise limits.body_values"
         )
         return RequestRefusedError(413, "body_too_large", why)

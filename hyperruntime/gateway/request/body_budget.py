@@ -1,4 +1,4 @@
-"""Bound what the bodies of one seat's requests take of memory at once."""
+"""Bound the memory that the bodies of one seat's requests hold at once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from hyperruntime.gateway.request.parse import RequestRefusedError
 
 
 class BodyBudget:
-    """What a seat may hold; used in the gateway's event loop alone."""
+    """Counts the bytes that a seat's requests hold. Not thread-safe: used in the gateway's event loop only."""
 
     def __init__(self, limits: ClientLimits) -> None:
-        """Hold nothing yet; one body always has room."""
+        """Start with no bytes held; the limit is at least one body of full size."""
         self._limit = max(limits.held_bytes, limits.body_bytes)
         self._held = 0
 
     @asynccontextmanager
     async def share(self) -> AsyncIterator[Callable[[int], None]]:
-        """Give a request what takes room for some bytes, or raises RequestRefusedError; it is free again at the end."""
+        """Yield a function that reserves bytes for one request; they are released when the block ends.
+
+        The function raises :class:`RequestRefusedError` if the seat would hold more than the limit.
+        """
         taken = 0
 
         def take(size: int) -> None:
             nonlocal taken
             if self._held + size > self._limit:
-                why = f"the requests of this container hold {self._limit} bytes already; ask again later"
+                why = f"the requests of this container hold more than {self._limit} bytes; retry later"
                 raise RequestRefusedError(429, "too_much_at_once", why)
             taken += size
             self._held += size

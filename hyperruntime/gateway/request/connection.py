@@ -1,4 +1,4 @@
-"""One client's connection, bounded in time and in what it may send ahead."""
+"""Accept clients' connections; bound their number, their rate, their idle time and the requests they send ahead."""
 
 from __future__ import annotations
 
@@ -17,31 +17,43 @@ log = get_logger(__name__)
 
 _MAX_AHEAD = 8
 _AGAIN_S = 1.0
-_UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's name for it, from 3.14 on and before
+_UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's attribute: since 3.14, and before
 
 
 class Connections:
     """Counts the open connections of a seat.
 
     Attributes:
-        limit: how many may be open.
-        client_s: seconds that one may stay without a whole request head.
-        refused: how many were closed at once.
+        limit: connections that may be open at once.
+        client_s: seconds that a client has to send a whole request head.
+        open: connections that are open.
+        refused: connections closed immediately, because of the limit.
     """
 
     def __init__(self, limit: int, client_s: float) -> None:
-        """Count from none."""
+        """Start with no open connections.
+
+        Args:
+            limit: connections that may be open at once.
+            client_s: seconds that a client has to send a whole request head.
+        """
         self.limit, self.client_s = limit, client_s
         self.open = 0
         self.refused = 0
 
     def refuse_all(self) -> None:
-        """Take no more, also none that was accepted and has not begun yet."""
+        """Refuse all further connections, also those that are accepted but not made yet."""
         self.limit = 0
 
 
 async def accept_connections(listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], pace: Pace) -> None:
-    """Take connections one by one, at a pace, until cancelled; asyncio's own server takes a hundred at once."""
+    """Accept connections one by one, at a pace, until cancelled; asyncio's own server accepts a hundred at once.
+
+    Args:
+        listener: a listening socket, non-blocking.
+        protocol: creates the protocol of a connection.
+        pace: bounds the rate of connections.
+    """
     loop = asyncio.get_running_loop()
     while True:
         client: socket.socket | None = None
@@ -52,7 +64,7 @@ async def accept_connections(listener: socket.socket, protocol: Callable[[], asy
             await pace.take()
             await loop.connect_accepted_socket(protocol, client)
             client = None
-        except BlockingIOError:  # who connected is gone
+        except BlockingIOError:  # the client has left already
             continue
         except OSError as error:
             log.warning("gateway takes no connection for a while", error=str(error))
@@ -63,7 +75,7 @@ async def accept_connections(listener: socket.socket, protocol: Callable[[], asy
 
 
 async def _until_readable(listener: socket.socket) -> None:
-    """Wait for a connection, and do not take it: asyncio's ``sock_accept`` loses one when it is cancelled then."""
+    """Wait for a connection without accepting it: a cancelled ``sock_accept`` of asyncio can lose a connection."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(listener, ready.set)
@@ -74,14 +86,20 @@ async def _until_readable(listener: socket.socket) -> None:
 
 
 class BoundedConnection(web.RequestHandler):
-    """aiohttp's own connection, closed when it brings no request in time, or too many ahead of their answers.
+    """A connection of aiohttp that is closed if no request arrives in time, or too many arrive ahead of their answers.
 
-    The time runs while no request is being served, from its start and not from the last byte, so that a byte now
-    and then does not keep it open.
+    The time runs while no request is served. It starts when the wait starts, not at the last byte, so a client that
+    sends a byte now and then cannot keep the connection open.
     """
 
     def __init__(self, connections: Connections, server: web.Server, **options: Any) -> None:  # noqa: ANN401
-        """Serve for a server, with aiohttp's options."""
+        """Create a connection.
+
+        Args:
+            connections: counts the connections of the seat.
+            server: the server of aiohttp that handles the requests.
+            options: options of ``aiohttp.web.RequestHandler``.
+        """
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._connections = connections
         self._timer: asyncio.TimerHandle | None = None
@@ -89,7 +107,7 @@ class BoundedConnection(web.RequestHandler):
         self._counted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take it, or close it where the seat has enough."""
+        """Count the connection, or close it if the seat is at its limit."""
         self._socket = cast(asyncio.Transport, transport)
         super().connection_made(transport)
         if self._connections.open >= self._connections.limit:
@@ -101,7 +119,7 @@ class BoundedConnection(web.RequestHandler):
         self.wait_for_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no more."""
+        """Uncount the connection."""
         self.serve_request()
         self._socket = None
         if self._counted:
@@ -110,7 +128,7 @@ class BoundedConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and refuse a client that sends many requests without reading answers, or another protocol."""
+        """Parse bytes; drop a client that sends many requests ahead or asks to upgrade to another protocol."""
         super().data_received(data)
         if len(self._messages) > _MAX_AHEAD or self._asks_for_another_protocol():
             self.drop()
@@ -119,25 +137,25 @@ class BoundedConnection(web.RequestHandler):
         return any(getattr(self, name, False) is True for name in _UPGRADED)
 
     def wait_for_head(self) -> None:
-        """Start the time that the client has for its next request's head."""
+        """Start the timer for the head of the next request."""
         self.serve_request()
         if self._socket is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._connections.client_s, self.drop)
 
     def serve_request(self) -> None:
-        """Stop that time: a request is here, and has a deadline of its own."""
+        """Stop that timer: the request that arrived has its own deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def drop(self) -> None:
-        """Close it now, whatever is not sent yet."""
+        """Close the connection immediately; unsent data is lost."""
         if self._socket is not None:
             self._socket.abort()
 
     def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ANN401 - as logging takes them
-        """Tell a fault of ours; what a client sent wrong is no news."""
+        """Log an error of the gateway as a warning, and a client's malformed request for debugging only."""
         error = kw.get("exc_info")
         tell = log.debug if isinstance(error, HttpProcessingError) else log.warning
         tell("gateway request failed", error=repr(error))

@@ -1,4 +1,4 @@
-"""Count the values of JSON before it is parsed: parsed, each takes 30 times its bytes. Pure."""
+"""Count the values of a JSON text before it is parsed, because a parsed value takes 30 times its bytes. Pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ _SHORT = 16
 
 
 class ValueCounter:
-    """Counts the values of a JSON text that comes in pieces: numbers, texts, names of members, lists and objects.
+    """Counts the values of a JSON text that arrives in pieces: numbers, texts, names of members, lists and objects.
 
-    Signs inside strings do not count. For malformed JSON the count is right up to the fault, where a parser stops.
+    Characters inside strings do not count, unless the text has very many strings. For malformed JSON the count is right
+    up to the error, where a parser stops.
 
     Attributes:
-        values: so far.
+        values: the count so far.
     """
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Start a text."""
         self.values = 1
         self._inside = False
         self._rest = b""
 
     def feed(self, piece: bytes) -> int:
-        """Take in a piece; return the values so far."""
+        """Count the values of the next piece; return the count so far."""
         piece = self._rest + piece
         odd = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         self._rest = piece[len(piece) - odd :]
         if b"\\" in piece:
             piece = piece[: len(piece) - odd].replace(b"\\\\", b"").replace(b'\\"', b"")
         quotes, outside = piece.count(b'"'), piece
-        if quotes * _SHORT < len(piece):  # else texts are too short to hold much, and to split them takes long
+        if quotes * _SHORT < len(piece):  # else the strings are short, and splitting takes long
             outside = b"".join(piece.split(b'"')[1 if self._inside else 0 :: 2])
         self._inside ^= quotes % 2 == 1
         self.values += len(outside) - len(outside.translate(None, _BEFORE_A_VALUE))
@@ -37,5 +38,5 @@ class ValueCounter:
 
 
 def count_values(data: bytes) -> int:
-    """Return how many values a JSON text has."""
+    """Return the number of values in a JSON text."""
     return ValueCounter().feed(data)

@@ -1,23 +1,28 @@
-"""Bound how fast one container may use the gateway."""
+"""Bound the rate at which one container uses the gateway."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-_SHORTEST_S = 0.001  # a shorter wait would cost more than it spares
+_SHORTEST_S = 0.001  # a shorter wait costs more than it saves
 
 
 class Pace:
-    """So many a second on average, and as many as of one burst at once; used in one event loop alone."""
+    """Limits a rate on average, and allows one burst at once. Not thread-safe: used in one event loop only."""
 
     def __init__(self, per_second: float, burst: float) -> None:
-        """Begin with a whole burst."""
+        """Start with a whole burst available.
+
+        Args:
+            per_second: units per second on average.
+            burst: units that may be taken at once.
+        """
         self._per_second, self._burst_s = per_second, burst / per_second
         self._used_up_to = 0.0
 
     async def take(self, amount: float = 1.0) -> float:
-        """Take so many, and wait until the pace allows it; return the seconds waited. First come, first served."""
+        """Take `amount` units, and wait until the rate allows it, in FIFO order; return the seconds waited."""
         now = time.monotonic()
         self._used_up_to = max(self._used_up_to, now - self._burst_s) + amount / self._per_second
         wait_s = self._used_up_to - now

@@ -1,4 +1,4 @@
-"""Understand a client's request, or refuse it. Pure: bytes in, values out."""
+"""Parse a client's request, or refuse it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 from hyperruntime.gateway.config.values import Wire
 
 MODELS_PATH = "/v1/models"
-COUNT_PATH = "/v1/messages/count_tokens"  # costs nothing
+COUNT_PATH = "/v1/messages/count_tokens"  # free of charge
 PATHS: Mapping[str, Wire] = {
     "/v1/chat/completions": "openai",
     "/v1/completions": "openai",
@@ -22,30 +22,36 @@ PATHS: Mapping[str, Wire] = {
 }
 _WITH_STREAM_OPTIONS = ("/v1/chat/completions", "/v1/completions")
 _MAX_MODEL = 200
-_CHANGED = ("stream_options", "logprobs", "return_token_ids")  # by a gateway that counts, or logs tokens
+_CHANGED = ("stream_options", "logprobs", "return_token_ids")  # members that the gateway sets to get usage and tokens
 
 
 class RequestRefusedError(Exception):
-    """A request that is answered by the gateway itself, with an error.
+    """The gateway itself answers a request with an error.
 
     Attributes:
-        status: of HTTP.
+        status: the HTTP status.
         kind: a short fixed word for the log and the client.
         message: one sentence for the client.
     """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
-        """Keep all three."""
+        """Create an error.
+
+        Args:
+            status: the HTTP status.
+            kind: a short fixed word for the log and the client.
+            message: one sentence for the client.
+        """
         self.status, self.kind, self.message = status, kind, message
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[RequestRefusedError], tuple[int, str, str]]:
-        """Be pickled: the parse workers raise it too."""
+        """Return the arguments to unpickle with; parse workers send this error to the gateway."""
         return RequestRefusedError, (self.status, self.kind, self.message)
 
 
 def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
-    """Return an error as the clients of a wire format read it."""
+    """Return an error as a JSON body in a wire format."""
     inner: dict[str, object] = {"type": error.kind, "message": error.message}
     if wire == "anthropic":
         return json.dumps({"type": "error", "error": inner}).encode()
@@ -53,27 +59,27 @@ def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
 
 
 def error_event(wire: Wire, error: RequestRefusedError) -> bytes:
-    """Return an error as an event of a stream."""
+    """Return an error as an event of a stream in a wire format."""
     name = b"event: error\n" if wire == "anthropic" else b""
     return name + b"data: " + error_body(wire, error) + b"\n\n"
 
 
 @attrs.frozen(kw_only=True)
 class ModelRequest:
-    """A request that is understood, and written again, so that nothing goes on unseen.
+    """A parsed request; it is written again for the upstream, so that only checked data is sent.
 
     Attributes:
-        path: of the endpoint, one of ``PATHS``.
-        wire: its format.
-        model: as the client named it.
-        stream: whether the answer is to stream.
-        asks_usage: whether the client asks for a stream's usage itself.
-        members: JSON of those members that may have to be changed on the way, by name, as the client set them.
-        with_usage: JSON of ``stream_options`` that ask for the usage too.
-        unset: names among ``members`` that are missing, null or false.
-        rest: JSON of all other members, but the model.
-        key: what is equal for equal requests, whatever the order of their members; "" where nobody asked for it.
-        headers: the few of the client's headers that go on.
+        path: path of the endpoint, one of ``PATHS``.
+        wire: the format of the endpoint.
+        model: model name that the client sent.
+        stream: whether the client asks for a stream.
+        asks_usage: whether the client itself asks for a stream's usage.
+        members: JSON of the members that the gateway may change, by name, as the client set them.
+        with_usage: JSON of the client's ``stream_options``, with a request for the usage.
+        unset: names of the members that the gateway may change and that are missing, null, false or 0.
+        rest: JSON object of all other members, without the model.
+        key: digest for recorded exchanges, see :func:`call_key`; "" if it was not requested.
+        headers: the client's headers to forward.
     """
 
     path: str
@@ -90,11 +96,16 @@ class ModelRequest:
 
     @property
     def adds_usage(self) -> bool:
-        """Whether the stream must be asked for its usage, for the client did not."""
+        """Whether the gateway must ask for the stream's usage, because the client did not."""
         return self.stream and self.path in _WITH_STREAM_OPTIONS and not self.asks_usage
 
     def encode(self, send_as: str | None, extra: Mapping[str, Any] | None = None) -> bytes:
-        """Return the body for the upstream: its name of the model, and a stream that reports its usage."""
+        """Return the body for the upstream; a stream is asked to report its usage.
+
+        Args:
+            send_as: model name for the upstream; None sends the client's name.
+            extra: members to add or to replace.
+        """
         members = {"model": _write(send_as or self.model), **self.members}
         members |= {name: _write(value) for name, value in (extra or {}).items()}
         if self.adds_usage:
@@ -102,26 +113,26 @@ class ModelRequest:
         return self._with(members)
 
     def as_asked(self) -> bytes:
-        """Return the body as the client meant it."""
+        """Return the body with the client's own members and values."""
         return self._with({"model": _write(self.model), **self.members})
 
     def _with(self, members: Mapping[str, bytes]) -> bytes:
         said = b",".join(_write(name) + b":" + value for name, value in members.items())
         between = b"," if len(self.rest) > len(b"{}") else b""
-        return b"".join((b"{", said, between, memoryview(self.rest)[1:]))  # which copies it once
+        return b"".join((b"{", said, between, memoryview(self.rest)[1:]))  # copies it only once
 
 
 def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: bool = False) -> ModelRequest:
-    """Return what a request asks for.
+    """Return a parsed request.
 
     Args:
-        path: of the endpoint.
-        body: as it came.
-        headers: that go on.
-        keyed: whether its key for recorded exchanges is needed.
+        path: path of the endpoint, one of ``PATHS``.
+        body: the bytes that the client sent.
+        headers: the client's headers to forward.
+        keyed: whether to compute the key for recorded exchanges.
 
     Raises:
-        RequestRefusedError: the body is no JSON object with a model.
+        RequestRefusedError: the body is not a JSON object with a valid ``model`` and ``stream``.
     """
     try:
         parsed = json.loads(body, parse_constant=_refuse_constant)
@@ -132,7 +143,7 @@ def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: boo
     model = parsed.get("model")
     if not isinstance(model, str) or not model or len(model) > _MAX_MODEL:
         raise RequestRefusedError(
-            400, "invalid_request_error", f"'model' must be a text of 1 to {_MAX_MODEL} characters"
+            400, "invalid_request_error", f"'model' must be a string of 1 to {_MAX_MODEL} characters"
         )
     stream = parsed.get("stream", False)
     if not isinstance(stream, bool | None):
@@ -155,7 +166,12 @@ def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: boo
 
 
 def call_key(path: str, body: Mapping[str, Any]) -> str:
-    """Return what is equal for equal requests, whatever the order of their members."""
+    """Return a digest of a request; the order of its members does not matter.
+
+    Args:
+        path: path of the endpoint.
+        body: the parsed body.
+    """
     text = json.dumps([path, body], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
@@ -163,17 +179,17 @@ def call_key(path: str, body: Mapping[str, Any]) -> str:
 def _write(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half of a pair, which only JSON's own escape can say
+    except UnicodeEncodeError:  # a lone surrogate, which needs JSON's escape
         return json.dumps(value, separators=(",", ":")).encode()
     except ValueError:
-        raise RequestRefusedError(400, "invalid_json", "a number is too large to be sent on") from None
+        raise RequestRefusedError(400, "invalid_json", "a number is too large to forward") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def client_token(headers: Mapping[str, str]) -> str:
-    """Return the token that a client shows, in the way of either format."""
+    """Return the client's token from ``Authorization`` or ``x-api-key``; "" if there is none."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")

@@ -1,4 +1,4 @@
-"""Processes that parse for the gateway: few, made when first needed, shared fairly."""
+"""A few processes that parse for the gateway, started on first use and shared fairly."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ Result = TypeVar("Result")
 
 
 class ParsePool:
-    """Runs functions in processes of its own; used in the gateway's event loop, closed from anywhere."""
+    """Runs functions in worker processes; used in the gateway's event loop, closed from any thread.
+
+    Attributes:
+        served: the highest rank of a call that has had its turn.
+    """
 
     def __init__(self, workers: int = WORKERS) -> None:
-        """Start none yet."""
+        """Create a pool of at most `workers` processes; none is started yet."""
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="hyperruntime-gateway-parse")
         self._free = workers
         self._idle: list[_Worker] = []
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self.served = 0  # the highest rank that had its turn
+        self.served = 0
         self._numbers = itertools.count()
         self._all: set[_Worker] = set()
         self._closed = False
@@ -44,7 +48,13 @@ class ParsePool:
     async def run(
         self, rank: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
     ) -> Result:
-        """Return what a function returns, called in a worker; of those that wait, the smallest rank goes first.
+        """Call a function in a worker, and return its result.
+
+        Args:
+            rank: of the waiting calls, the smallest rank runs first.
+            function: a function of a module, with arguments that can be pickled.
+            args: its arguments.
+            options: its keyword arguments.
 
         Raises:
             RequestRefusedError: the function raised it, or the worker was lost.
@@ -55,13 +65,13 @@ class ParsePool:
         self._all.add(worker)
         job = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (function, args, options))
         job.add_done_callback(lambda _: self._give_back(worker))
-        result, refusal = await asyncio.shield(job)  # who is cancelled leaves the worker at work
+        result, refusal = await asyncio.shield(job)  # a cancelled caller does not stop the worker
         if refusal is not None:
             raise refusal
         return result  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End all workers; may be called again."""
+        """End all workers. Idempotent."""
         self._closed = True
         for worker in list(self._all):
             worker.close()
@@ -98,14 +108,14 @@ class ParsePool:
 
 
 class PoolShare:
-    """One seat's share of the pool: one call at a time. What takes a millisecond is done in the event loop itself.
+    """One seat's share of the pool: one call at a time. Calls of about a millisecond run in the event loop itself.
 
-    Of the seats that wait, the one that has used least has its turn; who was idle saves nothing up by that.
+    Of the waiting seats, the one that has used the pool least runs next. A seat cannot save up turns while it is idle.
     Source: Goyal, Vin, Cheng, "Start-time Fair Queuing", 1996: ranks are start tags.
     """
 
     def __init__(self, pool: ParsePool) -> None:
-        """Use none of it yet."""
+        """Start with no use of the pool."""
         self._pool = pool
         self._one = asyncio.Semaphore(1)
         self._used = 0
@@ -113,13 +123,13 @@ class PoolShare:
     async def run(
         self, cost: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
     ) -> Result:
-        """Return what a function returns.
+        """Call a function, and return its result.
 
         Args:
-            cost: how long it takes, in values of JSON to parse.
-            function: of a module, with arguments that can be pickled.
+            cost: the time that it takes, in JSON values to parse.
+            function: a function of a module, with arguments that can be pickled.
             args: its arguments.
-            options: its arguments by name.
+            options: its keyword arguments.
 
         Raises:
             RequestRefusedError: the function raised it, or the worker was lost.
@@ -131,29 +141,29 @@ class PoolShare:
         self._used = rank + cost
         job = asyncio.ensure_future(self._pool.run(rank, function, *args, **options))
         job.add_done_callback(self._over)
-        return await asyncio.shield(job)  # a client that leaves has its turn until the worker is free again
+        return await asyncio.shield(job)  # a client that leaves keeps its turn until the worker is done
 
     def _over(self, job: asyncio.Future[Any]) -> None:
         self._one.release()
         if not job.cancelled():
-            job.exception()  # nobody may be there to take it
+            job.exception()  # marks it as retrieved: the caller may be cancelled
 
 
 class _Worker:
-    """One process; it takes one call at a time, from any thread."""
+    """One worker process; runs one call at a time, from any thread."""
 
     def __init__(self) -> None:
         self.lost = False
         self._process: HostProcess | None = None
 
     def call(self, job: object) -> tuple[Any, RequestRefusedError | None]:
-        """Return what the worker answers; one that does not answer in time, or ends, is lost."""
+        """Return the result of a job, or its error; a worker that ends or does not answer in time is lost."""
         answer = self._ask(pickle.dumps(job, pickle.HIGHEST_PROTOCOL))
         if answer is None:
             self.lost = True
             log.warning("gateway parse worker lost")
-            return None, RequestRefusedError(503, "worker_lost", "the gateway could not parse this in time; ask again")
-        return pickle.loads(answer)  # type: ignore[no-any-return]  # noqa: S301 - of our own process
+            return None, RequestRefusedError(503, "worker_lost", "the gateway's parser failed or timed out; retry")
+        return pickle.loads(answer)  # type: ignore[no-any-return]  # noqa: S301 - from our own process
 
     def _ask(self, job: bytes) -> bytes | None:
         try:
@@ -173,7 +183,7 @@ class _Worker:
             timer.cancel()
 
     def close(self) -> None:
-        """End the process; may be called again."""
+        """End the process. Idempotent."""
         if self._process is None:
             return
         self._process.kill()

@@ -1,8 +1,8 @@
-"""A process that parses what is too large for the gateway's event loop. Imports no HTTP library.
+"""A process that parses requests and answers that are too large for the gateway's event loop.
 
-Python parses JSON with its interpreter locked, so a thread would stop the loop as well. The parent sends pickled
-functions with their arguments, one after the other, each behind its length; answers go back in the same form. Only
-the parent can write to it. It ends with its standard input.
+Python holds its interpreter lock while it parses JSON, so a thread would block the loop too. The parent sends pickled
+functions with their arguments, one after the other, each after its length. Results return in the same form. Only the
+parent can write to the worker. The worker ends when its standard input ends, and imports no HTTP library.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NICE = 5
 
 
 def read_frame(source: IO[bytes]) -> bytes | None:
-    """Return one frame's content, or None where the other side is gone."""
+    """Return the content of the next frame, or None if the other side has closed."""
     head = _read(source, LENGTH.size)
     return None if head is None else _read(source, LENGTH.unpack(head)[0])
 
 
 def write_frame(sink: IO[bytes], content: bytes) -> None:
-    """Write one frame; the sink may be unbuffered."""
+    """Write one frame; `sink` may be unbuffered."""
     for data in (LENGTH.pack(len(content)), content):
         left = memoryview(data)
         while left:
@@ -37,9 +37,9 @@ def write_frame(sink: IO[bytes], content: bytes) -> None:
 
 
 def main() -> None:
-    """Work until the parent is gone."""
+    """Run jobs until standard input ends."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not look like an answer
+    os.dup2(2, 1)  # a library's prints must not mix with the results
     os.nice(_NICE)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
@@ -50,12 +50,12 @@ def main() -> None:
 
 def _work(frame: bytes) -> tuple[Any, RequestRefusedError | None]:
     try:
-        function, args, options = pickle.loads(frame)  # noqa: S301 - of the parent
+        function, args, options = pickle.loads(frame)  # noqa: S301 - from the parent
         return function(*args, **options), None
     except RequestRefusedError as error:
         return None, error
     except MemoryError:
-        return None, RequestRefusedError(413, "too_large", "the gateway has no memory to parse this")
+        return None, RequestRefusedError(413, "too_large", "the gateway has too little memory to parse this")
 
 
 def _read(source: IO[bytes], size: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Evaluate an agent on domains: answers come out of a container, scores are made here on the host."""
+"""Evaluate an agent on domains: the answers come from a container, the host computes the scores."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SplitResult:
 
     Attributes:
         predictions: the answers, in the order of the tasks.
-        scores: their verdicts.
-        total: how many tasks the full evaluation has.
+        scores: the scores of the answers, in the same order.
+        total: number of tasks in the full evaluation.
         mean: the score that the domain reports for the tasks that were run.
     """
 
@@ -45,7 +45,7 @@ class SplitResult:
 
     @property
     def weighted(self) -> float:
-        """The mean, times the part of the tasks that were run."""
+        """The mean times the fraction of the tasks that were run."""
         return self.mean * len(self.scores) / self.total if self.total else 0.0
 
 
@@ -54,20 +54,24 @@ OnResult = Callable[[Domain, Split, SplitResult], None]
 
 
 def evaluated_splits(domain: Domain, *, test: bool = False) -> tuple[Split, ...]:
-    """Return the splits that a run evaluates; ``test`` is there only where it is asked for, and decides nothing."""
+    """Return the splits that a run evaluates; the split ``test`` is included only if ``test`` is true."""
     return tuple(split for split in domain.splits if test or split.name != TEST_SPLIT)
 
 
 def selected_split(domain: Domain) -> str:
-    """Return the split that parents are selected by: ``val`` where there is one, else ``train``."""
+    """Return the split that decides about parents: ``val`` if the domain has it, else ``train``."""
     return SELECTED_SPLIT if any(split.name == SELECTED_SPLIT for split in domain.splits) else FIRST_SPLIT
 
 
 def selection_score(domains: Sequence[Domain], results: Results) -> float | None:
-    """Return what parents are selected by: the mean over the domains; None where one has no score.
+    """Return the score for parent selection: the mean over the domains; None if a domain has no score.
 
-    A domain whose selected split was not reached counts with its first split. Where only the first, cheap stage
-    was run, the mean is weighed with the part of the tasks that were run.
+    A domain whose selected split was not evaluated counts with its split ``train``. After the cheap first stage alone,
+    a split's mean is multiplied by the fraction of the tasks that were run.
+
+    Args:
+        domains: the domains of the run.
+        results: results per domain and split.
     """
     values = []
     for domain in domains:
@@ -80,33 +84,38 @@ def selection_score(domains: Sequence[Domain], results: Results) -> float | None
 
 
 class Evaluator:
-    """Runs one generation's tasks in one container.
+    """Evaluates one generation on splits of domains.
 
     Attributes:
-        results: per domain and split, what was evaluated so far.
+        results: results so far, per domain and split.
     """
 
     def __init__(
         self, asker: TaskRunner, judge: Scorer, results: Results | None = None, on_result: OnResult | None = None
     ) -> None:
-        """Evaluate what one asks and the other judges.
+        """Use a task runner and a scorer.
 
         Args:
-            asker, judge: those. results: what was evaluated before. on_result: called with what is new of a split.
+            asker: gets the answers from the agent.
+            judge: scores the answers.
+            results: results from before an interrupt; None: no results.
+            on_result: called with each new result of a split; None: not called.
         """
         self.results: Results = {domain: dict(splits) for domain, splits in (results or {}).items()}
         self._asker, self._judge, self._on_result = asker, judge, on_result
 
     def run_split(self, domain: Domain, split: Split, *, samples: int | None, staged: bool) -> SplitResult:
-        """Run what is still to be run of a split and return the whole result.
+        """Run the remaining tasks of a split and return the whole result.
 
         Args:
-            domain: asks and scores. split: which part of it. samples: how many tasks at most, None for all.
-            staged: whether only the first, cheap stage is run.
+            domain: the domain.
+            split: the split of the domain.
+            samples: maximum number of tasks; None for all.
+            staged: whether to run only the cheap first stage.
 
         Raises:
-            GenerationFailedError: it took too long, or nothing could be run.
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: the time limit passed, or no task could be run.
+            ContainerLostError: the container ended during the evaluation.
         """
         tasks = domain.tasks(split.name, samples)
         wanted = tasks[: split.staged_samples] if staged else tasks
@@ -124,16 +133,28 @@ class Evaluator:
         return result
 
     def settle_split(self, domain: Domain, split: Split, *, samples: int | None) -> None:
-        """Leave a split as it is, for good: one of which nothing was run counts 0."""
+        """Finish a split without further tasks; a split without results gets the score 0.
+
+        Args:
+            domain: the domain.
+            split: the split of the domain.
+            samples: maximum number of tasks of the full evaluation; None for all.
+        """
         nothing = SplitResult(predictions=(), scores=(), total=len(domain.tasks(split.name, samples)), mean=0.0)
         self.results.setdefault(domain.name, {}).setdefault(split.name, nothing)
 
 
 def write_results(folder: Path, domain: Domain, split: str, result: SplitResult) -> None:
-    """Write the predictions and the report of one split; nothing where nothing of it was run.
+    """Write the predictions and the report of one split; write nothing if no task was run.
+
+    Args:
+        folder: directory of the generation.
+        domain: the domain.
+        split: name of the split.
+        result: the result to write.
 
     Raises:
-        StorageError: they cannot be written.
+        StorageError: a file cannot be written.
     """
     if not result.scores:
         return

@@ -1,4 +1,4 @@
-"""Run an agent's tasks inside a container. Standard library only; nothing of the project is there.
+"""Run an agent's tasks inside a container; uses only the standard library, because hyperruntime is not installed there.
 
 Usage::
 
@@ -6,13 +6,13 @@ Usage::
     python3 -B harness.py tasks  SPEC.json HISTORY_FOLDER
     python3 -B harness.py turns  SPEC.json HISTORY_FOLDER
 
-``tasks`` writes one JSON line per task on standard output: ``{"task_id", "prediction", "error", "duration_s"}``.
-Each task runs in a process of its own, made before the agent is imported, so that a task that hangs, exits or
-leaves threads behind takes nothing with it; ``workers`` of them run at once. What the agent prints goes to standard
-error. Labels are not here, and nothing that is written here decides a score: the host does.
+``tasks`` writes one JSON line per task to standard output: ``{"task_id", "prediction", "error", "duration_s"}``. Each
+task runs in its own process, forked before the agent is imported. So a task that hangs, exits or leaves threads behind
+does not affect other tasks. ``workers`` tasks run at once. The agent's output goes to standard error. The container has
+no labels; the host computes the scores.
 
-``turns`` is for one task that goes back and forth: each line of standard input, ``{"inputs"}``, is a turn of the same
-agent object, answered by such a line with the number of the ``turn`` beside it.
+``turns`` runs one task with several turns. Each line of standard input, ``{"inputs"}``, is a turn of the same agent
+object. The answer is a line as above with the number of the ``turn``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check(names: list[str]) -> int:
-    """Import each ``MODULE:NAME``; return 0, or 1 after saying which cannot be."""
+    """Import each ``MODULE:NAME``; return 0, or print the first one that cannot be imported and return 1."""
     for name in names:
         try:
             load(name)
@@ -65,13 +65,13 @@ def check(names: list[str]) -> int:
 
 
 def load(name: str) -> Any:  # noqa: ANN401
-    """Return what ``MODULE:NAME`` names."""
+    """Return the attribute ``NAME`` of ``MODULE``."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
-    """Run all tasks, ``workers`` of them at once, and print the line of each as soon as it is over."""
+    """Run all tasks, ``workers`` of them at once, and write each task's line when the task ends."""
     waiting: list[dict[str, Any]] = spec["tasks"][::-1]
     running: list[Running] = []
     while waiting or running:
@@ -91,7 +91,7 @@ def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
 
 
 class Running:
-    """A task in a process of its own, until its line has come or something ends it."""
+    """A task in its own process, until it has answered or must be ended."""
 
     def __init__(self, spec: dict[str, Any], task: dict[str, Any]) -> None:
         self.spec, self.task = spec, task
@@ -107,7 +107,7 @@ class Running:
         os.close(writable)
 
     def take(self) -> None:
-        """Take a piece of what the process says."""
+        """Read available output of the process."""
         self.over, self.problem = take(self.readable, self.data, self.spec["max_prediction_bytes"])
 
     def end(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Running:
 def line_of(
     spec: dict[str, Any], task: dict[str, Any], data: bytearray, problem: str | None, started: float
 ) -> dict[str, Any]:
-    """Return the line to be printed for what a task's process said, or for the problem there was."""
+    """Return the output line of a task, from the data that its process wrote or from a problem."""
     line = {"task_id": task["id"], "prediction": None, "error": problem, "duration_s": time.monotonic() - started}
     if problem is None:
         try:
@@ -134,7 +134,7 @@ def line_of(
 
 
 def converse(spec: dict[str, Any], task: dict[str, Any], output: TextIO) -> None:
-    """Hand each line of standard input to the task's own process, and print what it answers."""
+    """Pass each line of standard input to the task's process and write its answers."""
     started = time.monotonic()
     asked, asks = os.pipe()
     readable, writable = os.pipe()
@@ -162,11 +162,11 @@ def converse(spec: dict[str, Any], task: dict[str, Any], output: TextIO) -> None
 
 
 def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoReturn:
-    """Run the agent on one task, in the task's own process, and write the answer; never returns."""
+    """Run the agent on one task in the task's process and write the answer; does not return."""
     code = 1
     try:
         os.setsid()
-        os.closerange(3, writable)  # what is the harness's own, its output above all
+        os.closerange(3, writable)  # the harness's file descriptors, above all its output
         os.closerange(writable + 1, _DESCRIPTORS)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         say(writable, predict(make_agent(spec, task), task["inputs"]))
@@ -179,7 +179,7 @@ def answer(spec: dict[str, Any], task: dict[str, Any], writable: int) -> NoRetur
 
 
 def answer_turns(spec: dict[str, Any], task: dict[str, Any], asked: int, writable: int) -> NoReturn:
-    """Run one agent object on each turn it is told, in the task's own process; never returns."""
+    """Run one agent object on each turn in the task's process; does not return."""
     code = 1
     try:
         os.setsid()
@@ -200,14 +200,14 @@ def answer_turns(spec: dict[str, Any], task: dict[str, Any], asked: int, writabl
 
 
 def say(writable: int, value: dict[str, Any]) -> None:
-    """Write a line to the harness."""
+    """Write a JSON line to the harness."""
     data = json.dumps(value).encode() + b"\n"
     while data:
         data = data[os.write(writable, data) :]
 
 
 def make_agent(spec: dict[str, Any], task: dict[str, Any]) -> Callable[[Any], Any]:
-    """Return what answers: the agent, made when it is first asked, so that its import is part of the task."""
+    """Return a function that calls the agent; its first call imports the agent, as a part of the task."""
     made: list[Any] = []
 
     def forward(inputs: Any) -> Any:  # noqa: ANN401
@@ -220,7 +220,7 @@ def make_agent(spec: dict[str, Any], task: dict[str, Any]) -> Callable[[Any], An
 
 
 def predict(forward: Callable[[Any], Any], inputs: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the prediction, or the error that it ended with."""
+    """Return the prediction of the agent, or its error."""
     try:
         result = forward(inputs)
         prediction = result[0] if isinstance(result, tuple) else result
@@ -232,12 +232,12 @@ def predict(forward: Callable[[Any], Any], inputs: Any) -> dict[str, Any]:  # no
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one short line."""
+    """Return an exception as one line of at most 500 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE_CHARS]
 
 
 def receive(readable: int, deadline: float, limit: int) -> tuple[bytearray, str | None]:
-    """Return the line that comes, and None; or what came of it, and the problem."""
+    """Read a line until a deadline; return its data, and None or the problem."""
     data = bytearray()
     while True:
         left = deadline - time.monotonic()
@@ -249,9 +249,9 @@ def receive(readable: int, deadline: float, limit: int) -> tuple[bytearray, str 
 
 
 def take(readable: int, data: bytearray, limit: int) -> tuple[bool, str | None]:
-    """Add a piece of a line; return whether that was the last one, and the problem if there is one.
+    """Read a piece of a line; return whether nothing more is expected, and the problem or None.
 
-    The end of the line counts and not the end of the stream, which a process left behind may hold open.
+    A line feed ends the answer. A process that was left behind may hold the stream open, so its end is not required.
     """
     chunk = os.read(readable, _CHUNK)
     data += chunk
@@ -261,7 +261,7 @@ def take(readable: int, data: bytearray, limit: int) -> tuple[bool, str | None]:
 
 
 def end(child: int) -> None:
-    """End a task's process and all of its session's process group."""
+    """Kill a task's process and its process group, and wait for the process."""
     for target in (os.killpg, os.kill):
         try:
             target(child, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Read what the harness says of each task, as untrusted as the agent whose process it ran beside.
+"""Read the harness's output, which is untrusted because the harness runs in the agent's container.
 
-A line counts once, for a task that was asked; what is too long, malformed or not asked is left out.
+The first line of each requested task counts. Lines that are too long, invalid or for other tasks are skipped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Prediction:
     """An agent's answer to one task.
 
     Attributes:
-        task_id: which one.
-        value: JSON value; None where there is none.
-        error: why there is none, or None.
-        duration_s: seconds the task took, as the harness says.
+        task_id: id of the task.
+        value: the answer, a JSON value; None if there is no answer.
+        error: why there is no answer, or None.
+        duration_s: duration of the task in seconds, as reported by the harness.
     """
 
     task_id: str
@@ -34,16 +34,21 @@ class Prediction:
 
 
 class LineReader:
-    """Takes a program's output piece by piece, and hands on its standard output line by line."""
+    """Splits a program's standard output into lines; the output arrives in pieces."""
 
     def __init__(self, on_line: Callable[[bytes], None], on_error_output: Callable[[bytes], None]) -> None:
-        """Hand lines to one function, and the other stream to another; a line that is too long is left out."""
+        """Set the callbacks.
+
+        Args:
+            on_line: called with each complete line of standard output; lines above 8 MiB are skipped.
+            on_error_output: called with each piece of standard error.
+        """
         self._on_line, self._on_error_output = on_line, on_error_output
         self._line = bytearray()
         self._skipping = False
 
     def take(self, stream: str, chunk: bytes) -> None:
-        """Take a piece of one of the harness's two streams."""
+        """Process a piece of a stream, ``"stdout"`` or ``"stderr"``."""
         if stream == "stderr":
             self._on_error_output(chunk)
             return
@@ -65,15 +70,20 @@ class LineReader:
 
 
 class PredictionReader:
-    """Takes the harness's output piece by piece while it runs.
+    """Reads the harness's output while it runs.
 
     Attributes:
-        predictions: the answers so far, by task.
-        take: takes a piece of one of the harness's two streams.
+        predictions: the answers so far, by task id.
+        take: processes a piece of a stream; see :meth:`LineReader.take`.
     """
 
     def __init__(self, asked: Iterable[str], on_error_output: Callable[[bytes], None]) -> None:
-        """Expect one line for each task that was asked."""
+        """Accept one line for each requested task.
+
+        Args:
+            asked: ids of the requested tasks.
+            on_error_output: called with each piece of standard error.
+        """
         self.predictions: dict[str, Prediction] = {}
         self._asked = frozenset(asked)
         self.take = LineReader(self._take_line, on_error_output).take
@@ -96,12 +106,12 @@ class PredictionReader:
 
 
 def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
-    """Return a prediction as JSON values; one that JSON cannot hold is left out and said so."""
+    """Return a prediction as JSON values; an answer that JSON cannot represent is replaced by an error."""
     value = attrs.asdict(prediction, recurse=False)
     value["prediction"] = value.pop("value")
     try:
         json.dumps(value["prediction"], allow_nan=False)
     except (ValueError, RecursionError):
         value["prediction"] = None
-        value["error"] = "the answer holds NaN or infinity, or is nested too deeply, and is not kept"
+        value["error"] = "the answer contains NaN or infinity, or is nested too deeply, and is not stored"
     return value

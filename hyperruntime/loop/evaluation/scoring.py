@@ -1,7 +1,7 @@
-"""Turn predictions into scores: on the host, or after a trial in a fresh container.
+"""Score predictions: on the host, or after a trial in a fresh container.
 
-A trial's container gets the files of the trial and nothing else: no network, no label, no other task's leavings. It is
-removed before the verdict is asked for.
+A trial's container gets only the files of the trial: no network, no label, no file of another task. It is removed
+before the domain gives its verdict.
 """
 
 from __future__ import annotations
@@ -32,21 +32,26 @@ _RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@
 
 
 class Scorer:
-    """Asks domains for verdicts, and runs the trials that they want first."""
+    """Scores answers with their domain, and runs the trials that the domain requests first."""
 
     def __init__(self, context: RunContext, plan: GenerationPlan, folder: Path) -> None:
-        """Keep the files of trials below a directory of the host that no container writes in."""
+        """Store the files of trials below ``folder``, a host directory that no container can write to."""
         self._context, self._plan, self._folder = context, plan, folder
         self._trials = count(1)
 
     def score(self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
-        """Return the verdicts, in the order of the tasks.
+        """Return the scores, in the order of the tasks.
+
+        Args:
+            domain: the domain of the tasks.
+            tasks: the tasks.
+            predictions: one answer per task, in the same order.
 
         Raises:
-            RunInterruptedError: the run is being ended.
+            RunInterruptedError: the run is being interrupted.
             HyperRuntimeError: a trial's container cannot be started.
         """
-        values = [None if said.error is not None else said.value for said in predictions]  # None for the facts
+        values = [None if said.error is not None else said.value for said in predictions]  # None: only facts count
         if isinstance(domain, TriedDomain):
             found = self._tried(domain, tasks, values)
         else:
@@ -57,7 +62,7 @@ class Scorer:
         )
 
     def _tried(self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]) -> tuple[Score, ...]:
-        """Run what is to be run, as many at once as there are processors, and ask for the verdicts one by one."""
+        """Run the trials in parallel, at most one per CPU, and then get the verdicts one by one."""
         wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
         workers = min(self._context.options.eval_workers, len(os.sched_getaffinity(0)))
         trials = [trial for trial in wanted if isinstance(trial, Trial)]
@@ -71,7 +76,7 @@ class Scorer:
         )
 
     def _try(self, trial: Trial) -> TrialResult | None:
-        """Return how a trial ended; None where something else may be to blame: the machine, or the trial beside it."""
+        """Return the result of a trial; None if the machine or a parallel trial may have made it fail."""
         try:
             return self._run(trial)
         except HyperRuntimeError as error:
@@ -81,7 +86,7 @@ class Scorer:
             return None
 
     def _try_alone(self, trial: Trial) -> TrialResult | None:
-        """Return how a trial ended that has the machine to itself; None where it took its container down."""
+        """Return the result of a trial that runs alone; None if its container was lost."""
         try:
             return self._run(trial)
         except ContainerLostError:
@@ -124,13 +129,13 @@ class Scorer:
 def _verdict(domain: TriedDomain, task: Task, value: Any, result: TrialResult | None) -> Score:  # noqa: ANN401
     if result is not None:
         return domain.verdict(task, value, result)
-    known = domain.verdict(task, value, _LOST)  # for the facts
-    return attrs.evolve(known, value=0.0, valid=False, detail="the answer took its container down")
+    known = domain.verdict(task, value, _LOST)  # to get the facts
+    return attrs.evolve(known, value=0.0, valid=False, detail="the container ended while the answer ran in it")
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return a trial's path, checked: an agent may have named it."""
+    """Return a checked path of a trial's file; the name may come from an agent."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
-        raise SpecError("files", name, "relative paths that stay below the trial's directory")
+        raise SpecError("files", name, "a relative path below the trial's directory")
     return path

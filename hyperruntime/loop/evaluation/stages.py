@@ -1,4 +1,4 @@
-"""Evaluate in stages: a cheap look everywhere, then the first split in full, then the others."""
+"""Evaluate in stages: a cheap first stage on every domain, then the first splits in full, then the other splits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ AfterSplit = Callable[[Domain, Split], None]
 def evaluate_domains(
     evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions, after_split: AfterSplit
 ) -> bool:
-    """Run all that an agent deserves; return whether it was stopped after the first stage.
+    """Evaluate an agent on all domains; return whether the evaluation stopped after the first stage.
 
-    The full evaluation runs when *every* domain's first split passes its first stage. The first stages of all of them
-    are run, whatever the order of the domains; one that has none is then not run at all, and counts 0. All first
-    splits are done before any later one starts, so that what an agent writes while it answers a later one cannot
-    reach what ``after_split`` keeps of the first.
+    The first stage runs on the first split of every domain. If one domain does not pass, the evaluation stops, and a
+    domain without a first stage counts 0. Otherwise all first splits are evaluated in full before any later split, so
+    that the agent cannot change files of a first split, which ``after_split`` keeps, while it answers a later one.
+
+    Args:
+        evaluator: runs the splits and keeps the results.
+        domains: the domains, in order.
+        options: options of the run.
+        after_split: called after each split.
 
     Raises:
-        GenerationFailedError: an evaluation took too long, or could not run at all.
-        ContainerLostError: the container ended meanwhile.
+        GenerationFailedError: the time limit passed, or no task could be run.
+        ContainerLostError: the container ended during the evaluation.
     """
     staged = not options.skip_staged_eval
     samples = [options.samples(position) for position in range(len(domains))]
@@ -47,6 +52,6 @@ def evaluate_domains(
 def _passes(evaluator: Evaluator, domain: Domain, split: Split, samples: int | None) -> bool:
     known = evaluator.results.get(domain.name, {}).get(split.name)
     if not split.staged_samples or (known is not None and len(known.scores) > split.staged_samples):
-        return True  # more than the first stage was run already, before an interrupt
+        return True  # no first stage, or more than it was run before an interrupt
     result = evaluator.run_split(domain, split, samples=samples, staged=True)
     return split.is_passed(result.mean)

@@ -1,7 +1,4 @@
-"""Ask an agent in a container for its answers.
-
-What runs in the container gets a task's inputs and nothing else.
-"""
+"""Get the answers of an agent in a container, which receives only the inputs of the tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ OpenPlace = Callable[[str], AbstractContextManager[AgentContainer]]
 
 
 class TaskRunner:
-    """Asks one generation's agent, in one container or in a fresh one for each task, as the domain wants it."""
+    """Runs tasks with one generation's agent, in one container or, if the domain requests it, a fresh one per task."""
 
     def __init__(
         self,
@@ -45,25 +42,27 @@ class TaskRunner:
         timeout_s: float,
         on_output: Callable[[bytes], None],
     ) -> None:
-        """Ask in a container.
+        """Run tasks in a container.
 
         Args:
-            place: has the agent's state and ``harness_dir`` in it. contract: names the task agent.
-            harness_dir: on the host; what is written here appears inside.
-            fresh_place: opens another such place, for the evaluation of that name.
-            workers: how many tasks at once, where a domain's tasks mostly wait.
-            timeout_s: seconds each split may take. on_output: takes what agents print, from any thread.
+            place: container with the agent's state and a mount of ``harness_dir``.
+            contract: names the task agent.
+            harness_dir: host directory of the harness and its input files.
+            fresh_place: opens another such container; its argument is the name of the evaluation.
+            workers: number of tasks that run at once, for domains with ``parallel_tasks``.
+            timeout_s: time limit of each split, in seconds.
+            on_output: called with the agents' output, from any thread.
         """
         self._place, self._contract, self._harness_dir = place, contract, harness_dir
         self._fresh_place, self._timeout_s, self._on_output = fresh_place, timeout_s, on_output
         self._workers, self._specs = workers, count()
 
     def check_load(self, timeout_s: float) -> None:
-        """Import what the agent must still have.
+        """Import the classes that the contract requires; ``timeout_s`` is in seconds.
 
         Raises:
-            GenerationFailedError: something cannot be imported, or that takes too long.
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: a class cannot be imported, or the time limit passed.
+            ContainerLostError: the container ended during the check.
         """
         args = [*_HARNESS_ARGS, "check", *self._contract.load]
         result = self._place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: self._on_output(chunk))
@@ -73,11 +72,16 @@ class TaskRunner:
             raise GenerationFailedError("does-not-load", last_line(result.stderr, "the load check failed"))
 
     def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
-        """Return the answers to some tasks of a split, in their order.
+        """Return the answers to tasks of a split, in the order of the tasks.
+
+        Args:
+            domain: the domain.
+            split: the split of the tasks.
+            tasks: the tasks to run.
 
         Raises:
-            GenerationFailedError: it took too long, or nothing could be run.
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: the time limit passed, or no task could be run.
+            ContainerLostError: the container ended during the evaluation.
         """
         if not tasks:
             return ()
@@ -128,7 +132,7 @@ class TaskRunner:
         return [*_HARNESS_ARGS, command, f"{HARNESS}/{spec}", f"{self._contract.out}/{name}"]
 
     def _write_spec(self, task_timeout_s: float, tasks: Sequence[Task], workers: int) -> str:
-        """Write what the harness is told to a file that nobody else uses; return its name."""
+        """Write the input of the harness to a new file; return the file's name."""
         spec = {
             "agent": self._contract.task_agent,
             "model": self._place.model,
@@ -147,7 +151,7 @@ def _is_per_task(domain: Domain | DialogueDomain) -> bool:
 
 
 def install_harness(folder: Path) -> None:
-    """Write the program that runs tasks to a directory of the host."""
+    """Write the harness program to a host directory."""
     source = resources.files("hyperruntime.loop.evaluation") / HARNESS_FILE
     write_file(folder / HARNESS_FILE, source.read_bytes())
 
@@ -155,7 +159,7 @@ def install_harness(folder: Path) -> None:
 def _left(deadline: float, name: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise GenerationFailedError("timeout", f"the evaluation {name} took longer than it may")
+        raise GenerationFailedError("timeout", f"the evaluation {name} exceeded its time limit")
     return left
 
 

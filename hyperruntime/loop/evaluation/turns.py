@@ -1,7 +1,6 @@
-"""The host's side of a task of several turns: what the agent says goes in, what it is told next comes out.
+"""The host's side of a task with several turns: reads the agent's answers and sends the inputs of the next turn.
 
-The agent is as untrusted here as anywhere: a line counts once, for the turn it is, and
-an agent that answers without reading what it is told ends its own task.
+The agent is untrusted: each turn accepts one line, and a task ends when its agent does not read its inputs.
 """
 
 from __future__ import annotations
@@ -21,13 +20,19 @@ class Conversation:
     """One task in progress; a context manager that closes its pipe and its dialogue.
 
     Attributes:
-        source: what the harness reads the turns from.
-        problem: why the agent does not go on, or None.
-        turns: how many turns it answered.
+        source: read end of the pipe from which the harness reads the turns.
+        problem: why the task ended early, or None.
+        turns: number of turns that the agent answered.
     """
 
     def __init__(self, task_id: str, dialogue: Dialogue, on_error_output: Callable[[bytes], None]) -> None:
-        """Begin: the first turn's inputs are there to be read."""
+        """Open the pipe; nothing is sent yet.
+
+        Args:
+            task_id: id of the task.
+            dialogue: the task on the host.
+            on_error_output: called with each piece of the harness's standard error.
+        """
         self.problem: str | None = None
         self.turns = 0
         self._task_id, self._dialogue = task_id, dialogue
@@ -46,17 +51,17 @@ class Conversation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close everything."""
+        """Close the pipe and the dialogue."""
         self._end()
         self.source.close()
         self._dialogue.close()
 
     def take(self, stream: str, chunk: bytes) -> None:
-        """Take a piece of one of the harness's two streams."""
+        """Process a piece of a stream of the harness, ``"stdout"`` or ``"stderr"``."""
         self._reader.take(stream, chunk)
 
     def outcome(self, exit_code: int) -> Any:  # noqa: ANN401 - any JSON value
-        """Return what the domain makes of the task, once nothing more comes."""
+        """Return the dialogue's outcome after the harness has ended with ``exit_code``."""
         unfinished = self._writable >= 0
         return self._dialogue.outcome(self.problem or (f"exit code {exit_code}" if unfinished else None))
 
@@ -82,16 +87,16 @@ class Conversation:
     def _send(self, inputs: Mapping[str, Any]) -> None:
         line = json.dumps({"inputs": dict(inputs)}).encode() + b"\n"
         if len(line) > MAX_TURN_BYTES:
-            raise ValueError(f"a turn's inputs have {len(line)} bytes; at most {MAX_TURN_BYTES} are told at once")
+            raise ValueError(f"a turn's inputs have {len(line)} bytes; at most {MAX_TURN_BYTES} are allowed")
         try:
             written = os.write(self._writable, line)
         except (BlockingIOError, BrokenPipeError):
             written = 0
         if written != len(line):
-            self._end("the agent does not read what it is told")
+            self._end("the agent does not read its inputs")
 
     def _end(self, problem: str | None = None) -> None:
-        """Let the agent read the end, so that its process ends too."""
+        """Close the pipe, so that the agent's process reads its end and exits."""
         self.problem = self.problem or problem
         if self._writable >= 0:
             os.close(self._writable)

@@ -1,7 +1,7 @@
-"""The seam between the loop and the contract of an agent repository.
+"""The interface between the loop and the contract of an agent repository.
 
-A run is the same list of steps for every agent repository. What its contract decides is asked of two objects: a
-:class:`ContractAdapter`, chosen once for the run, and a :class:`GenerationAdapter` for each attempt at a generation.
+A run has the same steps for every agent repository. Two objects implement the parts that depend on the contract: one
+:class:`ContractAdapter` per run, and one :class:`GenerationAdapter` per attempt at a generation.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hyperruntime.loop.workbench.step_log import StepLog
 
 
 class GenerationAdapter(Protocol):
-    """What a generation asks of its agent's contract.
+    """The steps of a generation that depend on its agent's contract.
 
     Attributes:
-        agent: the place that the meta agent works in.
-        trial: the place that the kept state is looked at in.
+        agent: container of the meta agent.
+        trial: container in which the new state is evaluated.
     """
 
     agent: AgentContainer
@@ -36,7 +36,7 @@ class GenerationAdapter(Protocol):
 
     @property
     def results(self) -> Results:
-        """Per domain and split, what was evaluated so far."""
+        """Results of the evaluation so far, per domain and split."""
         ...
 
     def meta_agent_args(self) -> list[str]:
@@ -44,51 +44,51 @@ class GenerationAdapter(Protocol):
         ...
 
     def bring_in(self, commit: str) -> None:
-        """Fill the trial's directories with a state, before its container is looked at."""
+        """Fill the directories of ``trial`` with the state at ``commit``; called before its container is used."""
         ...
 
     def check_load(self) -> None:
-        """Import what the agent must still have.
+        """Import the classes that the contract requires.
 
         Raises:
-            GenerationFailedError: something cannot be imported, or that takes too long.
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: a class cannot be imported, or the time limit passed.
+            ContainerLostError: the container ended during the check.
         """
         ...
 
     def evaluate(self) -> bool:
-        """Evaluate the state on every domain; return whether it was stopped after the first stage.
+        """Evaluate the state on every domain; return whether the evaluation stopped after the first stage.
 
         Raises:
-            GenerationFailedError: an evaluation took too long, or could not run at all.
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: the time limit passed, or an evaluation could not run.
+            ContainerLostError: the container ended during the evaluation.
         """
         ...
 
     def evaluate_split(self, split: str) -> None:
-        """Evaluate the state in full on one split of each domain, which all have it.
+        """Evaluate the state in full on one split of each domain; every domain must have this split.
 
         Raises:
-            GenerationFailedError: an evaluation took too long, or could not run at all.
-            ContainerLostError: the container ended meanwhile.
+            GenerationFailedError: the time limit passed, or an evaluation could not run.
+            ContainerLostError: the container ended during the evaluation.
         """
         ...
 
     def write_results(self, folder: Path) -> None:
-        """Write what the evaluation gave to the generation's directory.
+        """Write the results of the evaluation to the generation's directory.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: a file cannot be written.
         """
         ...
 
 
 class ContractAdapter(Protocol):
-    """What the contract of an agent repository decides for a whole run.
+    """The parts of a run that depend on the contract of its agent repository.
 
     Attributes:
-        asks_models: whether its agents may ask models though no file of theirs says so.
-        patch_fuzz: whether diffs of its agents apply where the lines around a change differ a little.
+        asks_models: whether the agents may ask models although none of their files says so.
+        patch_fuzz: whether a diff may apply although the lines around a change differ a little.
     """
 
     asks_models: bool
@@ -98,14 +98,14 @@ class ContractAdapter(Protocol):
         """Return the domains with these references.
 
         Raises:
-            DomainNotFoundError: one does not exist.
-            DriverLoadError: one cannot be loaded.
-            SpecError: one cannot be evaluated here.
+            DomainNotFoundError: a domain does not exist.
+            DriverLoadError: a domain cannot be loaded.
+            SpecError: a domain cannot be evaluated under this contract.
         """
         ...
 
     def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
-        """Make each domain read its tasks before anything is made.
+        """Make each domain read its tasks; called before the run directory is made.
 
         Args:
             names: the references of the domains, for error messages.
@@ -118,11 +118,15 @@ class ContractAdapter(Protocol):
         ...
 
     def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
-        """Return the agent's path or template name, before anything is made.
+        """Return the agent's path or template name; called before the run directory is made.
+
+        Args:
+            options: options of the run.
+            domains: domains of the run; the first one names the default agent.
 
         Raises:
-            RepositoryError: it is not a git repository, has no commit, or has uncommitted changes.
-            AgentError: it is neither a directory nor a shipped template.
+            RepositoryError: the agent is not a git repository, has no commit, or has uncommitted changes.
+            AgentError: the agent is neither a directory nor a shipped template.
         """
         ...
 
@@ -136,8 +140,15 @@ class ContractAdapter(Protocol):
     ) -> tuple[str, Contract]:
         """Put the initial agent into the store of a new run; return its commit and its contract.
 
+        Args:
+            options: options of the run.
+            domains: domains of the run.
+            layout: paths of the run.
+            store: store of the run.
+            agent: path or template name of the agent.
+
         Raises:
-            AgentError: an option needs what this agent does not offer.
+            AgentError: the agent lacks a feature that an option requires.
             RepositoryError: the agent cannot be read.
             StorageError: a file cannot be written.
         """
@@ -149,9 +160,12 @@ class ContractAdapter(Protocol):
         """Make the directories of one attempt at a generation.
 
         Args:
-            context: of the run. plan: of the generation. private: takes what containers write.
-            folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt;
-                takes what is done now.
+            context: context of the run.
+            plan: plan of the generation.
+            private: directory for the files that containers write.
+            folder: directory of the generation.
+            steps: receives the output of agents.
+            phases: phases completed before an interrupt; completed phases are added.
 
         Raises:
             StorageError: a directory cannot be made.
@@ -159,13 +173,13 @@ class ContractAdapter(Protocol):
         ...
 
     def select_parent_args(self, context: RunContext, number: int) -> list[str]:
-        """Return the argv of the agent's own program that chooses the parent of a generation."""
+        """Return the argv of the agent's own program that chooses the parent of generation ``number``."""
         ...
 
     def open_answers(
         self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
     ) -> GenerationView | None:
-        """Return what agents see of the answers of all generations, to be kept up to date; None where they see none.
+        """Return the view of all generations' answers for ensembles; None if the run has no ensembles.
 
         Raises:
             StorageError: a file cannot be written.
@@ -176,7 +190,9 @@ class ContractAdapter(Protocol):
         """Show the training evaluation of a finished generation to later meta agents.
 
         Args:
-            domain: the domain. source: the directory of the evaluation. target: the directory that agents see.
+            domain: the domain.
+            source: directory of the evaluation.
+            target: directory that agents see.
 
         Raises:
             OSError: a file cannot be read or written.

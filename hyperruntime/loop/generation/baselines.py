@@ -1,7 +1,7 @@
-"""What a baseline takes away from the loop: who edits, and what is seen.
+"""Baselines: the loop without one of its features.
 
-``no_selfimprove`` has the first generation's meta agent edit all others; ``no_archive`` shows a meta agent its parent
-and nobody else. Both may be part of a longer name, joined by ``+``.
+With ``no_selfimprove`` the first generation's meta agent edits all generations. With ``no_archive`` a meta agent sees
+only its parent. A baseline's name may join several parts with ``+``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hyperruntime.storage.atomic import make_directory
 
 
 def baseline_parts(options: GenerateOptions) -> frozenset[str]:
-    """Return the baselines of a run."""
+    """Return the parts of the run's baseline; empty if it has none."""
     return frozenset((options.run_baseline or "").split("+")) - {""}
 
 
 def view_mount(context: RunContext, plan: GenerationPlan) -> Mount:
-    """Return the earlier generations that a meta agent sees."""
+    """Return the mount that shows earlier generations to a meta agent."""
     view, evals = context.layout.view, context.contract.evals
     if "no_archive" in baseline_parts(context.options) and plan.parent is not None:
         name = generation_name(plan.parent)
@@ -30,10 +30,16 @@ def view_mount(context: RunContext, plan: GenerationPlan) -> Mount:
 
 
 def frozen_mount(context: RunContext, plan: GenerationPlan, folder: Path) -> tuple[Mount, ...]:
-    """Return the first generation's files where a meta agent that stays as it is runs from; none where it evolves.
+    """Export the first generation's files and return their mount; empty unless the baseline is ``no_selfimprove``.
+
+    Args:
+        context: context of the run.
+        plan: plan of the generation.
+        folder: host directory for the files.
 
     Raises:
-        StorageError, RepositoryError: they cannot be written.
+        StorageError: the directory cannot be made.
+        RepositoryError: the files cannot be exported.
     """
     if "no_selfimprove" not in baseline_parts(context.options) or plan.parent is None:
         return ()

@@ -1,4 +1,4 @@
-"""The default contract: tasks are asked of a class of the agent, and domains score the answers."""
+"""The default contract: a class of the agent answers tasks, and domains score the answers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,13 @@ from hyperruntime.storage.atomic import make_directory
 class DefaultGeneration:
     """One generation of an agent of the default contract.
 
-    What the agent writes while it answers is copied out as soon as a split is done.
+    The chat histories of a split are copied out as soon as the split is evaluated.
     """
 
     def __init__(
         self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> None:
-        """Make the directories of both places.
-
-        Args:
-            context: of the run. plan: of the generation. private: takes what containers write.
-            folder: the generation's own. steps: takes what agents print. phases: takes what is over, and has what was.
-        """
+        """Make the directories of both containers; the parameters are those of ``open_generation``."""
         self._context, self._plan, self._private, self._folder = context, plan, private, folder
         self._phases = phases
         harness = make_directory(private / "harness")
@@ -74,7 +69,7 @@ class DefaultGeneration:
 
     @property
     def results(self) -> Results:
-        """Per domain and split, what was evaluated so far."""
+        """Results of the evaluation so far, per domain and split."""
         return self._evaluator.results
 
     def meta_agent_args(self) -> list[str]:
@@ -83,17 +78,17 @@ class DefaultGeneration:
         return meta_agent_args(self._context.contract, base_commit=self._plan.commit, iterations_left=left)
 
     def bring_in(self, commit: str) -> None:
-        """Fill the trial's directories with a state."""
+        """Fill the directories of ``trial`` with a state and the harness."""
         self._commit = commit
         self._context.store.export(commit, self.trial.repo)
         install_harness(self._private / "harness")
 
     def check_load(self) -> None:
-        """Import what the agent must still have."""
+        """Import the classes that the contract requires."""
         self._asker.check_load(self._context.options.timeout_check_s)
 
     def evaluate(self) -> bool:
-        """Evaluate the state on every domain; return whether it was stopped after the first stage."""
+        """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
         context = self._context
         return evaluate_domains(self._evaluator, context.domains, context.options, self._copy_histories)
 
@@ -105,7 +100,7 @@ class DefaultGeneration:
             self._evaluator.run_split(domain, part, samples=samples, staged=False)
 
     def write_results(self, folder: Path) -> None:
-        """Write predictions and reports."""
+        """Write the predictions and reports of all evaluated splits."""
         for domain in self._context.domains:
             for split, result in self.results.get(domain.name, {}).items():
                 write_results(folder, domain, split, result)
@@ -121,7 +116,7 @@ class DefaultGeneration:
 
     @contextmanager
     def _fresh_trial(self, evaluation: str) -> Iterator[AgentContainer]:
-        """Open another container with the state that was kept; the chat histories in it are kept when it is closed."""
+        """Open another container with the same state; copy its chat histories when it is closed."""
         place = AgentContainer(
             self._context, self._plan, self._private / f"evaluation_{next(self._fresh)}", self._harness
         )
@@ -137,7 +132,7 @@ class DefaultGeneration:
 
 
 class DefaultContract:
-    """What the default contract decides for a run."""
+    """The default contract."""
 
     asks_models = False
     patch_fuzz = False
@@ -178,11 +173,11 @@ class DefaultContract:
         root = _add_agent(store, options, agent)
         contract = parse_contract(store.read_file(root, CONTRACT_FILE))
         if options.edit_select_parent and not contract.select_parent:
-            raise AgentError(f"--edit-select-parent needs [commands] select_parent in the agent's {CONTRACT_FILE}")
+            raise AgentError(f"--edit-select-parent requires [commands] select_parent in the agent's {CONTRACT_FILE}")
         if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
-            raise AgentError("the baselines dgm and dgm_custom need an agent of the hyperagents contract")
+            raise AgentError("the baselines dgm and dgm_custom require an agent of the hyperagents contract")
         if options.optimize_option != "only_agent":
-            raise AgentError("ensembles need an agent of the hyperagents contract")
+            raise AgentError("ensembles require an agent of the hyperagents contract")
         return root, contract
 
     def open_generation(
@@ -200,11 +195,11 @@ class DefaultContract:
     def open_answers(
         self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
     ) -> GenerationView | None:
-        """Return None: there are no ensembles."""
+        """Return None: this contract has no ensembles."""
         return None
 
     def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
-        """Link predictions, report and chat histories."""
+        """Link the predictions, the report and the chat histories."""
         for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
             if (source / part).exists():
                 link_tree(source / part, target / part)
@@ -213,16 +208,18 @@ class DefaultContract:
 def _check_splits(domain: Domain) -> None:
     names = [split.name for split in domain.splits]
     if SPLITS[0] not in names or len(set(names)) != len(names):
-        raise SpecError("splits", tuple(names), f"{SPLITS[0]}, and others, each once, in the domain {domain.name!r}")
+        raise SpecError(
+            "splits", tuple(names), f"{SPLITS[0]} and optional others, no duplicates, in the domain {domain.name!r}"
+        )
     for name in names:
         if not domain.tasks(name, 1):
-            raise SpecError("splits", name, f"at least one task in every split of the domain {domain.name!r}")
+            raise SpecError("splits", name, f"every split of the domain {domain.name!r} needs at least one task")
 
 
 def _check_root_directory(path: str, agent: str | None) -> str:
-    """Return the directory that the initial agent is copied from, if it can be."""
+    """Return the directory to copy the initial agent from, after checks."""
     if agent is not None:
-        raise SpecError("copy_root_dir", path, f"the agent is given as {agent!r} already; leave one of them out")
+        raise SpecError("copy_root_dir", path, f"the agent {agent!r} is given too; remove one of the two options")
     if os.path.lexists(os.path.join(path, ".git")):
         inspect_repository(path)
     return path

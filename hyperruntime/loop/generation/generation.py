@@ -1,8 +1,8 @@
 """Make and evaluate one generation: a visible list of steps.
 
-Two fresh containers serve a generation. The first runs the meta agent on a private clone; it is removed before the
-host looks at what was written. The second has a private copy of the state that was kept, so that what is evaluated
-is the patch and nothing that the meta agent left behind. Why: docs/decisions/0007-generate-loop.md.
+A generation uses two fresh containers. The first runs the meta agent on a private clone; it is removed before the host
+reads its files. The second has a private copy of the new state, so that only the patch is evaluated and no other file
+of the meta agent. Why: docs/decisions/0007-generate-loop.md.
 """
 
 from __future__ import annotations
@@ -50,14 +50,20 @@ _ENDS_THE_RUN = (
 
 
 def make_generation(context: RunContext, plan: GenerationPlan) -> GenerationRecord:
-    """Make one generation and return what became of it; its files are then in the run's ``work`` directory.
+    """Make one generation and return its record; its files are in the run's ``work`` directory.
 
-    Where the infrastructure failed it is made again, twice at most.
+    After an infrastructure failure the generation is retried, at most twice.
+
+    Args:
+        context: context of the run.
+        plan: plan of the generation.
 
     Raises:
-        RunInterruptedError: the run is being ended.
-        StorageError: the host has no space, or a directory cannot be written.
-        UnsupportedOptionError, ImageNotFoundError, SpecError: no generation of this run can be made.
+        RunInterruptedError: the run is being interrupted.
+        StorageError: the host has no space left, or a directory cannot be written.
+        UnsupportedOptionError: the engine does not support an option; no generation of this run can be made.
+        ImageNotFoundError: the image does not exist; no generation of this run can be made.
+        SpecError: a value is invalid; no generation of this run can be made.
     """
     for attempt in range(1, ATTEMPTS):
         record, again = _Generation(context, plan, attempt).make()
@@ -71,7 +77,7 @@ class _Generation:
     """One attempt at a generation."""
 
     def __init__(self, context: RunContext, plan: GenerationPlan, attempt: int) -> None:
-        """Make its directories, and nothing else yet."""
+        """Make the directories; start nothing."""
         self._context, self._plan = context, plan
         self._folder = context.layout.partial(plan.genid)
         self._private = self._folder.with_name(f"{self._folder.name}.private")
@@ -97,7 +103,7 @@ class _Generation:
         self._steps.durations.update(self._record.durations)
 
     def make(self) -> tuple[GenerationRecord, bool]:
-        """Do all steps; return the record, and whether another attempt may help."""
+        """Run all steps; return the record, and whether another attempt may help."""
         started, again = time.monotonic(), False
         with self._steps:
             try:
@@ -105,12 +111,12 @@ class _Generation:
                 self._record = attrs.evolve(self._record, valid_parent=True)
             except _ENDS_THE_RUN:
                 raise
-            except Exception as error:  # noqa: BLE001 - the boundary of a generation: whatever it is is recorded
+            except Exception as error:  # noqa: BLE001 - the boundary of a generation: every error is recorded
                 again = self._fail(error)
             finally:
                 self._clean_up()
             if again:
-                check_writable(self._folder)  # once what the agent may have filled it with is gone
+                check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
             self._settle_record()
             if not again or self._record.attempts == ATTEMPTS:
                 self._steps.settled(self._record.score, self._record.failure or "", started)
@@ -120,7 +126,7 @@ class _Generation:
         run = self._steps.run
         run("image", self._use_image)
         if self._phases.record is not None:
-            self._steps.note("== the state is kept already; going on with its evaluation")
+            self._steps.note("== the state exists already; continue with its evaluation")
         elif self._plan.parent is not None:
             run("start", self._agent.start)
             run("parent", self._bring_in_parent)
@@ -133,7 +139,7 @@ class _Generation:
         run("copy out", self._copy_out)
 
     def _use_image(self) -> None:
-        """Nothing to do: the run made sure of the image once, and a container that lacks it says so."""
+        """Log the image: the run ensured it once, and starting a container fails if it is missing."""
         self._steps.note(f"image {self._context.image}")
 
     def _bring_in_parent(self) -> None:
@@ -143,7 +149,7 @@ class _Generation:
         run_meta_agent(self._context, self._adapter, self._steps)
 
     def _settle_agent(self) -> None:
-        """End whatever could still write, while the next container starts."""
+        """End the meta agent's container and reclaim its files; the next container starts in parallel."""
         self._trial.start_early()
         self._agent.close()
         self._agent.settle()
@@ -156,7 +162,7 @@ class _Generation:
         check_changed(snapshot)
         copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
         sync_tree(self._folder)
-        durations = {**self._steps.durations, "diff": 0.0}  # its own is not known yet; what counts is that it ended
+        durations = {**self._steps.durations, "diff": 0.0}  # shows that the step ended; its duration is not known yet
         self._phases.keep_state(attrs.evolve(self._record, durations=durations))
 
     def _bring_in_state(self) -> None:
@@ -174,16 +180,16 @@ class _Generation:
         self._adapter.write_results(self._folder)
 
     def _fail(self, error: Exception) -> bool:
-        """Note why the generation failed; return whether another attempt may help."""
+        """Record why the generation failed; return whether another attempt may help."""
         if self._context.containers.stopping:
-            raise RunInterruptedError("the run is being ended") from error
+            raise RunInterruptedError("the run is being interrupted") from error
         reason = translate_failure(error, self._steps.current)
         self._steps.note(f"== failed: {reason.failure}: {reason}")
         self._record = attrs.evolve(self._record, failure=reason.failure, detail=one_line(str(reason)))
         return isinstance(reason, InfrastructureFailedError)
 
     def _clean_up(self) -> None:
-        """Remove the containers, then throw away all that an agent could write; always."""
+        """Remove the containers and the private directories; copy the meta agent's outputs first."""
         try:
             self._steps.run("remove", self._end_containers)
             if self._plan.parent is not None:
@@ -195,7 +201,7 @@ class _Generation:
             self._steps.run("reset", lambda: discard(self._context, self._private))
 
     def _settle_once(self) -> None:
-        """Settle what the agent wrote, unless that was tried already."""
+        """Settle the agent's files, unless the step was tried already."""
         if "settle" not in self._steps.durations:
             self._agent.settle()
 

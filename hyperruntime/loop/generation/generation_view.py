@@ -1,8 +1,9 @@
-"""What the agents' own choice of a parent, and their ensembles, see of all generations.
+"""The view of all generations for the agents' own parent selection and for ensembles.
 
-A directory of the host that is extended by each finished generation, so that nothing is copied per choice: metadata,
-and of every evaluated split the figures of its report. Ids of tasks, which say what was right, stay out, but for
-training; so does what the split ``test`` gave, and of our own facts all but those that a choice needs.
+The view is a directory of the host. Each finished generation adds its metadata and the figures of the report of every
+evaluated split, so that nothing is copied per selection. It omits task ids, which show the correct answers, except for
+the split ``train``. It also omits results of the split ``test`` and hyperruntime's own facts that a selection does not
+need.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ _SHOWN = ("score", "failure", "started")
 
 
 class AddEvaluation(Protocol):
-    """Writes what is seen of one split of a generation."""
+    """Writes the view of one split of a generation."""
 
     def __call__(self, domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-        """Write it.
+        """Write the view of one split.
 
         Args:
-            domain: whose it is. split: its name. source: where the results are. target: takes what is seen.
-            full: whether all tasks were run, and not those of the first stage alone.
+            domain: domain of the split.
+            split: name of the split.
+            source: directory of the results.
+            target: directory of the view.
+            full: whether all tasks were run, not only the first stage.
 
         Raises:
             StorageError: a file cannot be written.
@@ -52,18 +56,20 @@ class AddEvaluation(Protocol):
 
 
 class GenerationView:
-    """The standings of a run, on disk.
+    """The view of a run's generations on disk.
 
     Attributes:
-        folder: where they are; mounted read-only.
+        folder: directory of the view; containers mount it read-only.
     """
 
     def __init__(self, layout: Layout, name: str, domains: tuple[Domain, ...], add: AddEvaluation) -> None:
-        """Open the directory of this name in the run directory; it is made if it is missing.
+        """Open the view in the run directory; make its directory if it is missing.
 
         Args:
-            layout: of the run. name: of the directory. domains: whose evaluations are in it.
-            add: writes what is seen of one split.
+            layout: paths of the run.
+            name: name of the view's directory.
+            domains: domains whose evaluations are shown.
+            add: writes the view of one split.
         """
         self.folder = make_directory(layout.root / name)
         self._layout, self._domains, self._add = layout, domains, add
@@ -71,7 +77,7 @@ class GenerationView:
         self._list = _GrowingList(self.folder / ARCHIVE_FILE)
 
     def refresh(self, archive: Archive) -> None:
-        """Add what was finished since, and say again what became known of older ones.
+        """Add new generations of ``archive`` and update the metadata of changed ones.
 
         Raises:
             StorageError: a file cannot be written.
@@ -96,23 +102,23 @@ class GenerationView:
 
 
 class _GrowingList:
-    """``archive.jsonl`` of the standings: one line, which is made longer in its place.
+    """``archive.jsonl`` of the view: one line that is extended in place.
 
-    What a kill leaves torn is written anew by the next sitting, before anybody reads it.
+    After a kill the line may be truncated; a resumed run rewrites the file before an agent reads it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Keep a list in ``path``; whatever is there is not believed."""
+        """Keep the list in ``path``; existing content is replaced at the first write."""
         self._path, self._listed, self._tail = path, 0, b""
 
     def show(self, ids: Sequence[Any]) -> None:
-        """See to it that the file lists all ``ids``, which begin with those that it was told before.
+        """Make the file list all ``ids``, which must begin with the ids of the previous call.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
         fresh, tail = ids[self._listed :], _tail(ids)
-        known, self._listed = self._listed, 0  # until it is written
+        known, self._listed = self._listed, 0  # 0 until the file is written
         if not known:
             write_atomic(self._path, archive_line(list(ids)))
         elif fresh:
@@ -131,11 +137,14 @@ def _tail(ids: Sequence[Any]) -> bytes:
 def add_generation(
     domains: tuple[Domain, ...], source: Path, target: Path, add: AddEvaluation, *, training: bool = False
 ) -> None:
-    """Write what is seen of a finished generation, in one step.
+    """Write the view of a finished generation; its directory appears atomically.
 
     Args:
-        domains: of the run. source: the generation's directory. target: does not exist. add: writes a split.
-        training: whether nothing but the training split is seen.
+        domains: domains of the run.
+        source: directory of the generation.
+        target: directory to write; must not exist.
+        add: writes the view of one split.
+        training: whether the metadata shows only the split ``train``.
 
     Raises:
         StorageError: a file cannot be written.
@@ -150,7 +159,14 @@ def add_generation(
 
 
 def add_evaluations(domains: tuple[Domain, ...], source: Path, target: Path, add: AddEvaluation, *, full: bool) -> None:
-    """Write what is seen of all evaluations of a generation.
+    """Write the view of all evaluations of a generation.
+
+    Args:
+        domains: domains of the run.
+        source: directory of the generation.
+        target: directory to write.
+        add: writes the view of one split.
+        full: whether all tasks were run, not only the first stage.
 
     Raises:
         StorageError: a file cannot be written.
@@ -163,12 +179,12 @@ def add_evaluations(domains: tuple[Domain, ...], source: Path, target: Path, add
 
 
 def archive_line(ids: list[Any]) -> bytes:
-    """Return the last line that ``archive.jsonl`` of the original would have."""
+    """Return the last line of ``archive.jsonl`` as HyperAgents would write it."""
     return json_line({"archive": ids, "current_genid": ids[-1] if ids else None})
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what a file of a finished generation says; nothing where it cannot be read."""
+    """Return a JSON object from a file; empty if the file cannot be read or is not an object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -177,10 +193,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> dict[str, Any]:
-    """Return what is seen of a generation's metadata: nothing of the split ``test``, and no words of a failure.
+    """Return the visible part of a generation's metadata: without the split ``test`` and failure messages.
 
     Args:
-        metadata: of a finished generation. training: whether nothing but the training split is seen, as by meta agents.
+        metadata: metadata of a finished generation.
+        training: whether only the split ``train`` is visible, as for meta agents.
     """
     ours = metadata.get(_OURS)
     if not isinstance(ours, dict):
@@ -199,14 +216,20 @@ def _is_shown(split: str, *, training: bool) -> bool:
 
 
 def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> dict[str, Any]:
-    """Return what is seen of a report: all of a training one, only the plain figures of another."""
+    """Return the visible part of a report: all for the split ``train``, else only plain values.
+
+    Args:
+        report: the report.
+        split: name of the split.
+        needs: a key that is visible too; "" for none.
+    """
     if split == FIRST_SPLIT:
         return dict(report)
     return {name: value for name, value in report.items() if isinstance(value, _PLAIN) or name == needs}
 
 
 def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write the figures of one split, for the choice of a parent: never of the split ``test``."""
+    """Write the visible part of a split's report, for parent selection; skip the split ``test``."""
     if split != TEST_SPLIT:
         needs = getattr(getattr(domain, "original", None), "needs", "")
         write_file(target / REPORT, json_document(shown_report(read_json(source / REPORT), split, needs=needs)))

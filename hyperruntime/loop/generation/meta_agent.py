@@ -1,4 +1,4 @@
-"""Run the meta agent and keep the state that its diff makes."""
+"""Run the meta agent and store the state that its diff produces."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ _MAX_DROPPED = 200
 def run_meta_agent(context: RunContext, adapter: GenerationAdapter, steps: StepLog) -> None:
     """Run the meta agent to its end.
 
+    Args:
+        context: context of the run.
+        adapter: gives the container and the argv.
+        steps: receives the output.
+
     Raises:
-        GenerationFailedError: it failed, or took too long.
-        ContainerLostError: its container ended meanwhile.
+        GenerationFailedError: the meta agent failed, or the time limit passed.
+        ContainerLostError: the container ended before the meta agent did.
     """
     timeout_s = context.options.timeout_meta_s
     args = adapter.meta_agent_args()
@@ -39,13 +44,16 @@ def run_meta_agent(context: RunContext, adapter: GenerationAdapter, steps: StepL
 
 
 def keep_state(context: RunContext, plan: GenerationPlan, place: AgentContainer, folder: Path) -> Snapshot:
-    """Keep the state that the agent's diff makes, or, where it wrote none, the tree as it left it.
+    """Store the state that the agent's diff produces, or its whole tree if it wrote no diff.
 
     Args:
-        context: of the run. plan: of the generation. place: whose container is gone. folder: takes the diff.
+        context: context of the run.
+        plan: plan of the generation.
+        place: the meta agent's container, already closed.
+        folder: directory of the generation; receives the diff.
 
     Raises:
-        GenerationFailedError: the diff does not apply, or tries to leave the repository.
+        GenerationFailedError: the diff does not apply, or names a path outside the repository.
     """
     try:
         snapshot = _snapshot(context, plan, place, folder)
@@ -57,17 +65,17 @@ def keep_state(context: RunContext, plan: GenerationPlan, place: AgentContainer,
 
 
 def shorten(dropped: Notes) -> Notes:
-    """Return as many of the changes that were left out as a record holds; of the rest it tells the number."""
+    """Return the first 200 omitted changes, and an entry with the number of the others."""
     if len(dropped) <= _MAX_DROPPED:
         return dropped
     return (*dropped[:_MAX_DROPPED], ("...", f"{len(dropped) - _MAX_DROPPED} more changes were left out"))
 
 
 def check_changed(snapshot: Snapshot) -> None:
-    """Refuse a state that is the parent's.
+    """Raise if a state equals the parent's state.
 
     Raises:
-        GenerationFailedError: nothing changed, or all that changed was left out.
+        GenerationFailedError: nothing changed, or all changes were left out.
     """
     if not snapshot.patch:
         dropped = f"; all {len(snapshot.dropped)} changes were left out" if snapshot.dropped else ""
@@ -88,7 +96,7 @@ def _snapshot(context: RunContext, plan: GenerationPlan, place: AgentContainer, 
             fuzz=context.adapter.patch_fuzz,
         )
     except PatchError as error:
-        # A diff that was not made with --binary names binary files and does not hold them.
+        # A diff made without --binary names binary files but does not contain them.
         if not error.refused and _BINARY_MARK in b"\n" + patch:
             return _snapshot_of_tree(context, plan, place)
         write_file(folder / AGENT_OUTPUT / f"refused_{PATCH}", patch)

@@ -1,7 +1,7 @@
-"""Begin a run with the diffs of an agent that another run has evolved.
+"""Start a run with the diffs of an agent that another run has evolved.
 
-The copies in ``meta_patch_files/`` are what was really applied, so that replaying them on the root commit gives the
-state that the first generation has. Source: HYPERAGENTS 1.8.
+The copies in ``meta_patch_files/`` contain exactly the applied changes. Applied to the root commit, they give the state
+of the first generation. Source: HYPERAGENTS 1.8.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TASK_AGENT, _META_AGENT = "task_agent", "meta_agent"
 
 @attrs.frozen(kw_only=True)
 class Start:
-    """What the first generation of a run is.
+    """The first generation of a run.
 
     Attributes:
-        genid: ``"initial"``, or 0 where diffs change what is evaluated.
+        genid: ``"initial"``, or 0 if diffs may change its answers.
         commit: its state.
-        notes: one sentence for each part of a diff that was left out.
+        notes: one sentence for each omitted part of a diff.
     """
 
     genid: GenId
@@ -41,15 +41,15 @@ class Start:
 
 
 def meta_patch_paths(options: GenerateOptions) -> list[str]:
-    """Return where the diffs are that a run begins with, below its directory."""
+    """Return the paths of the start diffs, relative to the run directory."""
     return [f"{FOLDER}/model_patch_{number}.diff" for number in range(len(options.meta_patch_files))]
 
 
 def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
-    """Return the diffs that a run is to begin with.
+    """Return the start diffs of a run.
 
     Raises:
-        AgentError: one cannot be read, or is too large.
+        AgentError: a diff cannot be read, or is too large.
     """
     patches = []
     for name in options.meta_patch_files:
@@ -64,7 +64,7 @@ def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
 
 
 def reset_paths(options: GenerateOptions, contract: Contract) -> tuple[str, ...]:
-    """Return the files that the diffs are to leave alone."""
+    """Return the files that the start diffs must not change."""
     paths = []
     if options.reset_task_agent:
         paths += [f"{_TASK_AGENT}.py", _file_of(contract.task_agent)]
@@ -84,12 +84,16 @@ def begin(
     protected: Sequence[str],
     fuzz: bool,
 ) -> Start:
-    """Return the first generation's state: the root commit, with the diffs that the run begins with applied to it.
+    """Apply the start diffs to the root commit; return the first generation.
 
     Args:
-        store: takes the states. root: the initial agent. options: name the diffs. layout: takes copies of them.
-        contract: says which files the agents are. protected: paths that no diff may change.
-        fuzz: whether a diff applies where the lines around a change differ a little.
+        store: store of the run.
+        root: commit of the initial agent.
+        options: options of the run; they name the diffs.
+        layout: paths of the run; copies of the diffs are written there.
+        contract: names the files of the agents.
+        protected: paths that no diff may change.
+        fuzz: whether a diff may apply although the lines around a change differ a little.
 
     Raises:
         AgentError: a diff cannot be read, or does not apply.
@@ -109,7 +113,7 @@ def begin(
                 fuzz=fuzz,
             )
         except PatchError as error:
-            raise AgentError(f"--meta-patch-files: {name!r}: {error}; give diffs of the agent that is used") from error
+            raise AgentError(f"--meta-patch-files: {name!r}: {error}; give diffs made for this agent") from error
         notes += [f"left out of {name}: {path}: {reason}" for path, reason in snapshot.dropped]
         target = Path(layout.root / copy)
         make_directory(target.parent)
@@ -119,11 +123,11 @@ def begin(
 
 
 def stored_start(stored: Mapping[str, Any]) -> Start:
-    """Return the first generation as ``run.json`` has it; runs of older versions began with the root commit."""
+    """Return the first generation from ``run.json``; without an entry (older versions) it is the root commit."""
     start = stored.get("start", {})
     return Start(genid=start.get("genid", INITIAL), commit=start.get("commit", stored["root_commit"]))
 
 
 def _file_of(name: str) -> str:
-    """Return the file of a ``module:Class``."""
+    """Return the path of the file of a ``module:Class``."""
     return name.partition(":")[0].replace(".", "/") + ".py"

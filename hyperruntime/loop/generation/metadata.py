@@ -1,7 +1,7 @@
 """``metadata.json`` of a generation, with the keys that the tools around HyperAgents read.
 
-Paths in it are relative to the run directory, so a run can be moved. A lineage is listed in full up to 256 patches;
-every 256th generation of one keeps a patch that stands for all up to it, which its successors list in their place.
+Its paths are relative to the run directory, so that a run can be moved. To keep lists short, every 256th generation of
+a lineage stores one patch for the whole lineage up to it; its descendants list this patch instead of the single ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ MAX_LISTED_LINEAGE = 256
 def generation_metadata(
     archive: Archive, record: GenerationRecord, options: GenerateOptions, *, has_patch: bool
 ) -> dict[str, Any]:
-    """Return what ``metadata.json`` of a generation says: the known keys, and all of ours under our name."""
+    """Return the content of ``metadata.json``: HyperAgents' keys, and the record under the key ``hyperruntime``.
+
+    Args:
+        archive: the generations before this one.
+        record: record of the generation.
+        options: options of the run.
+        has_patch: whether the generation has a patch file.
+    """
     metadata: dict[str, Any] = {
         "gen_output_dir": generation_name(record.genid),
         "current_genid": record.genid,
@@ -46,15 +53,19 @@ def generation_metadata(
 
 
 def metadata_document(value: Mapping[str, Any]) -> bytes:
-    """Return metadata as the file that it is: no line feed at its end, as in the original."""
+    """Return metadata as the bytes of its file: without a final line feed, as HyperAgents writes it."""
     return json.dumps(value, indent=4, allow_nan=False).encode()
 
 
 def amend_metadata(folder: Path, changes: Mapping[str, Any]) -> None:
-    """Change what the metadata of a finished generation says; one that cannot be read stays as it is.
+    """Change values in the metadata of a finished generation; skip a file that cannot be read.
+
+    Args:
+        folder: directory of the generation.
+        changes: new values by key.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     try:
         value = json.loads((folder / METADATA).read_bytes())
@@ -65,7 +76,7 @@ def amend_metadata(folder: Path, changes: Mapping[str, Any]) -> None:
 
 
 def patches_before(archive: Archive, parent: GenId | None) -> list[str]:
-    """Return the patches, oldest first, that make a generation's parent from the first generation."""
+    """Return the paths of the patches, oldest first, that lead from the first generation to ``parent``."""
     if parent is None:
         return []
     chain, start = archive.lineage(parent, MAX_LISTED_LINEAGE)
@@ -74,7 +85,7 @@ def patches_before(archive: Archive, parent: GenId | None) -> list[str]:
 
 
 def ends_a_chapter(archive: Archive, record: GenerationRecord) -> bool:
-    """Tell whether a generation keeps one patch for its whole lineage."""
+    """Return whether a generation stores one patch for its whole lineage."""
     return record.parent is not None and (archive.depth(record.parent) + 1) % MAX_LISTED_LINEAGE == 0
 
 
@@ -84,9 +95,13 @@ def patch_path(genid: GenId) -> str:
 
 
 def resolve_path(layout: Layout, stored: str) -> Path:
-    """Return where a path of a metadata file is now; one that is absolute counts from its run directory on.
+    """Return the current path for a path in a metadata file.
 
-    The original stores absolute paths, of the machine and the place where a run was made.
+    HyperAgents stores absolute paths of the machine that made the run; only the part below the run directory counts.
+
+    Args:
+        layout: paths of the run.
+        stored: the path in the metadata file.
     """
     path = Path(stored)
     if not path.is_absolute():

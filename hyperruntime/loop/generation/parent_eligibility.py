@@ -1,9 +1,8 @@
-"""Who may become a parent: the two meanings that ``valid_parent`` may have; pure.
+"""The two rules for ``valid_parent``, which decide whether a generation may become a parent; pure functions.
 
-``strict``: a generation that has a score; nothing that happens later changes it. ``hyperagents``: a generation that was
-made and evaluated without a failure, until the meta agent of one of its children fails. The first generation stays
-one always. Neither blames a generation for what the infrastructure, or a budget, did to its child.
-Source: HYPERAGENTS 1.4, 1.7; 3.1 no. 4.
+``strict``: a generation with a score may always become a parent. ``hyperagents``: a generation without a failure may
+become a parent until the meta agent of one of its children fails; the first generation always may. A child's failure
+because of the infrastructure or a budget has no effect. Source: HYPERAGENTS 1.4, 1.7; 3.1 no. 4.
 """
 
 from __future__ import annotations
@@ -17,12 +16,24 @@ _BLAMED = ("agent", "timeout")
 
 
 def is_valid_parent(rule: str, *, failure: str | None, score: float | None) -> bool:
-    """Tell whether a generation that was just made may become a parent, by one of ``VALID_PARENT_RULES``."""
+    """Return whether a new generation may become a parent.
+
+    Args:
+        rule: one of ``VALID_PARENT_RULES``.
+        failure: class of its failure, or None.
+        score: its score, or None.
+    """
     return failure is None and (rule == "hyperagents" or score is not None)
 
 
 def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> GenerationMark | None:
-    """Return what a finished generation shows of its parent, or None where that is nothing new."""
+    """Return the mark that a finished generation causes for its parent, or None.
+
+    Args:
+        rule: one of ``VALID_PARENT_RULES``.
+        archive: the finished generations.
+        record: the finished generation.
+    """
     if rule != "hyperagents" or record.parent is None or record.parent not in archive:
         return None
     parent = archive[record.parent]

@@ -1,7 +1,8 @@
-"""Choose the parent of a generation by a program of the agents' own, which evolves too.
+"""Choose the parent of a generation with the agents' own program, which evolves too.
 
-The newest generation whose program is not known to fail is asked, in a container of its own, with the standings of all
-generations before it. One that fails is not asked again; after ten, or when nobody is left, the run's own rule chooses.
+The program of the newest generation without a known failure runs in its own container and sees the view of all finished
+generations. If it fails, it is not used again and the next newest is tried. After ten failures, if none is left, or
+after an infrastructure failure, the run's own rule chooses.
 """
 
 from __future__ import annotations
@@ -41,26 +42,28 @@ random.seed(os.environ["HYPERRUN_SEED"] + ":" + os.environ["HYPERRUN_GENERATION"
 
 
 class _UnusableChoiceError(HyperRuntimeError):
-    """The program that was asked failed, or named no generation that can be a parent."""
+    """The program failed, or did not name a generation that may become a parent."""
 
 
 class ParentProgram:
-    """Asks the agents themselves which generation is next."""
+    """Runs the agents' own program to choose parents."""
 
     def __init__(self, context: RunContext, archive: Archive, commit_of: Callable[[GenId], str]) -> None:
-        """Choose among the generations of an archive.
+        """Open the view of all generations.
 
         Args:
-            context: of the run. archive: what is finished. commit_of: returns the state of a generation.
+            context: context of the run.
+            archive: the finished generations.
+            commit_of: returns the commit of a generation's state.
         """
         self._context, self._archive, self._commit_of = context, archive, commit_of
         self._standings = GenerationView(context.layout, FOLDER, context.domains, add_figures)
 
     def choose(self, number: int) -> GenId:
-        """Return the parent of a generation.
+        """Return the parent of generation ``number``.
 
         Raises:
-            RunInterruptedError: the run is being ended.
+            RunInterruptedError: the run is being interrupted.
             StorageError: a file cannot be written.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-choose") as pool:
@@ -83,9 +86,9 @@ class ParentProgram:
                 raise
             except HyperRuntimeError as error:
                 if self._context.containers.stopping:
-                    raise RunInterruptedError("the run is being ended") from error
+                    raise RunInterruptedError("the run is being interrupted") from error
                 log.warning("choice of a parent not made", generation=record.genid, reason=str(error))
-                break  # the machine's fault: it says nothing of the generation
+                break  # an infrastructure failure; the generation's program may be good
         options = self._context.options
         assert options.seed is not None
         log.warning("parent chosen by the run's own rule", generation=number, rule=options.parent_selection)
@@ -93,7 +96,7 @@ class ParentProgram:
         return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
 
     def _who_is_asked(self) -> Iterator[GenerationRecord]:
-        """Yield whom to ask: the newest first, and the first generation whatever is known of it."""
+        """Yield the generations to try, newest first; the first generation is tried even after a failure."""
         asked, first = 0, self._archive.first
         for record in reversed(list(self._archive)):
             usable = record.valid_parent and self._archive.can_select(record.genid)
@@ -121,7 +124,7 @@ class ParentProgram:
             return self._answer(place, record, number)
         except ContainerLostError as error:
             if context.containers.stopping:
-                raise RunInterruptedError("the run is being ended") from error
+                raise RunInterruptedError("the run is being interrupted") from error
             raise _UnusableChoiceError(str(error)) from error
         finally:
             place.close()
@@ -141,23 +144,23 @@ class ParentProgram:
             ]
             result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: take(chunk))
         if result.timed_out:
-            raise _UnusableChoiceError(f"its choice took more than {timeout_s:g} s")
+            raise _UnusableChoiceError(f"its parent selection took more than {timeout_s:g} s")
         if result.exit_code != 0:
             why = last_line(result.stderr, "it wrote nothing on standard error")
-            raise _UnusableChoiceError(f"its choice ended with exit code {result.exit_code}: {why}")
+            raise _UnusableChoiceError(f"its parent selection ended with exit code {result.exit_code}: {why}")
         return self._named(last_line(result.stdout, "nothing"))
 
     def _named(self, line: str) -> GenId:
-        """Return the generation that a line names, which may become a parent."""
+        """Return the generation that a line names, if it may become a parent."""
         genid: GenId = int(line) if line.isascii() and line.isdigit() else line
         able = {candidate.genid for candidate in self._archive.candidates()}
         if genid not in able and genid != self._archive.first.genid:
-            raise _UnusableChoiceError(f"it chose {line[:100]!r}, which is no generation that can be a parent")
+            raise _UnusableChoiceError(f"it chose {line[:100]!r}, which is not a generation that may become a parent")
         return genid
 
 
 class _Capped:
-    """Writes the beginning of what it is handed."""
+    """Writes to a file up to a size limit and discards the rest."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._left = file, _MAX_LOG_BYTES

@@ -1,8 +1,8 @@
-"""How far a generation got, so that a resumed run, or another attempt, goes on from there.
+"""The completed phases of a generation, so that a resumed run or another attempt continues from there.
 
-A small journal beside the directory of a generation that is being made. A line is appended when a phase is over and
-its files are there: the parent was chosen; the meta agent ended and the state that it made is kept; a split, or the
-first stage of one, was evaluated. It is removed when the generation is finished. What cannot be read was not reached.
+A small journal lies beside the directory of a generation in progress. A line is appended when a phase is complete and
+its files exist: the parent was chosen; the meta agent's state was stored; a split, or its first stage, was evaluated.
+The journal is removed when the generation is finished. A line that cannot be read counts as a phase not completed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ log = get_logger(__name__)
 
 
 class Phases:
-    """The phases of one generation that are over.
+    """The completed phases of one generation.
 
     Attributes:
-        plan: what was to be made, or None.
-        record: what was known when the state was kept, or None where it was not.
-        results: what was evaluated of the domains.
+        plan: plan of the generation, or None.
+        record: its record at the time when its state was stored, or None.
+        results: results of the evaluation so far.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what there is."""
+        """Read the journal at ``path``; it may be missing."""
         self.plan: GenerationPlan | None = None
         self.record: GenerationRecord | None = None
         self.results: Results = {}
@@ -53,32 +53,37 @@ class Phases:
 
     @classmethod
     def of(cls, layout: Layout, genid: GenId) -> Phases:
-        """Return the phases of a generation of a run."""
+        """Return the completed phases of a generation of a run."""
         return cls(layout.phases(genid))
 
     def begin(self, plan: GenerationPlan) -> None:
-        """Keep what is to be made.
+        """Store the plan.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the journal cannot be written.
         """
         self.plan = plan
         self._append({"phase": "plan", **attrs.asdict(plan)})
 
     def keep_state(self, record: GenerationRecord) -> None:
-        """Keep that the state is made, and all that is known of the generation by now.
+        """Store the record of a generation whose state is complete; earlier results are discarded.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the journal cannot be written.
         """
         self.record, self.results = record, {}
         self._append({"phase": "state", "record": record_to_json(record)})
 
     def keep_split(self, domain: str, split: str, result: SplitResult) -> None:
-        """Keep the result of a split, or of its first stage; one that JSON cannot hold would be made again.
+        """Store the result of a split or of its first stage; a result that JSON cannot represent is not stored.
+
+        Args:
+            domain: name of the domain.
+            split: name of the split.
+            result: the result.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the journal cannot be written.
         """
         value = {
             "phase": "split",
@@ -109,10 +114,10 @@ class Phases:
 
 
 def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
-    """Return how far a generation got; one whose state a power failure lost is to be made from its beginning.
+    """Return the completed phases of a generation; only the plan if its state was lost, for example by a power failure.
 
     Raises:
-        StorageError: that cannot be written.
+        StorageError: the journal cannot be written.
     """
     phases = Phases.of(context.layout, plan.genid)
     if phases.record is not None:
@@ -126,12 +131,12 @@ def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
 
 
 def forget_phases(layout: Layout, genid: GenId) -> None:
-    """Remove the journal of a generation that is finished, or is to be made from its beginning."""
+    """Remove the phase journal of a generation that is finished or must restart."""
     layout.phases(genid).unlink(missing_ok=True)
 
 
 def unfinished(layout: Layout) -> dict[str, GenId]:
-    """Return the names in the run's ``work`` directory that a resumed run needs, with their generation."""
+    """Return the names in the run's ``work`` directory that a resumed run needs, with their generation ids."""
     names: dict[str, GenId] = {}
     for name in os.listdir(layout.work) if layout.work.is_dir() else ():
         genid = parse_genid(name.removesuffix(PHASES))
@@ -141,7 +146,7 @@ def unfinished(layout: Layout) -> dict[str, GenId]:
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
-    """Return the lines that can be read; a torn one is of a phase that was not over."""
+    """Return the readable lines; a truncated line belongs to a phase that was not complete."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:

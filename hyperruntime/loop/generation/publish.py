@@ -1,7 +1,7 @@
-"""Make a finished generation part of the run: its files, its line, what successors see.
+"""Make a finished generation part of the run: its files, its journal line and its view.
 
-The order is what makes a kill harmless: all files durable, the directory renamed, the line appended, the view
-extended. Whatever is missing after a kill is made up for when the run is opened again.
+The order makes a kill harmless: sync all files, rename the directory, append the line, extend the view. Steps that are
+missing after a kill are done when the run is opened again.
 """
 
 from __future__ import annotations
@@ -49,10 +49,15 @@ _MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
 
 
 def finish_generation(context: RunContext, archive: Archive, record: GenerationRecord) -> None:
-    """Give a generation's directory its final name and put it in the archive and the view.
+    """Give a generation's directory its final name and add it to the archive and the view.
+
+    Args:
+        context: context of the run.
+        archive: the finished generations.
+        record: record of the generation.
 
     Raises:
-        StorageError: something cannot be written; the run can be resumed.
+        StorageError: a file cannot be written; the run can be resumed.
     """
     layout = context.layout
     partial = layout.partial(record.genid)
@@ -68,33 +73,44 @@ def finish_generation(context: RunContext, archive: Archive, record: GenerationR
 
 
 def mark_generation(context: RunContext, archive: Archive, mark: GenerationMark) -> None:
-    """Store what became known of a finished generation: in the journal, and then in its metadata.
+    """Store a mark in the journal and then in the metadata of its generation.
+
+    Args:
+        context: context of the run.
+        archive: the finished generations.
+        mark: the mark.
 
     Raises:
-        StorageError: it cannot be written.
-        ArchiveError: there is no such generation.
+        StorageError: a file cannot be written.
+        ArchiveError: the generation is not in the archive.
     """
     archive.mark(mark)
     amend_metadata(context.layout.generation(mark.genid), _MARKED[mark.kind])
 
 
 def amend_marked(layout: Layout, archive: Archive) -> None:
-    """Say of marked generations in their metadata what a kill may have left unsaid.
+    """Write all marks to the metadata again; a kill may have left some out.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: a file cannot be written.
     """
     for mark in archive.marks:
         amend_metadata(layout.generation(mark.genid), _MARKED[mark.kind])
 
 
 def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...], adapter: ContractAdapter) -> None:
-    """Show a generation to the meta agents of later ones: its patch, its notes, what it did in training.
+    """Add a generation to the view of later meta agents: its patch, its outputs and its results on ``train``.
 
-    Results of other splits, and whatever could tell them, stay out.
+    Results of other splits, and files that could reveal them, are left out.
+
+    Args:
+        layout: paths of the run.
+        record: record of the generation.
+        domains: domains of the run.
+        adapter: adapter for the contract.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: a file cannot be written.
     """
     source, name = layout.generation(record.genid), generation_name(record.genid)
     target, partial = layout.view / name, layout.work / f"{name}.view"
@@ -113,10 +129,16 @@ def publish(layout: Layout, record: GenerationRecord, domains: tuple[Domain, ...
 
 
 def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...], adapter: ContractAdapter) -> None:
-    """Show what was finished and not yet shown when a run was killed.
+    """Add the finished generations that a killed run did not add to the view.
+
+    Args:
+        layout: paths of the run.
+        archive: the finished generations.
+        domains: domains of the run.
+        adapter: adapter for the contract.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: a file cannot be written.
     """
     shown = set(os.listdir(layout.view))
     for record in archive:
@@ -125,7 +147,7 @@ def publish_missing(layout: Layout, archive: Archive, domains: tuple[Domain, ...
 
 
 def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
-    """Return what stands in the place of facts that an agent may not see, or that the original's may lack."""
+    """Return values that replace metadata which agents may not see, or which HyperAgents may not have written."""
     scores = {
         domain: {FIRST_SPLIT: splits[FIRST_SPLIT]} for domain, splits in record.scores.items() if FIRST_SPLIT in splits
     }
@@ -146,7 +168,7 @@ def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Make files appear at a second place, by hard links where the file system has them."""
+    """Link a file or a tree to a second path; copy files where hard links are not possible, and skip symbolic links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, copy_function=link_or_copy, ignore=_links)
@@ -155,12 +177,12 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def _links(folder: str, names: Sequence[str]) -> list[str]:
-    """Return what is no file and no directory of its own: it could lead to any file of the host."""
+    """Return the symbolic links: they could lead to any file of the host."""
     return [name for name in names if os.path.islink(os.path.join(folder, name))]
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Make a file appear at a second place, by a hard link where the file system has them."""
+    """Hard-link a file to a second path; copy it if that is not possible."""
     try:
         os.link(source, target)
     except OSError:

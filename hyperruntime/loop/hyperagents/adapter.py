@@ -1,7 +1,7 @@
-"""The hyperagents contract: agent repositories of the HyperAgents layout.
+"""The hyperagents contract: agent repositories that have the HyperAgents layout.
 
-The same paths and commands as in the original: the work tree at ``/hyperagents``, outputs below ``/tmp``, earlier
-generations in ``/tmp/generate_<run_id>``, which is a mount that cannot be written and not a copy.
+Paths and commands are those of HyperAgents: the work tree at ``/hyperagents``, outputs below ``/tmp``, and earlier
+generations in ``/tmp/generate_<run_id>``. This directory is a read-only mount here, not a copy.
 """
 
 from __future__ import annotations
@@ -54,13 +54,7 @@ class RepositoryGeneration:
     def __init__(
         self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
     ) -> None:
-        """Make the directories of both places.
-
-        Args:
-            context: of the run. plan: of the generation. private: takes what containers write.
-            folder: the generation's own. steps: takes what agents print. phases: what was done before an interrupt,
-                and takes what is done now.
-        """
+        """Make the directories of both containers; the parameters are those of ``open_generation``."""
         self._context, self._plan, self._private, self._steps = context, plan, private, steps
         self._baseline = baseline_parts(context.options)
         self._dgm = bool(self._baseline & {"dgm", "dgm_custom"})
@@ -75,7 +69,7 @@ class RepositoryGeneration:
 
     @property
     def results(self) -> Results:
-        """Per domain and split, what was evaluated so far."""
+        """Results of the evaluation so far, per domain and split: the better one of agent and ensemble."""
         return best_results(self._evaluator.results, self._ensemble.results)
 
     def meta_agent_args(self) -> list[str]:
@@ -87,12 +81,12 @@ class RepositoryGeneration:
         return commands.with_python(commands.meta_agent(evals_folder=evals, base_commit=base, iterations_left=left))
 
     def bring_in(self, commit: str) -> None:
-        """Fill the trial's directories with a state."""
+        """Fill the directories of ``trial`` with a state."""
         self._commit = commit
         self._context.store.export(commit, self.trial.repo)
 
     def check_load(self) -> None:
-        """Import what the agent must still have."""
+        """Run the import checks of the contract."""
         options = self._context.options
         for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
             result = self.trial.exec(
@@ -107,7 +101,7 @@ class RepositoryGeneration:
                 raise GenerationFailedError("does-not-load", last_line(result.stderr, f"`{args[-1]}` failed"))
 
     def evaluate(self) -> bool:
-        """Evaluate the state on every domain; return whether it was stopped after the first stage."""
+        """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
         context, staged_only = self._context, False
         with judging_place(context, self._plan, self._private / "report") as judge:
             if evaluates_agents(context.options):
@@ -122,7 +116,7 @@ class RepositoryGeneration:
             self._evaluator.evaluate_split(split, judge)
 
     def write_results(self, folder: Path) -> None:
-        """Do nothing: each split's results were written when it was done."""
+        """Do nothing: the results of each split are written when it is evaluated."""
 
     def _coding_agent(self) -> list[str]:
         context, plan = self._context, self._plan
@@ -136,27 +130,32 @@ class RepositoryGeneration:
         return commands.coding_agent(problem_statement=statement, base_commit=plan.commit)
 
     def _run_ensemble(self, judge: AgentContainer, *, full: bool) -> None:
-        """Evaluate the ensemble; where the agent itself counts too, one that fails costs nothing but its score."""
+        """Evaluate the ensemble; if agents are evaluated too, a failed ensemble is only logged."""
         try:
             self._ensemble.run(self._commit, judge, full=full)
         except GenerationFailedError as error:
             if not evaluates_agents(self._context.options):
                 raise
-            self._steps.note(f"no ensemble: {error}")
+            self._steps.note(f"the ensemble failed: {error}")
 
     def _agent_archive(self) -> tuple[Mount, ...]:
-        """Return what the meta agent sees of the run whose ensemble is evolved."""
+        """Return the mount that shows the run in ``agent_archive_path`` to the meta agent; empty if there is none."""
         folder = self._context.layout.root / AGENT_ARCHIVE_VIEW
         return (Mount(source=str(folder), target=commands.AGENT_ARCHIVE),) if folder.is_dir() else ()
 
 
 @contextmanager
 def judging_place(context: RunContext, plan: GenerationPlan, folder: Path) -> Iterator[AgentContainer]:
-    """Open a place with the run's first state, its labels, and no agent's code.
+    """Open a container with the run's root state and the labels; it contains no evolved code.
+
+    Args:
+        context: context of the run.
+        plan: plan of the generation.
+        folder: host directory of the container.
 
     Raises:
-        RunInterruptedError: the run is being ended.
-        HyperRuntimeError: it cannot be started.
+        RepositoryError: the root state cannot be exported.
+        StorageError: a directory or a file cannot be written.
     """
     asks = any(domain.name in _ASKING_REPORTS for domain in context.domains)
     place = open_tmp(AgentContainer(context, plan, folder, out=commands.TMP, env=commands.ENV, models=asks))
@@ -170,26 +169,26 @@ def judging_place(context: RunContext, plan: GenerationPlan, folder: Path) -> It
 
 
 def open_tmp(place: AgentContainer) -> AgentContainer:
-    """Return a place whose folder for outputs, which becomes ``/tmp``, is open to every user inside."""
+    """Open the output directory of a container, its ``/tmp``, to all users; return the container."""
     place.out.chmod(commands.OPEN_MODE)
     return place
 
 
 class HyperAgentsContract:
-    """What the hyperagents contract decides for a run."""
+    """The hyperagents contract."""
 
     asks_models = True
     patch_fuzz = True  # as HyperAgents applies them
 
     def load_domains(self, names: Sequence[str]) -> tuple[Domain, ...]:
-        """Return the domains that the repository itself evaluates."""
+        """Return domains that the repository's own harness evaluates."""
         return tuple(repository_domain(name) for name in names)
 
     def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
         """Do nothing: the repository's harness knows the tasks."""
 
     def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
-        """Return the path of the agent's checkout."""
+        """Return the path of the agent's checkout, after checks."""
         check_ensembles(options, domains)
         return check_checkout(options.agent or domains[0].agent)
 
@@ -201,7 +200,7 @@ class HyperAgentsContract:
         store: RepositoryStore,
         agent: str,
     ) -> tuple[str, Contract]:
-        """Put the initial agent into the store without its labels; return its commit and its contract."""
+        """Put the initial agent without labels into the store; return its commit and its contract."""
         root = make_root(options, [original_of(domain) for domain in domains], layout, store, agent)
         prepare_agent_archive(options, domains, layout)
         return root, repository_contract(str(options.run_id))
@@ -220,7 +219,7 @@ class HyperAgentsContract:
     def open_answers(
         self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
     ) -> GenerationView | None:
-        """Return what ensembles see of the answers of all generations; None where there are no ensembles."""
+        """Return the view of all generations' answers for ensembles; None if the run has no ensembles."""
         if has_ensembles(options, domains):
             return GenerationView(layout, ANSWERS_FOLDER, domains, add_answers)
         if options.optimize_option != "only_agent":

@@ -1,7 +1,7 @@
-"""The commands of a repository of the HyperAgents layout, as argv lists; pure.
+"""The commands of a repository that has the HyperAgents layout, as argv lists; pure functions.
 
-Each is what the repository's own loop would run, but for ``timeout N`` before it: deadlines are kept by whoever runs
-them, who ends everything that a command started and not its first process alone.
+The commands are those of HyperAgents' own loop without ``timeout N``: the caller enforces the time limit and ends the
+whole process tree, not only the first process.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from hyperruntime.loop.hyperagents.domains import OriginalDomain
 REPO = "/hyperagents"
 TMP, AGENT_OUTPUT, AGENT_ARCHIVE = "/tmp", "/tmp/agent_output", "/tmp/agent_archive"  # noqa: S108 - inside a container
 CHAT_HISTORY = f"{AGENT_OUTPUT}/meta_agent_chat_history.md"
-ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # litellm fetches its prices when imported, where it is not told
-OPEN_MODE = 0o1777  # of what becomes /tmp
+ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # otherwise litellm downloads its prices when imported
+OPEN_MODE = 0o1777  # mode of /tmp
 ENSEMBLE_WORKERS = 5
 _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
 
 
 def with_python(args: Sequence[str]) -> list[str]:
-    """Return a command of ``python`` so that it also runs where only ``python3`` is installed."""
+    """Return a ``python`` command in a form that also runs where only ``python3`` is installed."""
     assert args[0] == "python"
     return ["/bin/sh", "-c", _PYTHON, *args]
 
 
 def meta_agent(*, evals_folder: str, base_commit: str, iterations_left: int) -> list[str]:
-    """Return the argv that edits the repository."""
+    """Return the argv of the meta agent, which edits the repository.
+
+    Args:
+        evals_folder: directory in the container that shows earlier generations.
+        base_commit: commit of the state that the meta agent edits.
+        iterations_left: number of generations after this one.
+    """
     return [
         *("python", "run_meta_agent.py"),
         *("--chat_history_file", CHAT_HISTORY),
@@ -40,7 +46,12 @@ def meta_agent(*, evals_folder: str, base_commit: str, iterations_left: int) -> 
 
 
 def coding_agent(*, problem_statement: str, base_commit: str) -> list[str]:
-    """Return the argv that edits the repository to solve a stated problem: the baselines called dgm."""
+    """Return the argv of the coding agent of the dgm baselines, which edits the repository to solve a problem.
+
+    Args:
+        problem_statement: text of the problem.
+        base_commit: commit of the state that the coding agent edits.
+    """
     return [
         *("python", "coding_agent.py"),
         *("--problem_statement", problem_statement),
@@ -52,7 +63,12 @@ def coding_agent(*, problem_statement: str, base_commit: str) -> list[str]:
 
 
 def load_checks(*, dgm: bool, select_parent: bool) -> list[list[str]]:
-    """Return the commands that must each end well after an edit."""
+    """Return the commands that must all exit with code 0 after an edit.
+
+    Args:
+        dgm: whether the coding agent of the dgm baselines is used.
+        select_parent: whether the agents choose parents.
+    """
     editor = "from coding_agent import CodingAgent" if dgm else "from meta_agent import MetaAgent"
     lines = [editor, "from task_agent import TaskAgent"]
     if select_parent:
@@ -61,7 +77,14 @@ def load_checks(*, dgm: bool, select_parent: bool) -> list[list[str]]:
 
 
 def harness(domain: OriginalDomain, split: str, *, samples: int, workers: int) -> list[str]:
-    """Return the argv that answers the tasks of a split; ``samples`` -1 is all."""
+    """Return the argv that answers the tasks of a split.
+
+    Args:
+        domain: the domain.
+        split: name of the split.
+        samples: number of tasks; -1 for all.
+        workers: number of tasks that run at once.
+    """
     return [
         *("python", "-m", "domains.harness"),
         *("--agent_path", "./task_agent.py"),
@@ -75,7 +98,7 @@ def harness(domain: OriginalDomain, split: str, *, samples: int, workers: int) -
 
 
 def report(domain: OriginalDomain, split: str) -> list[str]:
-    """Return the argv that judges the answers to a split."""
+    """Return the argv of the report, which scores the answers to a split."""
     return [
         *("python", "-m", "domains.report"),
         *("--domain", domain.name),
@@ -84,7 +107,12 @@ def report(domain: OriginalDomain, split: str) -> list[str]:
 
 
 def select_next_parent(domains: Sequence[str], folder: str) -> list[str]:
-    """Return the argv whose last line of output names the next parent."""
+    """Return the argv of the parent selection; its last output line names the parent.
+
+    Args:
+        domains: names of the domains.
+        folder: directory in the container that shows all generations.
+    """
     return [
         *("python", "-m", "utils.run_select_next_parent"),
         *("--domains", *domains),
@@ -93,7 +121,14 @@ def select_next_parent(domains: Sequence[str], folder: str) -> list[str]:
 
 
 def ensemble(domain: OriginalDomain, split: str, *, folder: str, samples: int) -> list[str]:
-    """Return the argv that answers the tasks of a split with what all generations said."""
+    """Return the argv of the ensemble, which answers the tasks of a split from the answers of all generations.
+
+    Args:
+        domain: the domain.
+        split: name of the split.
+        folder: directory in the container with the answers.
+        samples: number of tasks; -1 for all.
+    """
     return [
         *("python", "-m", "utils.run_ensemble"),
         *("--domain", domain.name),

@@ -1,7 +1,7 @@
-"""The domains that repositories of the HyperAgents layout evaluate on, as data.
+"""The domains of repositories that have the HyperAgents layout, as data.
 
-Their harness and their report are in the repository (``domains/``); here is what a host must know to ask for them and
-to understand what they say.
+The harness and the report of a domain are in the repository (``domains/``). This module has the facts that the host
+needs to run them and to read their results.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ class OriginalDomain:
     """A domain of such a repository.
 
     Attributes:
-        name: as ``--domain`` takes it.
-        score_key: of ``report.json``.
-        scale: what the score there is divided by.
-        needs: key of ``report.json`` that must not be empty for the score to count; "" for none.
-        splits: those that a run evaluates, in order; ``test`` only where it is asked for.
-        subsets: what ``--subset`` is for each split; "" is the whole dataset.
-        staged_samples: how many tasks the first, cheap stage has.
-        full_samples: how many the full evaluation has; the score of the first stage counts ``staged / full`` of itself.
-        staged_threshold: what the first stage of the train split must exceed.
-        staged_inclusive: whether reaching the threshold is enough.
-        ensemblable: whether the answers of several generations can be put together.
+        name: value of ``--domain``.
+        score_key: key of the score in ``report.json``.
+        scale: the score in the report is divided by this.
+        needs: key of ``report.json`` that must not be empty, or the score does not count; "" for none.
+        splits: splits of a run, in order; ``test`` is evaluated only if the option ``eval_test`` is set.
+        subsets: value of ``--subset`` for each split; "" is the whole dataset.
+        staged_samples: number of tasks in the cheap first stage.
+        full_samples: number of tasks in the full evaluation; a first stage's score is multiplied by ``staged / full``.
+        staged_threshold: the first stage of the train split must exceed this score.
+        staged_inclusive: whether a score equal to the threshold is enough.
+        ensemblable: whether an ensemble can combine the answers of several generations.
         folder: its directory below ``domains/``.
-        datasets: file names of its tables below ``folder``, ``{}`` stands for the subset; "" where it has none.
-        id_column: names a row of the tables.
-        label_columns: what agents must not see of the tables; the first is the label itself.
+        datasets: file names of its tables below ``folder``, with ``{}`` for the subset; "" if it has no table.
+        id_column: column that identifies a row of the tables.
+        label_columns: columns of the tables that agents must not see; the first one is the label itself.
     """
 
     name: str
@@ -58,32 +58,32 @@ class OriginalDomain:
 
     @property
     def fraction(self) -> float:
-        """What the score of a first stage is multiplied with, where the full evaluation was not run."""
+        """The factor for the score of a first stage if the full evaluation was not run."""
         return self.staged_samples / self.full_samples
 
     @property
     def selected_split(self) -> str:
-        """The split that parents are selected by."""
+        """The split that decides about parents."""
         return VAL if VAL in self.splits else TRAIN
 
     def dataset(self, split: str) -> str:
-        """Return the path of a split's table below ``domains/``, or "" where there is none."""
+        """Return the path of a split's table below ``domains/``; "" if the domain has no table."""
         return f"{self.folder}/{self.datasets.format(self.subsets[split])}" if self.datasets else ""
 
     def evaluation(self, split: str) -> str:
-        """Return the name of the directory that a split's results are in."""
+        """Return the name of the directory of a split's results."""
         return f"{self.name}_eval" if split == TRAIN else f"{self.name}_eval_{split}"
 
     def initial_outputs(self, split: str) -> str:
-        """Return the directory below ``outputs/`` that the initial agent's results of a split are in."""
+        """Return the directory of the initial agent's results of a split, below ``outputs/``."""
         return f"initial_{self.name}{self.subsets[split]}_0"
 
     def passes(self, score: float) -> bool:
-        """Tell whether the first stage was good enough for the full evaluation."""
+        """Return whether a first stage's score is enough for the full evaluation."""
         return score >= self.staged_threshold if self.staged_inclusive else score > self.staged_threshold
 
     def score(self, report: object) -> float | None:
-        """Return the score that a report says, unscaled by ``fraction``; None where it says none."""
+        """Return the score in a report, not multiplied by ``fraction``; None if it has no valid score."""
         if not isinstance(report, dict) or (self.needs and not report.get(self.needs)):
             return None
         value = report.get(self.score_key)
@@ -92,11 +92,11 @@ class OriginalDomain:
         return float(value) / self.scale
 
     def read_score(self, folder: Path) -> float | None:
-        """Return the score of an evaluation's directory; None where it has no report, or one without a score."""
+        """Return the score in an evaluation's directory; None if there is no report or no valid score."""
         return self.score_of(folder / "report.json")
 
     def score_of(self, path: Path) -> float | None:
-        """Return the score that the file of a report says; None where there is none."""
+        """Return the score in the file of a report; None if it cannot be read or has no valid score."""
         try:
             value: Any = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Evaluate what all generations say together: the ensemble of a generation.
+"""Evaluate the ensemble of a generation, which combines the answers of all generations.
 
-The repository's ``utils.run_ensemble`` runs in a container of its own, on the state that is looked at, and reads the
-answers of all generations, without labels; a score of a first stage alone is scaled there already. What it says of its
-own score is not listened to: its answers are judged as an agent's are.
+The repository's ``utils.run_ensemble`` runs in its own container with the state of the generation. It reads the answers
+of all generations without labels; scores of a first stage are already multiplied by the fraction of tasks. The score
+that it reports is ignored: its answers are scored like those of an agent.
 """
 
 from __future__ import annotations
@@ -54,34 +54,38 @@ _INSIDE = "/opt/hyperruntime/generations"
 
 
 def has_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> bool:
-    """Tell whether generations of a run are evaluated as ensembles too."""
+    """Return whether a run evaluates ensembles."""
     wanted = "ensemble" in options.optimize_option
     able = all(original_of(domain).ensemblable for domain in domains) if wanted else False
     return able and "no_archive" not in (options.run_baseline or "")
 
 
 def evaluates_agents(options: GenerateOptions) -> bool:
-    """Tell whether generations of a run are evaluated as agents."""
+    """Return whether a run evaluates generations as agents."""
     return "agent" in options.optimize_option.split("_")
 
 
 def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None:
-    """Refuse to evolve nothing but ensembles where there can be none.
+    """Check that the ensemble of ``agent_archive_path`` can evolve; do nothing without this option.
+
+    Args:
+        options: options of the run.
+        domains: domains of the run.
 
     Raises:
-        AgentError: a domain has none, or the run whose ensemble is to be evolved is not there.
+        AgentError: a domain has no ensembles, or the run in ``agent_archive_path`` is missing or contains a link.
     """
     if options.agent_archive_path is None:
         return
     without = [domain.name for domain in domains if not original_of(domain).ensemblable]
     if without:
         raise AgentError(
-            f"--optimize-option {options.optimize_option}: answers of several agents to {', '.join(without)} cannot "
-            "be put together; leave such domains out, or the option"
+            f"--optimize-option {options.optimize_option}: an ensemble cannot combine answers to {', '.join(without)}; "
+            "remove these domains or the option"
         )
     for genid in _agent_archive(options.agent_archive_path):
         for link in links_below(Path(options.agent_archive_path, generation_name(genid))):
-            raise AgentError(f"--agent-archive-path: {str(link)!r} is a link, which an agent may have left; remove it")
+            raise AgentError(f"--agent-archive-path: {str(link)!r} is a link, possibly made by an agent; remove it")
 
 
 def _agent_archive(path: str) -> list[GenId]:
@@ -92,7 +96,15 @@ def _agent_archive(path: str) -> list[GenId]:
 
 
 def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write what an ensemble sees of one split: answers without labels, and a score that needs no scaling."""
+    """Write the view of one split for ensembles: answers without labels, and a scaled score.
+
+    Args:
+        domain: domain of the split.
+        split: name of the split.
+        source: directory of the results.
+        target: directory of the view.
+        full: whether all tasks were run, not only the first stage.
+    """
     original = original_of(domain)
     report = shown_report(read_json(source / REPORT), split, needs=original.needs)
     score = report.get(original.score_key)
@@ -106,10 +118,15 @@ def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full:
 
 
 def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> None:
-    """Copy what an ensemble sees of another run, whose ensemble is evolved.
+    """Copy the views of the run in ``agent_archive_path`` for the ensemble and for meta agents.
+
+    Args:
+        options: options of the run.
+        domains: domains of the run.
+        layout: paths of the run.
 
     Raises:
-        AgentError: there is no such run.
+        AgentError: the other run does not exist.
         StorageError: a file cannot be written.
     """
     if options.agent_archive_path is None:
@@ -127,7 +144,7 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
 
 
 def _add_training(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write what a meta agent sees of one split."""
+    """Write the view of one split for meta agents: only the split ``train``."""
     if split == TRAIN:
         add_answers(domain, split, source, target, full=full)
 
@@ -136,15 +153,18 @@ class Ensemble:
     """The ensemble of one generation.
 
     Attributes:
-        results: per domain and split, how its answers were judged.
+        results: results per domain and split.
     """
 
     def __init__(self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog) -> None:
-        """Prepare nothing yet.
+        """Prepare nothing; :meth:`run` does the work.
 
         Args:
-            context: of the run. plan: of the generation. private: takes what its container writes.
-            folder: the generation's own, with its evaluations. steps: takes what is printed.
+            context: context of the run.
+            plan: plan of the generation.
+            private: directory for the files that the container writes.
+            folder: directory of the generation, with its evaluations.
+            steps: receives the output.
         """
         self.results: Results = {}
         self._context, self._plan, self._private = context, plan, private
@@ -155,15 +175,16 @@ class Ensemble:
         self._fixed = fixed
 
     def run(self, commit: str, judge_place: AgentContainer, *, full: bool) -> None:
-        """Run it on every split, train first, and judge what it answers.
+        """Run the ensemble on every split of every domain and score its answers.
 
         Args:
-            commit: the state. judge_place: has the first state and no agent's code.
-            full: whether this generation itself was evaluated in full.
+            commit: state of the generation.
+            judge_place: container for scoring, without evolved code.
+            full: whether this generation was evaluated in full.
 
         Raises:
-            GenerationFailedError: it failed, or took too long.
-            ContainerLostError: a container ended meanwhile.
+            GenerationFailedError: the ensemble failed, or a time limit passed.
+            ContainerLostError: a container ended during the evaluation.
         """
         mount = Mount(source=str(make_directory(self._shared)), target=_INSIDE)
         place = AgentContainer(self._context, self._plan, self._private, mount, out=commands.TMP, env=commands.ENV)
@@ -198,7 +219,7 @@ class Ensemble:
         self.results.setdefault(domain.name, {})[split] = judged_result(domain, judged, full=True)
 
     def _read(self, place: AgentContainer, printed: bytes, name: str, limit: int) -> bytes:
-        """Return the table of answers: where the last lines say it is, else where it is looked for."""
+        """Return the table of answers, from a path in the last lines of output or else from the usual path."""
         lines = printed.decode(errors="replace").split("\n")[-4:]
         paths = [line.strip() for line in lines if line.strip().startswith(f"{commands.TMP}/")]
         usual = f"{self._inside}/{name}"
@@ -210,7 +231,7 @@ class Ensemble:
         raise GenerationFailedError("evaluation", f"the ensemble wrote no {name}")
 
     def _lay_out(self, folder: Path, *, full: bool) -> None:
-        """Make the directory that the ensemble is given: links to what is shared, and this generation's own."""
+        """Fill the input directory of the ensemble: links to the shared view, and this generation's own view."""
         make_directory(folder)
         ids = _generations(self._shared)
         with storage_errors(folder):
@@ -227,7 +248,7 @@ class Ensemble:
 
 
 def best_results(agent: Results, ensemble: Results) -> Results:
-    """Return of each split the better one of two results, as it counts."""
+    """Return the better one of two results for each split, by weighted score."""
     merged: Results = {domain: dict(splits) for domain, splits in agent.items()}
     for domain, splits in ensemble.items():
         for split, result in splits.items():
@@ -238,6 +259,6 @@ def best_results(agent: Results, ensemble: Results) -> Results:
 
 
 def _generations(folder: Path) -> list[GenId]:
-    """Return the generations that a directory has, the first one first."""
+    """Return the generations in a directory, sorted, the first generation first."""
     ids = [genid for name in os.listdir(folder) if (genid := parse_genid(name)) is not None]
     return sorted(ids, key=lambda genid: -1 if isinstance(genid, str) else genid)

@@ -1,7 +1,7 @@
-"""Evaluate by a repository's own harness, and judge where no agent's code is.
+"""Evaluate with a repository's own harness, and score the answers in a container without evolved code.
 
-The harness runs in the trial's container, on tables without labels. What it wrote is copied out, its answers are put
-beside the labels here, and ``domains.report`` judges them in a container that holds the run's first state.
+The harness runs in the trial's container, on tables without labels. Its files are copied out, and the host adds the
+labels to the answers. ``domains.report`` then scores them in a container with the run's root state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ ALL = -1
 
 
 def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> SplitResult:
-    """Return an evaluation as the loop keeps it; one of the first stage weighs what the domain's table says."""
+    """Return an evaluation as a :class:`SplitResult`.
+
+    Args:
+        domain: the domain.
+        judged: the scored answers.
+        full: whether all tasks were run; else ``total`` follows from ``domain.fraction``.
+    """
     scores = judged.scores or tuple(
         Score(task_id=str(at), value=judged.score, valid=True) for at in range(judged.tasks)
     )
@@ -43,7 +49,7 @@ def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> Spli
 
 
 def samples_of(context: RunContext, domain: OriginalDomain) -> int:
-    """Return how many tasks of a split the full evaluation runs; -1 is all."""
+    """Return how many tasks of a split the full evaluation runs; -1 for all."""
     names = [known.name for known in context.domains]
     samples = context.options.samples(names.index(domain.name))
     return ALL if samples is None else samples
@@ -53,7 +59,7 @@ class RepositoryEvaluator:
     """Evaluates one generation.
 
     Attributes:
-        results: per domain and split, what was evaluated so far.
+        results: results so far, per domain and split.
     """
 
     def __init__(
@@ -66,12 +72,15 @@ class RepositoryEvaluator:
         steps: StepLog,
         phases: Phases,
     ) -> None:
-        """Evaluate what is in a place.
+        """Use the container of a generation.
 
         Args:
-            context: of the run. plan: of the generation. trial: has the state, and ``/tmp`` as its outputs.
-            folder: takes the results. steps: takes what is printed.
-            phases: what was evaluated before an interrupt, and takes what is now.
+            context: context of the run.
+            plan: plan of the generation.
+            trial: container with the state; its outputs are in ``/tmp``.
+            folder: directory for the results.
+            steps: receives the output.
+            phases: phases completed before an interrupt; completed splits are added.
         """
         self.results: Results = {domain: dict(splits) for domain, splits in phases.results.items()}
         self._phases, self._lock = phases, threading.Lock()
@@ -81,17 +90,17 @@ class RepositoryEvaluator:
         self._domains = tuple(original_of(domain) for domain in context.domains)
 
     def evaluate(self, judge: AgentContainer) -> bool:
-        """Evaluate all that the agent deserves; return whether it was stopped after the first stage.
+        """Evaluate the agent; return whether the evaluation stopped after the first stage.
 
-        The first stage looks at the train split of every domain. Whatever comes of it, train is done before val, and
-        val before test, so that nothing of a later split can be in what is kept, and shown, of an earlier one.
+        The first stage runs on the train split of every domain. In both stages train is evaluated before val, and val
+        before test, so that the stored and shown files of a split contain nothing of a later split.
 
         Args:
-            judge: has the first state and no agent's code.
+            judge: container for scoring, with the root state and without evolved code.
 
         Raises:
-            GenerationFailedError: a command failed or took too long.
-            ContainerLostError: a container ended meanwhile.
+            GenerationFailedError: a command failed, or a time limit passed.
+            ContainerLostError: a container ended during the evaluation.
         """
         self._judge = judge
         if self._plan.genid == INITIAL:
@@ -106,9 +115,13 @@ class RepositoryEvaluator:
     def evaluate_split(self, split: str, judge: AgentContainer) -> None:
         """Evaluate one split of each domain in full.
 
+        Args:
+            split: name of the split.
+            judge: container for scoring, with the root state and without evolved code.
+
         Raises:
-            GenerationFailedError: a command failed or took too long.
-            ContainerLostError: a container ended meanwhile.
+            GenerationFailedError: a command failed, or a time limit passed.
+            ContainerLostError: a container ended during the evaluation.
         """
         self._judge = judge
         self._run_at_once([(domain, split) for domain in self._domains], full=True)
@@ -121,14 +134,14 @@ class RepositoryEvaluator:
             self._run_at_once(asked, full=full)
 
     def _run_at_once(self, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool) -> list[bool]:
-        """Evaluate splits of different domains at the same time, for they mostly wait; return which are good enough."""
+        """Evaluate splits of different domains in parallel; return which ones have a sufficient score."""
         if len(splits) < 2:
             return [self._run(domain, split, full=full) for domain, split in splits]
         with ThreadPoolExecutor(len(splits), thread_name_prefix="hyperruntime-domain") as pool:
             return list(pool.map(lambda pair: self._run(*pair, full=full), splits))
 
     def _run(self, domain: OriginalDomain, split: str, *, full: bool) -> bool:
-        """Evaluate a split where it is not done yet; return whether its score is enough for the full evaluation."""
+        """Evaluate a split unless it is done; return whether its score is enough for the full evaluation."""
         done = self.results.get(domain.name, {}).get(split)
         if done is not None and (done.complete or not full):
             return done.complete or domain.passes(done.mean)
@@ -144,7 +157,7 @@ class RepositoryEvaluator:
         return domain.passes(judged.score)
 
     def _known(self, domain: OriginalDomain, split: str) -> Judged | None:
-        """Return the initial agent's result that came with the checkout, where it is this agent's."""
+        """Return the initial agent's result from the checkout, or None; only for the initial generation."""
         if self._plan.genid != INITIAL:
             return None
         name = domain.evaluation(split)
@@ -154,11 +167,11 @@ class RepositoryEvaluator:
             return None
         with storage_errors(self._folder):
             shutil.copytree(source, self._folder / name, dirs_exist_ok=True)
-        self._steps.note(f"{name}: results of the initial agent were there")
+        self._steps.note(f"{name}: reuse the checkout's results of the initial agent")
         return Judged(score=score, tasks=domain.staged_samples)
 
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
-        """Have the agent answer, and copy out what came of it."""
+        """Run the harness and copy its files out."""
         options, name = self._context.options, domain.evaluation(split)
         args = commands.harness(domain, split, samples=samples, workers=options.eval_workers)
         run_command(self._trial, args, options.timeout_eval_s, name, self._steps)

@@ -1,7 +1,7 @@
-"""Make the first state of a run from a checkout of the HyperAgents layout.
+"""Make the root state of a run from a checkout that has the HyperAgents layout.
 
-What enters the run's repository is what the original would copy, less its git history, less ``.env``, and less every
-label. The labels stay on the host, below ``reference/`` of the run directory, which no agent's container ever sees.
+The run's repository gets the files that HyperAgents would copy, without the git history, ``.env`` and labels. The
+labels stay on the host, in ``reference/`` of the run directory, which is never mounted in an agent's container.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _LEFT_OUT_OF_DOMAINS = (
 
 
 def reference_folder(layout: Layout) -> Path:
-    """Return where a run keeps what no agent may see: tables with labels, and results of the initial agent."""
+    """Return the directory for files that no agent may see: tables with labels, and results of the initial agent."""
     return layout.root / "reference"
 
 
 def check_checkout(agent: str) -> str:
-    """Return the directory of a checkout, made sure of.
+    """Return the directory of a checkout, after checks.
 
     Raises:
-        AgentError: it is none of the HyperAgents layout.
+        AgentError: the directory does not have the HyperAgents layout.
     """
     missing = [mark for mark in MARKS if not os.path.isfile(os.path.join(agent, mark))]
     if missing:
         raise AgentError(
-            f"{agent!r} is no repository of the hyperagents contract: it has no {missing[0]}; "
-            "give --agent the checkout, or take the contract out of its hyperrun.toml"
+            f"{agent!r} is not a repository of the hyperagents contract: {missing[0]} is missing; "
+            "give the checkout with --agent, or remove the contract from its hyperrun.toml"
         )
     return agent
 
@@ -61,11 +61,18 @@ def check_checkout(agent: str) -> str:
 def make_root(
     options: GenerateOptions, domains: Sequence[OriginalDomain], layout: Layout, store: RepositoryStore, agent: str
 ) -> str:
-    """Commit the first state of a run and return the commit.
+    """Commit the root state of a run and return the commit.
+
+    Args:
+        options: options of the run.
+        domains: domains of the run.
+        layout: paths of the run.
+        store: receives the commit.
+        agent: directory of the checkout.
 
     Raises:
-        AgentError: a table cannot be kept free of labels, or a baseline's program is missing.
-        RepositoryError: a file cannot be read, or is nothing that a repository can hold.
+        AgentError: a table is invalid or missing, or a baseline's program is missing.
+        RepositoryError: a file cannot be read, or a repository cannot store it.
         StorageError: a file cannot be written.
     """
     staging = make_directory(layout.work / "checkout")
@@ -84,7 +91,7 @@ def make_root(
 
 
 def add_labels(layout: Layout, tree: Path) -> None:
-    """Put the tables with labels into a copy of the first state, for the repository's own report alone."""
+    """Put the tables with labels into ``tree``, a copy of the root state that only the repository's report uses."""
     source = reference_folder(layout) / _DOMAINS
     if source.is_dir():
         with storage_errors(tree):
@@ -94,8 +101,13 @@ def add_labels(layout: Layout, tree: Path) -> None:
 def read_dataset(layout: Layout, domain: OriginalDomain, split: str) -> bytes:
     """Return the table of a split, with labels.
 
+    Args:
+        layout: paths of the run.
+        domain: the domain.
+        split: name of the split.
+
     Raises:
-        AgentError: it cannot be read.
+        AgentError: the table cannot be read.
     """
     path = reference_folder(layout) / _DOMAINS / domain.dataset(split)
     try:
@@ -108,7 +120,7 @@ Ignore = Callable[[str, list[str]], set[str]]
 
 
 def _rest_filter(top: Path, options: GenerateOptions, domains: Sequence[OriginalDomain]) -> Ignore:
-    """Return what is left out of everything but ``domains/``."""
+    """Return the filter for all files outside ``domains/``."""
     patterns = list(_LEFT_OUT)
     if all(domain.name != "polyglot" for domain in domains):
         patterns.append("run_task_agent.py")
@@ -126,7 +138,7 @@ def _rest_filter(top: Path, options: GenerateOptions, domains: Sequence[Original
 
 
 def _domains_filter(top: Path, domains: Sequence[OriginalDomain]) -> Ignore:
-    """Return what is left out of ``domains/``: the folders of domains that the run has none of, above all."""
+    """Return the filter for ``domains/``; it removes, for example, folders of domains that the run does not use."""
 
     def ignore(folder: str, found: list[str]) -> set[str]:
         below = Path(folder).relative_to(top)
@@ -141,7 +153,7 @@ def _domains_filter(top: Path, domains: Sequence[OriginalDomain]) -> Ignore:
 
 
 def _copy(source: Path, target: Path, ignore: Ignore) -> None:
-    """Copy a tree of the user's, links followed, as the original does."""
+    """Copy a tree of the user and follow links, as HyperAgents does."""
     try:
         shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True, ignore_dangling_symlinks=True)
     except (OSError, shutil.Error) as error:
@@ -149,7 +161,17 @@ def _copy(source: Path, target: Path, ignore: Ignore) -> None:
 
 
 def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
-    """Empty the label columns of all tables of the run's domains, and keep the tables as they were on the host."""
+    """Empty the label columns of all tables of the run's domains, and keep the original tables on the host.
+
+    Args:
+        folder: the ``domains/`` directory of the new state; its tables are changed.
+        reference: directory for the original tables.
+        domains: domains of the run.
+
+    Raises:
+        AgentError: a table is invalid.
+        StorageError: a table cannot be written.
+    """
     for name in sorted({domain.folder for domain in domains}):
         for path in sorted((folder / name).rglob("*.csv")):
             data = path.read_bytes()
@@ -165,31 +187,31 @@ def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain],
             path = domain.dataset(split)
             if path and (split != TEST or options.eval_test) and not (reference / path).is_file():
                 raise AgentError(
-                    f"the checkout has no domains/{path}, which {domain.name} needs; make the dataset first"
+                    f"the checkout has no domains/{path}, which {domain.name} requires; create the dataset first"
                 )
 
 
 def _label_columns(folder: str, name: str) -> list[str]:
-    """Return the columns that are labels in a table: of the domains whose table it is, else of any of the folder."""
+    """Return the label columns of a table: those of the table's domains, else those of all domains in the folder."""
     there = [domain for domain in DOMAINS.values() if domain.folder == folder and domain.datasets]
     its = [domain for domain in there if fnmatch.fnmatch(name, domain.datasets.format("*"))]
     return [column for domain in its or there for column in domain.label_columns]
 
 
 def _use_coding_agent(agent: Path, staging: Path) -> None:
-    """Put the baseline's program in the place of the meta agent."""
+    """Replace the meta agent with the baseline's program."""
     try:
         write_file(staging / "coding_agent.py", (agent / DGM_AGENT).read_bytes())
     except FileNotFoundError:
         raise AgentError(
-            f"{str(agent)!r} has no {DGM_AGENT}, which the baseline needs; take --run-baseline away"
+            f"{str(agent)!r} has no {DGM_AGENT}, which the baseline requires; remove --run-baseline"
         ) from None
     for name in ("meta_agent.py", "run_meta_agent.py"):
         (staging / name).unlink(missing_ok=True)
 
 
 def _keep_initial_results(agent: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
-    """Copy the results of the initial agent that the checkout has, so that they need not be made again."""
+    """Copy the checkout's results of the initial agent, so that the run can reuse them."""
     for domain in domains:
         for split in domain.splits:
             source = agent / "outputs" / domain.initial_outputs(split)

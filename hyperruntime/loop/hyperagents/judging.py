@@ -1,4 +1,4 @@
-"""Judge answers with the repository's own report, where no agent's code is."""
+"""Score answers with the repository's own report, in a container without evolved code."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _MAX_REPORT_BYTES = 64 * MIB
 
 @attrs.frozen(kw_only=True)
 class Judged:
-    """What a report says of a split's answers.
+    """The report on a split's answers.
 
     Attributes:
-        score: of the tasks that were asked.
-        tasks: how many these were.
-        predictions: the answers, where the domain has a table.
-        scores: their verdicts.
+        score: score of the tasks that were run.
+        tasks: number of these tasks.
+        predictions: the answers; empty if the domain has no table.
+        scores: scores of the answers; empty if the domain has no table.
     """
 
     score: float
@@ -53,9 +53,16 @@ class Judged:
 def run_command(place: AgentContainer, args: list[str], timeout_s: float, name: str, steps: StepLog) -> ExecResult:
     """Run a command of the repository to its end.
 
+    Args:
+        place: container of the command.
+        args: argv that starts with ``python``.
+        timeout_s: time limit in seconds.
+        name: name of the command in error messages.
+        steps: receives the output.
+
     Raises:
-        GenerationFailedError: it ended with an error, or took too long.
-        ContainerLostError: its container ended meanwhile.
+        GenerationFailedError: the command failed, or the time limit passed.
+        ContainerLostError: the container ended before the command did.
     """
     args = commands.with_python(args)
     result = place.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: steps.write(chunk))
@@ -68,7 +75,7 @@ def run_command(place: AgentContainer, args: list[str], timeout_s: float, name: 
 
 
 def table_limit(context: RunContext, domain: OriginalDomain, split: str) -> int:
-    """Return how many bytes a table of answers may have: more is not read.
+    """Return the largest accepted size of a table of answers, in bytes.
 
     Raises:
         AgentError: the dataset cannot be read.
@@ -79,14 +86,18 @@ def table_limit(context: RunContext, domain: OriginalDomain, split: str) -> int:
 def label_answers(
     context: RunContext, domain: OriginalDomain, split: str, said: bytes, samples: int, steps: StepLog
 ) -> Labelled:
-    """Return answers beside their labels.
+    """Return answers with their labels.
 
     Args:
-        context: of the run. domain: whose table it is. split: which. said: what an agent's container wrote.
-        samples: how many were asked; -1 is all. steps: is told what is odd.
+        context: context of the run.
+        domain: domain of the table.
+        split: name of the split.
+        said: table that the agent's container wrote.
+        samples: number of requested tasks; -1 for all.
+        steps: log for missing and surplus answers.
 
     Raises:
-        GenerationFailedError: what it wrote is no table of answers.
+        GenerationFailedError: ``said`` is not a valid table of answers.
         AgentError: the dataset cannot be read.
     """
     dataset, name = read_dataset(context.layout, domain, split), domain.evaluation(split)
@@ -96,7 +107,7 @@ def label_answers(
         raise GenerationFailedError("evaluation", f"{name}: {error}") from error
     missing = found.answers.count(None)
     if missing or found.ignored:
-        steps.note(f"{name}: {missing} tasks without an answer; {found.ignored} rows to nothing that was asked")
+        steps.note(f"{name}: {missing} tasks without an answer; {found.ignored} rows without a task")
     return found
 
 
@@ -109,11 +120,20 @@ def judge(
     options: GenerateOptions,
     steps: StepLog,
 ) -> Judged:
-    """Have an evaluation's directory judged; its report is written there.
+    """Score an evaluation and write its report.
+
+    Args:
+        place: container for scoring, without evolved code.
+        domain: the domain.
+        split: name of the split.
+        folder: directory of the evaluation; receives the report.
+        said: answers with labels; None: the report reads all files of ``folder``.
+        options: options of the run.
+        steps: receives the output.
 
     Raises:
-        GenerationFailedError: the report failed, took too long, or gives no score.
-        ContainerLostError: the container ended meanwhile.
+        GenerationFailedError: the report failed, exceeded its time limit, or has no score.
+        ContainerLostError: the container ended before the report did.
     """
     name = domain.evaluation(split)
     target = place.out / name
@@ -145,12 +165,12 @@ def _read_report(folder: Path, name: str) -> Mapping[str, Any]:
 def _judged(domain: OriginalDomain, name: str, value: Mapping[str, Any], said: Labelled | None) -> Judged:
     score = domain.score(value)
     if score is None:
-        raise GenerationFailedError("evaluation", f"the report on {name} gives no {domain.score_key}")
+        raise GenerationFailedError("evaluation", f"the report on {name} has no valid {domain.score_key}")
     if said is None:
         return Judged(score=score, tasks=domain.staged_samples)
     total = value.get("total")
     if isinstance(total, int) and 0 <= total < len(said.ids):
-        score *= total / len(said.ids)  # a report that leaves out what was not answered
+        score *= total / len(said.ids)  # the report omits tasks without an answer
     passed = value.get("question_ids_passed")
     good = {str(item) for item in passed} if isinstance(passed, list) else set()
     answers = zip(said.ids, said.answers, strict=True)

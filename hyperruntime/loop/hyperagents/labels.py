@@ -1,8 +1,7 @@
-"""Take the labels out of tables that agents see, and put them back where answers are judged.
+"""Remove the labels from tables that agents see, and add them again to score answers.
 
-A table is a CSV file with a header, as ``csv`` and pandas write it: any field may hold quotes and line ends. What an
-agent's container wrote is believed in nothing but the answers themselves: which rows there are, in which order and with
-which labels, is the dataset's word.
+A table is a CSV file with a header, as ``csv`` and pandas write it: fields may contain quotes and line breaks. Only the
+answers are taken from the table of an agent's container; the rows, their order and their labels come from the dataset.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Table:
 
     Attributes:
         columns: the header.
-        rows: as many fields each as the header has.
+        rows: the rows; each has as many fields as the header.
     """
 
     columns: tuple[str, ...]
@@ -45,10 +44,10 @@ class Labelled:
     """Answers with their labels.
 
     Attributes:
-        table: the first rows of the dataset, with the answers; an answer that is missing is empty.
-        ids: of these rows.
-        answers: to these rows; None where there is none.
-        ignored: how many rows of the agent's file were to nothing that was asked.
+        table: the requested rows of the dataset, with the answers; a missing answer is empty.
+        ids: ids of these rows.
+        answers: answers to these rows; None if an answer is missing.
+        ignored: number of rows in the agent's table that match no requested row.
     """
 
     table: bytes
@@ -58,27 +57,31 @@ class Labelled:
 
 
 def parse_table(data: bytes, name: str) -> Table:
-    """Return a CSV file's content; bytes that are no UTF-8 are replaced.
+    """Return a CSV file's content; invalid UTF-8 is replaced.
+
+    Args:
+        data: content of the file.
+        name: name of the file in error messages.
 
     Raises:
-        AgentError: it has no header, a column twice, or a row that has not as many fields as the header.
+        AgentError: the CSV is invalid, has no header or a duplicate column, or a row has a wrong number of fields.
     """
     csv.field_size_limit(_MAX_FIELD_CHARS)
     text = data.decode("utf-8-sig", errors="replace")
     try:
         lines = [tuple(line) for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
     except csv.Error as error:
-        raise AgentError(f"{name} is no CSV table: {error}") from error
+        raise AgentError(f"{name} is not a valid CSV table: {error}") from error
     if not lines or len(set(lines[0])) != len(lines[0]):
-        raise AgentError(f"{name} is no CSV table: it has no header, or one that names a column twice")
+        raise AgentError(f"{name} is not a valid CSV table: the header is missing or has a duplicate column")
     for number, line in enumerate(lines[1:], 1):
         if len(line) != len(lines[0]):
-            raise AgentError(f"{name}: row {number} has {len(line)} fields, and the header has {len(lines[0])}")
+            raise AgentError(f"{name}: row {number} has {len(line)} fields, but the header has {len(lines[0])}")
     return Table(columns=lines[0], rows=tuple(lines[1:]))
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
-    """Return a table as CSV; unlike ``csv``, a lone carriage return is quoted, which readers take for a line's end."""
+    """Return a table as CSV; a lone carriage return is quoted, because readers treat it as a line end."""
     lines = (",".join(map(_quoted, row)) or '""' for row in (columns, *rows))
     return "".join(line + "\n" for line in lines).encode("utf-8", "replace")
 
@@ -88,10 +91,15 @@ def _quoted(field: str) -> str:
 
 
 def blank(data: bytes, columns: Sequence[str], name: str) -> bytes:
-    """Return a table with these columns empty; the same bytes where it has none of them.
+    """Return a table with these columns empty; the same bytes if it has none of them.
+
+    Args:
+        data: content of the table.
+        columns: names of the columns to empty.
+        name: name of the table in error messages.
 
     Raises:
-        AgentError: it is no table, so that nobody knows where its labels are.
+        AgentError: the table is invalid, so its labels cannot be found.
     """
     table = parse_table(data, name)
     at = {table.columns.index(column) for column in columns if column in table.columns}
@@ -103,14 +111,16 @@ def blank(data: bytes, columns: Sequence[str], name: str) -> bytes:
 
 
 def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> Labelled:
-    """Return the answers of an agent's table beside the labels of the dataset.
+    """Return the answers of an agent's table with the labels of the dataset.
 
     Args:
-        dataset: with labels. said: what the agent's container wrote; its columns ``id_column`` and ``prediction``
-            are read. id_column: names a row. count: how many of the dataset's first rows were asked, None for all.
+        dataset: table with labels.
+        said: table that the agent's container wrote; only the columns ``id_column`` and ``prediction`` are read.
+        id_column: column that identifies a row.
+        count: number of the dataset's first rows that were requested; None for all.
 
     Raises:
-        AgentError: one of them is no table, or lacks a column.
+        AgentError: a table is invalid or lacks a column.
     """
     known, answers = parse_table(dataset, "the dataset"), parse_table(said, "predictions.csv")
     for table, column, name in (
@@ -130,7 +140,7 @@ def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> L
 
 
 def _match(ids: Sequence[str], said: Sequence[str], predictions: Sequence[str]) -> tuple[tuple[str | None, ...], int]:
-    """Return an answer for each id, and how many are to none; an id that is there twice takes two, in order."""
+    """Return an answer or None for each id, and the number of unused answers; duplicate ids take answers in order."""
     waiting: defaultdict[str, deque[str]] = defaultdict(deque)
     keys = _keys(ids)
     for name, prediction in zip(said, predictions, strict=True):
@@ -140,7 +150,7 @@ def _match(ids: Sequence[str], said: Sequence[str], predictions: Sequence[str]) 
 
 
 def _keys(ids: Sequence[str]) -> dict[str, str]:
-    """Return each id by itself, and by the number it is where no other id is the same: pandas turns 007 into 7."""
+    """Map each id, and its value as a number if that is unique, to the id: pandas turns 007 into 7."""
     unique = dict.fromkeys(ids)
     numbers = Counter(number for name in unique if (number := _number(name)))
     keys = {number: name for name in unique if numbers.get(number := _number(name)) == 1}

@@ -1,8 +1,8 @@
-"""Read the directory of a run that HyperAgents itself wrote; nothing is written.
+"""Read the directory of a run that HyperAgents wrote; write nothing.
 
-What it says of itself is in ``generate_loop.log`` (options), ``archive.jsonl`` (which generations are finished) and
-each generation's ``metadata.json`` and reports. The last line of the archive may be torn; what stands in no line was
-not finished, and its directory is the remains of a generation that the original would make again.
+``generate_loop.log`` has the options, ``archive.jsonl`` the finished generations, and each generation has
+``metadata.json`` and reports. The last line of the archive may be truncated. A generation that no line lists was not
+finished; HyperAgents itself would make it again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ _TAKEN = (
 
 @attrs.frozen(kw_only=True)
 class OriginalGeneration:
-    """A generation that the original finished.
+    """A generation that HyperAgents finished.
 
     Attributes:
-        genid, parent: its id, and its parent's or None.
-        scores: per domain and split, times the part of the tasks that were run.
+        genid: its id.
+        parent: id of its parent, or None.
+        scores: score per domain and split, times the fraction of the tasks that were run.
         valid_parent: whether it may become a parent.
-        can_select: whether its own choice of parents is not known to fail.
-        failure: what its metadata lets one tell of what went wrong, or None.
+        can_select: whether its own parent selection has no recorded failure.
+        failure: class of its failure according to its files, or None.
         staged_only: whether its full evaluation was not run.
     """
 
@@ -60,15 +61,15 @@ class OriginalGeneration:
 
 
 def is_original(layout: Layout) -> bool:
-    """Tell whether a directory is a run of the original that was not imported yet."""
+    """Return whether a directory is a run of HyperAgents that was not imported yet."""
     return not layout.run.exists() and layout.archive.is_file() and (layout.root / REPOSITORY / ".git").exists()
 
 
 def finished_ids(layout: Layout) -> list[GenId]:
-    """Return the generations that the archive lists, in its order.
+    """Return the generations that the archive lists, in archive order.
 
     Raises:
-        ArchiveError: no line can be read.
+        ArchiveError: no line lists a generation.
     """
     longest: list[GenId] = []
     for line in layout.archive.read_bytes().splitlines():
@@ -78,12 +79,12 @@ def finished_ids(layout: Layout) -> list[GenId]:
             continue
         longest = ids if len(ids) > len(longest) else longest
     if not longest:
-        raise ArchiveError(f"{str(layout.archive)!r} lists no generation; start the run again")
+        raise ArchiveError(f"{str(layout.archive)!r} lists no generation; start a new run")
     return list(dict.fromkeys(longest))
 
 
 def logged_arguments(layout: Layout) -> dict[str, Any]:
-    """Return what the first start of the run was given, with the root commit; {} where there is no log."""
+    """Return the arguments of the run's first start, with the root commit; {} if there is no log."""
     try:
         text = (layout.root / LOG).read_text(errors="replace")
     except OSError:
@@ -94,7 +95,7 @@ def logged_arguments(layout: Layout) -> dict[str, Any]:
 
 
 def root_candidates(layout: Layout) -> list[str]:
-    """Return what the log says of the root commit, the first start first: later ones may have taken a patched state."""
+    """Return the root commits in the log, that of the first start first; later starts may have used a patched state."""
     try:
         text = (layout.root / LOG).read_text(errors="replace")
     except OSError:
@@ -103,10 +104,14 @@ def root_candidates(layout: Layout) -> list[str]:
 
 
 def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
-    """Return the options of a run, as far as its log has them; all else as the original's defaults.
+    """Return the options of a run from its log; missing options get their defaults.
+
+    Args:
+        layout: paths of the run.
+        ids: ids of the finished generations.
 
     Raises:
-        ArchiveError: its domains cannot be told.
+        ArchiveError: the domains are unknown, or the logged options are invalid.
     """
     given = logged_arguments(layout)
     domains = _domains(layout, given.get("domains"))
@@ -128,11 +133,17 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
             **taken,
         ).settled()
     except (TypeError, ValueError) as error:
-        raise ArchiveError(f"the options in {str(layout.root / LOG)!r} cannot be used: {error}") from error
+        raise ArchiveError(f"the options in {str(layout.root / LOG)!r} are invalid: {error}") from error
 
 
 def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDomain]) -> OriginalGeneration:
-    """Return what a finished generation's files say; the first one need not have metadata."""
+    """Return a finished generation from its files; the first generation need not have metadata.
+
+    Args:
+        layout: paths of the run.
+        genid: id of the generation.
+        domains: domains of the run.
+    """
     metadata = _metadata(layout, genid)
     first = genid == INITIAL or metadata.get("parent_genid") is None
     staged_only = genid == INITIAL or not metadata.get("run_full_eval")
@@ -149,9 +160,9 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
 
 
 def links_below(generation: Path) -> list[Path]:
-    """Return the links in a generation's directory, but for the work tree that all of them shared.
+    """Return the links in a generation's directory, except in the work tree that all generations share.
 
-    The original unpacks what containers wrote as it is, so they may lead to any file of the host.
+    HyperAgents unpacks the files of containers unchanged, so a link may lead to any file of the host.
     """
     found: list[Path] = []
     for folder, folders, names in os.walk(generation):
@@ -162,7 +173,7 @@ def links_below(generation: Path) -> list[Path]:
 
 
 def patch_of(layout: Layout, genid: GenId) -> bytes:
-    """Return a generation's diff; empty where it has none."""
+    """Return a generation's diff; empty if it cannot be read."""
     try:
         return (layout.generation(genid) / "agent_output" / "model_patch.diff").read_bytes()
     except OSError:
@@ -180,7 +191,7 @@ def _metadata(layout: Layout, genid: GenId) -> dict[str, Any]:
 def _scores(
     layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool
 ) -> dict[str, dict[str, float]]:
-    """Return the better of what the agent and what the ensemble reached, scaled."""
+    """Return the better score of agent and ensemble per domain and split, scaled."""
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
         for split in domain.splits:
@@ -200,12 +211,12 @@ def _failure(layout: Layout, genid: GenId, metadata: Mapping[str, Any]) -> Failu
 
 
 def _domains(layout: Layout, given: object) -> tuple[str, ...]:
-    """Return the domains of a run; the original takes polyglot out of the list that it logs, so files are asked too."""
+    """Return the domains of a run from log and directories; HyperAgents removes polyglot from the list in its log."""
     known = [name for name in given if name in DOMAINS] if isinstance(given, (list, tuple)) else []
     first = layout.generation(INITIAL)
     there = [name for name in DOMAINS if (first / f"{name}_eval").is_dir()]
     if not known and not there:
-        raise ArchiveError(f"the domains of {str(layout.root)!r} cannot be told: neither {LOG} nor its files name one")
+        raise ArchiveError(f"the domains of {str(layout.root)!r} are unknown: neither {LOG} nor its files name one")
     return tuple(dict.fromkeys((*known, *there)))
 
 

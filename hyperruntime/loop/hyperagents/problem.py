@@ -1,8 +1,8 @@
-"""State the problem that a coding agent is to solve: the baselines called dgm.
+"""Write the problem statement for the coding agent of the dgm baselines.
 
-One task that the parent answered wrongly in training is drawn, by the run's seed, and told with what is known of it but
-its label: what was asked, what was answered, and how the agent came to it. What to make of it is the coding agent's own
-work. No model is asked on the host, so a run needs no key there and a problem cannot fail to be stated.
+The run's seed draws one task that the parent answered wrongly on the split ``train``. The statement has the task's
+inputs, the answer and the chat history, but not the label. The coding agent itself finds the cause. The host asks no
+model, so it needs no key, and writing the statement cannot fail because of a model.
 """
 
 from __future__ import annotations
@@ -62,11 +62,13 @@ class _Failure:
 
 
 def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: str, custom: bool) -> str:
-    """Return the problem.
+    """Return the problem statement.
 
     Args:
-        parent: the finished directory of the generation that is to be improved. domains: of the run.
-        seed: decides which failure is told of. custom: whether the coding agent may be changed too.
+        parent: directory of the finished generation to improve.
+        domains: domains of the run.
+        seed: decides which failed task is drawn.
+        custom: whether the coding agent may be changed too.
     """
     scope = _CUSTOM_SCOPE if custom else _SCOPE
     failures = [failure for domain in domains for failure in _failures(parent, domain)]
@@ -87,7 +89,7 @@ def _failures(parent: Path, domain: OriginalDomain) -> list[_Failure]:
 
 
 def _told(failure: _Failure) -> tuple[str, str]:
-    """Return a task's inputs and its answer, as far as they are there."""
+    """Return a task's inputs and its answer, or placeholders if they were not stored."""
     table = _table(failure.folder / TABLE)
     column = failure.domain.id_column
     names = table.column(column) if table is not None and column in table.columns else ()
@@ -115,6 +117,6 @@ def _history(failure: _Failure) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return text that an argument can hold: its beginning and its end where it is long."""
+    """Return text without NUL bytes; of a text above the limit only the beginning and the end."""
     text = text.replace("\0", "")
     return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"

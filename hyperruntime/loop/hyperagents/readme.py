@@ -1,4 +1,4 @@
-"""The README that an evolving repository gets: what it is for, in words of ours; pure."""
+"""The README of an evolving repository; pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ too; where it fails, an earlier version is asked.
 
 
 def readme(options: GenerateOptions, domains: Sequence[OriginalDomain]) -> str:
-    """Return the text for a run."""
+    """Return the README of a run's agent repository."""
     text = _INTRODUCTION.format(domains=", ".join(domain.name for domain in domains))
     if "ensemble" in options.optimize_option:
         text += _ENSEMBLE

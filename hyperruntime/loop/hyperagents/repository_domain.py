@@ -1,6 +1,6 @@
-"""A domain whose harness and report are the agent repository's own: what the loop asks of any domain, as data.
+"""A domain whose harness and report are in the agent repository; it provides only the data that the loop needs.
 
-Tasks and verdicts are not asked of it: see ``evaluation``.
+It has no tasks and gives no verdicts; see ``evaluation``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _HOST_ONLY = ("polyglot",)
 
 
 class RepositoryDomain:
-    """A domain of the table, for the loop.
+    """A domain of the table in ``domains``.
 
     Attributes:
-        original: the row of the table; all others are as :class:`~hyperruntime.domain.Domain` says.
+        original: the row of the table; the other attributes are those of :class:`~hyperruntime.domain.Domain`.
     """
 
     def __init__(self, original: OriginalDomain) -> None:
-        """Take a row of the table."""
+        """Take a row of the table of domains."""
         self.original = original
         self.name = original.name
         self.description = f"{original.name}, by the agent repository's own harness"
@@ -50,46 +50,51 @@ class RepositoryDomain:
         self.task_timeout_s = 0.0
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return nothing: the repository's harness knows them."""
+        """Return no tasks: only the repository's harness knows them."""
         return ()
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value
-        """Return no verdict: the repository's report gives them."""
+        """Return an invalid score: only the repository's report gives verdicts."""
         return Score(task_id=task.id, value=0.0, valid=False, detail="judged by the repository's own report")
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the mean of verdicts that the repository's report gave."""
+        """Return the mean of the scores that the repository's report gave."""
         values = [score.value for score in scores]
         return {"score": sum(values) / len(values) if values else 0.0, "total": len(values)}
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401 - any JSON value
-        """Return nothing: there is nothing to draw."""
+        """Return None: there are no pictures."""
         return None
 
 
 def repository_domain(name: str) -> RepositoryDomain:
-    """Return a domain of the table.
+    """Return the domain with this name.
 
     Raises:
-        DomainNotFoundError: it is none of them.
-        SpecError: the original evaluates it on the host, which runs nothing of an agent here.
+        DomainNotFoundError: the table has no such domain.
+        SpecError: HyperAgents evaluates the domain on the host, where hyperruntime runs no agent code.
     """
     if name not in DOMAINS:
         raise DomainNotFoundError(name, list(DOMAINS))
     if name in _HOST_ONLY:
-        allowed = "a domain whose harness runs in a container; for this one use an agent of the default contract"
+        allowed = "its harness does not run in a container; use an agent of the default contract for this domain"
         raise SpecError("domains", name, allowed)
     return RepositoryDomain(DOMAINS[name])
 
 
 def original_of(domain: Domain) -> OriginalDomain:
-    """Return the row of the table that a domain of such a run is."""
+    """Return the row of the table for a :class:`RepositoryDomain`."""
     assert isinstance(domain, RepositoryDomain)
     return domain.original
 
 
 def publish_tables(domain: Domain, source: Path, target: Path) -> None:
-    """Copy the directory of an evaluation, if it exists, for agents to see: without the labels of its tables.
+    """Copy the directory of an evaluation for agents, without the labels of its tables; do nothing if it is missing.
+
+    Args:
+        domain: the domain.
+        source: directory of the evaluation.
+        target: directory that agents see.
 
     Raises:
         OSError: a file cannot be read or written.

@@ -1,4 +1,4 @@
-"""A run from its start to its end: checks before anything is made, the loop, evaluation of one generation, export.
+"""A run from start to end: checks, the loop, evaluation of one generation, export, and import from HyperAgents.
 
 May import ``loop.hyperagents`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,4 +1,4 @@
-"""Choose the adapter of a contract: the one place that knows them all."""
+"""Choose the adapter of a contract; only this module knows all adapters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 
 
 def contract_adapter(kind: str | None) -> ContractAdapter:
-    """Return what a kind of contract decides.
+    """Return the adapter for a kind of contract.
 
     Args:
-        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None is the default contract.
+        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None: the default contract.
     """
     return HyperAgentsContract() if kind == "hyperagents" else DefaultContract()

@@ -1,7 +1,7 @@
-"""Evaluate one generation of a run on its own, such as on the split ``test``.
+"""Evaluate one generation of a run separately, for example on the split ``test``.
 
-What comes of it is in a directory of its own below ``evaluations/``, and nothing else of the run is written: no choice
-of the run can depend on it, no agent sees it, and it may be done while the run goes on.
+The results go to their own directory below ``evaluations/``; no other file of the run is written. So the run's choices
+cannot depend on them, no agent sees them, and the run may be in progress.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ class Evaluation:
 
     Attributes:
         path: the directory with predictions and reports.
-        genid: which generation. split: on what. repeat: the how manieth, from 0.
-        score: the mean over the domains.
-        scores: of each domain.
-        tasks: how many tasks of each domain were run.
-        known: whether it was there already.
+        genid: id of the generation.
+        split: name of the split.
+        repeat: number of the repetition, from 0.
+        score: mean over the domains.
+        scores: score of each domain.
+        tasks: number of tasks that were run, for each domain.
+        known: whether the evaluation existed already.
     """
 
     path: str
@@ -92,20 +94,23 @@ def evaluate_generation(
     repeat: int = 1,
     on_event: OnEvent | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Evaluate a generation in full on one split of each domain that has it; what is there already is read.
+    """Evaluate a generation in full on one split of each domain that has it; reuse existing evaluations.
 
     Args:
-        runtime: an open runtime. run_dir: the run. genid: which generation, or ``best``.
-        split: ``train``, ``val`` or ``test``. samples: how many tasks of each domain at most, None for all.
-        repeat: how many times; the seed that agents see is one higher each time.
+        runtime: an open runtime.
+        run_dir: the run directory.
+        genid: id of the generation, or ``"best"`` for the one with the highest score.
+        split: ``train``, ``val`` or ``test``.
+        samples: maximum number of tasks of each domain; None for all.
+        repeat: number of repetitions; each one increases the seed that agents see by 1.
         on_event: as for :func:`~hyperruntime.loop.run.run.start_run`.
 
     Raises:
-        ArchiveError: ``run_dir`` is no run, or there is no such generation, or it has no state.
+        ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no state.
         SpecError: no domain has this split.
-        RunError: the evaluation failed; nothing of it is kept.
-        RunInterruptedError: it was ended by SIGINT or SIGTERM; nothing of it is kept.
-        StorageError: something cannot be written.
+        RunError: the evaluation failed; its files are removed.
+        RunInterruptedError: SIGINT or SIGTERM interrupted the evaluation; its files are removed.
+        StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir).absolute())
     containers = OpenContainers(runtime)
@@ -126,7 +131,7 @@ def evaluate_generation(
 def _context(
     layout: Layout, split: str, samples: int, containers: OpenContainers, events: Events, runtime: LoopRuntime
 ) -> RunContext:
-    """Return what the evaluation needs of the run, with the domains that have the split."""
+    """Return a context for the evaluation, with only the domains that have the split."""
     options, _, stored = read_run(layout)
     adapter = contract_adapter(options.contract)
     domains = load_domains(options.domains, adapter)
@@ -151,7 +156,7 @@ def _context(
 
 
 def _interruptible(containers: OpenContainers, work: Callable[[], tuple[Evaluation, ...]]) -> tuple[Evaluation, ...]:
-    """Do the work in a thread, so that a signal can end its containers."""
+    """Run ``work`` in a thread, so that a signal can end its containers."""
     with ThreadPoolExecutor(1, "hyperruntime-evaluate") as executor, on_interrupt(containers.stop):
         future = executor.submit(work)
         try:
@@ -167,7 +172,7 @@ def _interruptible(containers: OpenContainers, work: Callable[[], tuple[Evaluati
 
 
 def _one(context: RunContext, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
-    """Return one evaluation, made unless it is there; two processes never make the same one."""
+    """Return one evaluation, and make it if it does not exist; a lock prevents two processes from making it."""
     home = make_directory(context.layout.evaluations)
     final, work = home / name, home / f".{name}.work"
     with FileLock(home / f".{name}.lock"):
@@ -185,7 +190,7 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
 
 
 def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
-    """Evaluate, and write what came of it to a directory."""
+    """Evaluate a generation and write the results to a directory."""
     seed = (context.options.seed or 0) + number
     seeded = attrs.evolve(context, options=attrs.evolve(context.options, seed=seed))
     results = _attempts(seeded, record, split, folder)
@@ -205,7 +210,7 @@ def _make(context: RunContext, record: GenerationRecord, split: str, number: int
 
 
 def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | None:
-    """Return an evaluation that was made before, or None."""
+    """Return an existing evaluation, or None."""
     try:
         value = json.loads((path / RESULT).read_bytes())
     except FileNotFoundError:
@@ -225,11 +230,11 @@ def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | Non
 
 
 def _attempts(context: RunContext, record: GenerationRecord, split: str, folder: Path) -> Results:
-    """Evaluate; again where the infrastructure failed.
+    """Evaluate a generation; retry after infrastructure failures.
 
     Raises:
-        RunError: it failed, or the infrastructure did so each time.
-        RunInterruptedError: it was ended.
+        RunError: the evaluation failed, or the infrastructure failed in every attempt.
+        RunInterruptedError: the evaluation was interrupted.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -257,7 +262,7 @@ def _evaluate(context: RunContext, record: GenerationRecord, split: str, folder:
             steps.run("copy out", lambda: adapter.write_results(folder))
         except Exception as error:
             if context.containers.stopping:
-                raise RunInterruptedError("the evaluation was interrupted; nothing of it is kept") from error
+                raise RunInterruptedError("the evaluation was interrupted; its files are removed") from error
             reason = translate_failure(error, steps.current)
             steps.settled(None, reason.failure, started)
             if isinstance(reason, InfrastructureFailedError):

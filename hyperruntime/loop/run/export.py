@@ -1,7 +1,7 @@
-"""Write a generation as a git repository that can be run.
+"""Export a generation as a git repository that can be run.
 
-The repository has one commit per generation of the lineage, each with exactly that generation's files. Nothing of the
-run is written, so a run that is going on can be exported from.
+The repository has one commit per generation of the lineage, each with exactly that generation's files. The export
+writes nothing to the run directory, so the run may be in progress.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _EXCLUDE = "__pycache__/\n*.pyc\n*.pyo\n"
 
 @attrs.frozen(kw_only=True)
 class Export:
-    """A generation that was written as a repository.
+    """An exported generation.
 
     Attributes:
-        path: where.
-        commit: what it is at.
-        lineage: ids of the generations that are commits of it, the first one first.
+        path: path of the repository.
+        commit: its last commit.
+        lineage: ids of the generations that have a commit in it, the first one first.
     """
 
     path: str
@@ -44,10 +44,14 @@ class Export:
 
 
 def find_generation(archive: Archive, genid: GenId) -> GenerationRecord:
-    """Return a finished generation that has a state of its own; ``best`` is the one with the highest score.
+    """Return a finished generation that has its own state.
+
+    Args:
+        archive: the finished generations.
+        genid: id of the generation, or ``"best"`` for the one with the highest score.
 
     Raises:
-        ArchiveError: there is no such generation, or it failed before it had one.
+        ArchiveError: the generation does not exist, or it failed before its state was stored.
     """
     record = archive.best() if genid == "best" else archive.get(genid)
     if record is None:
@@ -58,18 +62,23 @@ def find_generation(archive: Archive, genid: GenId) -> GenerationRecord:
     if parent is not None and record.failure and record.commit == parent.commit:
         raise ArchiveError(
             f"generation {record.genid} has no state of its own, because it failed ({record.failure}); "
-            f"name another, such as its parent {record.parent}"
+            f"name another one, for example its parent {record.parent}"
         )
     return record
 
 
 def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str | os.PathLike[str]) -> Export:
-    """Write a generation's files and history to a directory that is missing or empty; all of it, or nothing.
+    """Write a generation's files and history to a directory; on an error nothing is written.
+
+    Args:
+        run_dir: the run directory.
+        genid: id of the generation, or ``"best"`` for the one with the highest score.
+        target: directory to write; must be missing or empty.
 
     Raises:
-        ArchiveError: ``run_dir`` is no run, or there is no such generation, or it has no state.
-        RepositoryError: ``target`` is not empty, or a state is not there any more.
-        StorageError: something cannot be written.
+        ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no state.
+        RepositoryError: ``target`` is not empty, or a state is missing from the store.
+        StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir))
     _, _, stored = read_run(layout)
@@ -93,13 +102,13 @@ def _lineage(archive: Archive, record: GenerationRecord) -> list[GenerationRecor
     chain = [record]
     while (parent := chain[-1].parent) is not None:
         if parent not in archive:
-            raise ArchiveError(f"generation {parent}, which {record.genid} comes from, is not in the archive any more")
+            raise ArchiveError(f"generation {parent}, an ancestor of {record.genid}, is missing from the archive")
         chain.append(archive[parent])
     return chain[::-1]
 
 
 def _message(record: GenerationRecord) -> str:
-    """Return a commit's message: which generation, its score, and the scores of its splits."""
+    """Return a commit message: the generation, its score, its parent, the scores of its splits and its failure."""
     score = "no score" if record.score is None else f"score {record.score:.4f}"
     lines = [f"Generation {record.genid}: {score}", ""]
     lines += [f"Parent: {record.parent}"] if record.parent is not None else []
@@ -112,13 +121,13 @@ def _message(record: GenerationRecord) -> str:
 def _refuse_full(where: Path) -> None:
     with suppress(FileNotFoundError):
         if not where.is_dir() or os.listdir(where):
-            what = "is not empty" if where.is_dir() else "is there already and no directory"
+            what = "is not empty" if where.is_dir() else "exists and is not a directory"
             if os.path.lexists(where):
                 raise RepositoryError(f"{str(where)!r} {what}; name a new directory")
 
 
 def _write(store: RepositoryStore, path: str, commits: Sequence[tuple[str, str, str]]) -> str:
-    """Make the repository of some ``(tree, message, when)``, oldest first; return the last commit."""
+    """Make a repository from a list of ``(tree, message, date)``, oldest first; return the last commit."""
     git(["init", "-q", "--template=", f"--initial-branch={BRANCH}", object_format(commits[-1][0]), "--", path])
     inner = os.path.join(path, ".git")
     os.mkdir(os.path.join(inner, "info"))

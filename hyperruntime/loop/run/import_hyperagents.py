@@ -1,9 +1,9 @@
-"""Make a run that HyperAgents itself wrote one of ours, in its own directory.
+"""Import a run that HyperAgents wrote, in its own directory.
 
-Their files stay as they are; ours come beside them. The state of each generation is made again from the root commit by
-the diffs of its lineage. Of the work tree that containers could write in only objects of the root commit are read, by
-a repository of our own, so nothing that an agent may have put into its ``.git`` is run or believed. ``run.json`` is
-written last: without it the import is done again from its beginning.
+hyperruntime's files are added beside those of HyperAgents; links and unfinished generations move to ``left_over``. The
+state of each generation is rebuilt from the root commit and the diffs of its lineage. Containers could write to the
+work tree, so only git objects of its history are read, with a separate repository: nothing that an agent put into its
+``.git`` is executed. ``run.json`` is written last; without it the import starts again from the beginning.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def import_run(run_dir: str | os.PathLike[str]) -> bool:
-    """Make a run of the original one of ours; return whether it was one.
+    """Import a run of HyperAgents; return False if the directory is not such a run or was imported before.
 
     Raises:
-        ArchiveError: its archive, its options or its root commit cannot be told.
-        RunLockedError: another process does it.
-        SpecError: one of its domains cannot be evaluated here.
+        ArchiveError: the archive, the options or the root commit cannot be read.
+        RunLockedError: another process owns the run.
+        SpecError: a domain of the run cannot be evaluated by hyperruntime.
         StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir).absolute())
@@ -98,7 +98,7 @@ class _Import:
         self._commits: dict[GenId, str] = {}
 
     def run(self) -> None:
-        """Do it all."""
+        """Run all steps of the import."""
         self._remove_earlier_attempt()
         _move_left_overs(self._layout, set(self._ids))
         _move_links(self._layout, self._ids)
@@ -123,7 +123,7 @@ class _Import:
         log.info("run imported", run=str(self._layout.root), generations=len(self._ids))
 
     def _remove_earlier_attempt(self) -> None:
-        """Remove what an import left that was killed; all of it is ours."""
+        """Remove the files of a killed import; HyperAgents wrote none of them."""
         layout = self._layout
         self._layout.journal.unlink(missing_ok=True)
         for folder in (layout.repository, layout.work, layout.view, reference_folder(layout)):
@@ -132,7 +132,7 @@ class _Import:
         make_private_directory(layout.work)
 
     def _make_root(self) -> str:
-        """Put the root state into the store, without labels and keys."""
+        """Put the root state into the store, without labels and ``.env`` files."""
         staging = make_directory(self._layout.work / "checkout")
         with storage_errors(staging):
             _check_out_root(self._layout, staging)
@@ -151,11 +151,11 @@ class _Import:
                 patch = path.read_bytes()
                 commit = self._apply(commit, patch, f"meta_{number}")
             except (OSError, PatchError) as error:
-                raise ArchiveError(f"{str(path)!r}, which the run begins with, cannot be used: {error}") from error
+                raise ArchiveError(f"start diff {str(path)!r} cannot be applied: {error}") from error
         return commit
 
     def _take(self, found: OriginalGeneration, start: str) -> None:
-        """Put a generation into the journal, with the state that its diff makes of its parent's."""
+        """Add a generation to the journal; its state is its parent's state with its diff applied."""
         parent = start if found.parent is None else self._commits.get(found.parent, start)
         commit, detail, failure = parent, "", found.failure
         if found.parent is not None and failure is None:
@@ -192,14 +192,14 @@ class _Import:
 
 
 def _selection_score(domains: Sequence[OriginalDomain], found: OriginalGeneration) -> float | None:
-    """Return the mean over the domains of the split that parents are selected by; None where one has no score."""
+    """Return the mean over the domains of the selected split's score; None if a domain has no score."""
     values = [found.scores.get(domain.name, {}).get(domain.selected_split) for domain in domains]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
-    """Put directories of generations that were not finished out of the way: they are made again."""
+    """Move directories of unfinished generations to ``left_over``; the run makes these generations again."""
     with storage_errors(layout.root):
         for name in sorted(os.listdir(layout.root)):
             genid = parse_genid(name)
@@ -211,7 +211,7 @@ def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
 
 
 def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
-    """Put links out of the way: what agents wrote was unpacked with them, and they may lead to any file of the host."""
+    """Move links of agents to ``left_over``: HyperAgents unpacked them, and they may lead to any file of the host."""
     with storage_errors(layout.root):
         for genid in finished:
             for path in links_below(layout.generation(genid)):
@@ -222,12 +222,12 @@ def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
 
 
 def _strip_special_bits(layout: Layout) -> None:
-    """Make the files that containers left harmless: they were unpacked with the modes that agents gave them.
+    """Remove special bits from files that containers wrote: HyperAgents unpacked them with the agents' modes.
 
-    A directory with files that this user may not change is closed to everybody else.
+    A directory with files that this user may not change is closed to all other users instead.
 
     Raises:
-        ArchiveError: neither can be done.
+        ArchiveError: neither is possible.
     """
     for path in sorted(layout.root.iterdir()):
         if path.is_symlink():
@@ -247,20 +247,20 @@ def _close_to_others(path: Path) -> None:
     except PermissionError:
         pass
     raise ArchiveError(
-        f"{str(path)!r} is another user's and may hold files that run as their owner; make it yours (`chown -R`, as "
-        "root) before you go on with this run"
+        f"{str(path)!r} belongs to another user and may contain files that run as their owner; change its owner "
+        "(`chown -R`, as root), then resume the run"
     )
 
 
 def _check_out_root(layout: Layout, target: Path) -> None:
-    """Write the files of the root commit, read by a repository of our own.
+    """Write the files of the root commit, read with a separate repository.
 
     Raises:
-        ArchiveError: it cannot be told, or is not whole.
+        ArchiveError: the root commit is unknown or incomplete.
     """
     git_dir = layout.root / REPOSITORY / ".git"
     if not (git_dir / "objects").is_dir():
-        raise ArchiveError(f"{str(git_dir)!r} is no directory of a git repository; the run cannot be gone on with")
+        raise ArchiveError(f"{str(git_dir)!r} is not a git directory; the run cannot be resumed")
     reader = BareRepository(layout.work / "original.git")
     reader.make(None)
     quoted = '"' + str(git_dir / "objects").replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -277,7 +277,7 @@ def _check_out_root(layout: Layout, target: Path) -> None:
 
 
 def _root_commit(layout: Layout, reader: BareRepository, git_dir: Path) -> str:
-    """Return the commit that all diffs start from: the log's, else the oldest of the original's own up to HEAD."""
+    """Return the commit that all diffs start from: the one in the log, else HyperAgents' oldest one before HEAD."""
     for name in root_candidates(layout):
         try:
             return reader.git("rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
@@ -300,7 +300,7 @@ def _root_commit(layout: Layout, reader: BareRepository, git_dir: Path) -> str:
 
 
 def _head(git_dir: Path) -> str | None:
-    """Return the commit that HEAD is at, read as text."""
+    """Return the commit of HEAD, read as text, or None."""
     try:
         text = (git_dir / "HEAD").read_text().strip()
         if text.startswith("ref: refs/heads/") and ".." not in text:

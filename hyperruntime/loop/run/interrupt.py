@@ -1,4 +1,4 @@
-"""Turn SIGINT and SIGTERM into a request to end a run."""
+"""Turn SIGINT and SIGTERM into a request to stop a run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on each SIGINT or SIGTERM, while this lasts; a second SIGINT raises KeyboardInterrupt.
+    """Call ``stop`` on SIGINT and SIGTERM inside the ``with`` statement; a SIGINT after that raises KeyboardInterrupt.
 
-    Outside of the main thread signals are left to whoever has it.
+    Outside the main thread, signal handlers are not changed.
 
     Args:
-        stop: called by a handler, so between any two steps of the main thread, perhaps of another call of itself. It
-            may take no lock: the main thread may hold it, and does not go on before this returns.
+        stop: called by a signal handler, at any point of the main thread, possibly inside another call of ``stop``. It
+            must not take a lock: the main thread may hold the lock and does not continue before ``stop`` returns.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

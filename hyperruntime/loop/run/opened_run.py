@@ -1,4 +1,4 @@
-"""Make a run directory, or open one again."""
+"""Fill a new run directory, or open an existing one."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @attrs.frozen(kw_only=True)
 class OpenedRun:
-    """A run whose directory is ours.
+    """A run whose directory this process owns.
 
     Attributes:
-        options: with seed and run id.
-        layout: where its files are.
-        store: the states.
-        contract: what the agent offers.
-        adapter: what its kind of contract decides.
-        root: the commit of the initial agent.
-        start: the first generation: the initial agent, or what diffs have made of it.
-        domains: what it is evaluated on.
-        archive: what is finished.
+        options: options of the run, with seed and run id.
+        layout: paths of the run.
+        store: repository with all states.
+        contract: contract of the agent.
+        adapter: adapter for the kind of contract.
+        root: commit of the initial agent.
+        start: the first generation: the initial agent with the start diffs applied.
+        domains: domains of the evaluation.
+        archive: the finished generations.
     """
 
     options: GenerateOptions
@@ -68,10 +68,11 @@ class OpenedRun:
 
 
 def create_run(plan: RunPlan) -> OpenedRun:
-    """Fill a run directory that was just made and is ours; it is removed again where that fails.
+    """Fill a new run directory that this process owns; remove the directory on an error.
 
     Raises:
-        AgentError, RepositoryError: the agent cannot be used.
+        AgentError: the agent cannot be used.
+        RepositoryError: the agent's repository cannot be used.
         StorageError: a file cannot be written.
     """
     try:
@@ -115,15 +116,16 @@ def _fill(plan: RunPlan) -> OpenedRun:
 
 
 def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[str]) -> OpenedRun:
-    """Open a run again whose directory is ours, with options that may have changed; make up for what a kill left.
+    """Open an existing run whose directory this process owns, and complete the steps that a kill left out.
 
     Args:
-        layout: of the run. options: what is asked for now.
-        reclaim_args: of :class:`~hyperruntime.driver.EngineInfo`, to remove what containers wrote.
+        layout: paths of the run.
+        options: the new options; changed options are stored.
+        reclaim_args: see :class:`~hyperruntime.driver.EngineInfo`; used to remove files of containers.
 
     Raises:
-        ArchiveError: the directory is no run.
-        DomainNotFoundError: a domain of it is not installed any more.
+        ArchiveError: the directory is not a run directory.
+        DomainNotFoundError: a domain of the run is no longer installed.
         StorageError: a file cannot be written.
     """
     stored_options, _, stored = read_run(layout)
@@ -155,10 +157,10 @@ def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[
 
 
 def tighten(layout: Layout) -> None:
-    """Close the private directories of a run to other accounts: those of earlier versions were open to all.
+    """Close the private directories of a run to other users; earlier versions left them open.
 
     Raises:
-        StorageError: one is another user's.
+        StorageError: a directory belongs to another user.
     """
     left = layout.evaluations.glob(".*.partial*") if layout.evaluations.is_dir() else ()
     for folder in (layout.work, layout.repository, *left):
@@ -166,7 +168,7 @@ def tighten(layout: Layout) -> None:
 
 
 def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str]) -> None:
-    """Remove what is left of generations that are finished or must be made from their beginning."""
+    """Remove work files of generations that are finished or must restart."""
     kept = {name for name, genid in unfinished(layout).items() if genid not in archive}
     for name in os.listdir(layout.work):
         path = layout.work / name
@@ -175,11 +177,16 @@ def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str]) -
 
 
 def commit_of(run: OpenedRun, genid: GenId) -> str:
-    """Return the state of a generation; one that a power failure lost is made again from the patches.
+    """Return the commit of a generation's state; rebuild a lost state from the patches of its lineage.
+
+    Args:
+        run: the run.
+        genid: id of the generation; an unknown id gives the first generation's state.
 
     Raises:
-        PatchError, RepositoryError: it cannot be made again.
-        StorageError: a patch cannot be read.
+        PatchError: a patch does not apply, so the state cannot be rebuilt.
+        RepositoryError: the state cannot be stored.
+        OSError: a patch cannot be read.
     """
     if genid not in run.archive:
         return run.start.commit

@@ -1,4 +1,4 @@
-"""Check all that a run needs before anything is made, and before an engine is asked."""
+"""Check all inputs of a run before a file is written or an engine is used."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @attrs.frozen(kw_only=True)
 class RunPlan:
-    """A new run, checked: what remains is to make its image and its directory.
+    """A new run whose inputs are checked; its image and its directory are not made yet.
 
     Attributes:
-        options: with seed, run id and image.
-        adapter: what the contract of its agent decides.
-        domains: what agents are evaluated on, in order.
+        options: options of the run, with seed, run id and image.
+        adapter: adapter for the agent's contract.
+        domains: domains of the evaluation, in order.
         agent: path or template name of the initial agent.
-        layout: where its files will be.
-        gateway: the models that its agents may ask; None where they ask none.
-        make_executor: makes what runs so many generations at once.
+        layout: paths of the run.
+        gateway: configuration of the gateway; None if the run has no models.
+        make_executor: returns an executor that runs the given number of generations at once.
     """
 
     options: GenerateOptions
@@ -59,20 +59,23 @@ class RunPlan:
 
 
 def plan_run(options: GenerateOptions) -> RunPlan:
-    """Return a run that can be started; nothing is made.
+    """Return the plan of a new run; make nothing, but remove a directory that a killed start left.
 
     Raises:
-        DomainNotFoundError, DriverLoadError: a domain does not exist or cannot be loaded.
-        AgentError, RepositoryError: the agent cannot be used.
-        SpecError: two options exclude each other.
-        GatewayConfigError: the models that the agent needs cannot be reached.
-        RunError: the run's directory exists already.
+        DomainNotFoundError: a domain does not exist.
+        DriverLoadError: a domain or the executor cannot be loaded.
+        HyperRuntimeError: no installed executor has this name.
+        AgentError: the agent cannot be used.
+        RepositoryError: the agent's repository cannot be used.
+        SpecError: an option is invalid, or two options exclude each other.
+        GatewayConfigError: the gateway's configuration is invalid, or the models that the agent needs have no server.
+        RunError: the run directory exists already.
     """
     options, adapter = options.settled(), contract_adapter(options.contract)
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter)
     adapter.check_tasks(options.domains, domains)
     agent = check_agent(options, domains, adapter)
-    options = attrs.evolve(options, image=choose_image(options, domains))  # a run is resumed where its agent is not
+    options = attrs.evolve(options, image=choose_image(options, domains))  # a resumed run may not have its agent
     layout = Layout(choose_directory(options))
     required = agent_needs(agent).models
     directory, asks_models = agent_directory(agent), adapter.asks_models
@@ -90,37 +93,46 @@ def plan_run(options: GenerateOptions) -> RunPlan:
 def load_domains(names: Sequence[str], adapter: ContractAdapter) -> tuple[Domain, ...]:
     """Return the domains with these references.
 
+    Args:
+        names: the references, ``NAME`` or ``NAME:ARGUMENT``.
+        adapter: loads the domains.
+
     Raises:
-        DomainNotFoundError: one does not exist.
-        DriverLoadError: one cannot be loaded.
+        DomainNotFoundError: a domain does not exist.
+        DriverLoadError: a domain cannot be loaded.
         SpecError: a name is invalid or duplicated.
     """
     domains = adapter.load_domains(names)
     known: set[str] = set()
     for domain in domains:
         if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
-            raise SpecError("domains", domain.name, "names of letters, digits, '.', '_' and '-', each once")
+            raise SpecError("domains", domain.name, "unique names of letters, digits, '.', '_' and '-'")
         known.add(domain.name)
     return domains
 
 
 def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: ContractAdapter) -> str:
-    """Return the agent's path or template name, before anything is made.
+    """Return the agent's path or template name, after checks.
+
+    Args:
+        options: options of the run.
+        domains: domains of the run; the first one names the default agent.
+        adapter: adapter for the agent's contract.
 
     Raises:
-        RepositoryError: it is not a git repository, has no commit, or has uncommitted changes.
-        AgentError: it is neither a directory nor a shipped template, or a diff to begin with cannot be read.
+        RepositoryError: the agent is not a git repository, has no commit, or has uncommitted changes.
+        AgentError: the agent is neither a directory nor a shipped template, or a start diff cannot be read.
     """
     read_meta_patches(options)
     if options.copy_root_dir is not None and not os.path.isdir(options.copy_root_dir):
         raise AgentError(
-            f"--copy-root-dir: {options.copy_root_dir!r} is not a directory; give one with the agent's files"
+            f"--copy-root-dir: {options.copy_root_dir!r} is not a directory; give a directory with the agent's files"
         )
     return adapter.check_agent(options, domains)
 
 
 def settled_references(names: Sequence[str]) -> tuple[str, ...]:
-    """Return references that mean the same from any directory: an argument that is a path is made absolute."""
+    """Return references that are valid in any working directory: arguments that are existing paths become absolute."""
     parts = (name.partition(":") for name in names)
     return tuple(
         f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name + colon + argument
@@ -129,23 +141,27 @@ def settled_references(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
-    """Return the image that all containers of a run use: what the user names, else what domains and agent need.
+    """Return the image of all containers of a run: the user's, else that of the domains or the agent.
+
+    Args:
+        options: options of the run.
+        domains: domains of the run.
 
     Raises:
-        SpecError: the domains name different ones and the user none.
+        SpecError: the domains name different images, and the user names none.
         AgentError: the agent's contract cannot be read.
     """
     if options.image is not None:
         return options.image
     named = {domain.image for domain in domains}
     if len(named) > 1:
-        raise SpecError("image", None, f"name one, because the domains name several: {', '.join(sorted(named))}")
+        raise SpecError("image", None, f"the domains need different images ({', '.join(sorted(named))}); give one")
     own = agent_needs(options.agent or domains[0].agent).image if named == {BASE} else None
     return own or domains[0].image
 
 
 def run_image(options: GenerateOptions) -> str:
-    """Return the image of a run that exists.
+    """Return the image of an existing run.
 
     Raises:
         DomainNotFoundError, DriverLoadError, SpecError, AgentError: as for :func:`plan_run`.
@@ -154,17 +170,17 @@ def run_image(options: GenerateOptions) -> str:
 
 
 def choose_directory(options: GenerateOptions) -> Path:
-    """Return where the run's directory goes; what a killed start left there is removed.
+    """Return the path of a new run directory; remove a directory that a killed start left there.
 
     Raises:
-        RunError: there is something already.
+        RunError: the path exists already.
     """
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
     layout = Layout(path)
     known, begun = layout.run.is_file(), layout.journal.exists() or layout.generation(INITIAL).exists()
     if not known and not begun and (owner_state(path) == "dead" or is_unowned_remnant(path)):
-        shutil.rmtree(path, ignore_errors=True)  # of a start that was killed before there was a run
+        shutil.rmtree(path, ignore_errors=True)  # a start was killed before the run was stored
     if os.path.lexists(path):
-        step = f"go on with it by `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"
+        step = f"resume it with `hyperrun resume {shlex.quote(str(path))}`, or" if known else "remove it, or"
         raise RunError(f"run directory {str(path)!r} exists already; {step} give another --run-id")
     return path

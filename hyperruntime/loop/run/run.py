@@ -1,4 +1,4 @@
-"""Start a run, or go on with one: choose parents, have generations made, keep them."""
+"""Start or resume a run: choose parents, make generations and archive them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _MAX_INFRASTRUCTURE_FAILURES = 3
 
 @attrs.frozen(kw_only=True)
 class RunSummary:
-    """What became of a run.
+    """The result of a run.
 
     Attributes:
-        run_dir: where its files are.
-        generations: the finished ones, in the order in which they were archived.
-        best: the one with the highest score, or None.
-        interrupted: whether it was ended before all were made; it can be resumed.
-        used_up: which budget ended it before all were made, in a sentence; it can be resumed with a larger one.
+        run_dir: the run directory.
+        generations: the finished generations, in archive order.
+        best: the generation with the highest score, or None.
+        interrupted: whether the run was interrupted; it can be resumed.
+        used_up: one sentence about the budget that ended the run early, or ""; a larger budget can resume it.
     """
 
     run_dir: str
@@ -70,20 +70,22 @@ class RunSummary:
 
 
 def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = None) -> RunSummary:
-    """Make a run and do it to its end.
+    """Make a new run and run all its generations.
 
-    While it lasts in the main thread, SIGINT and SIGTERM end it in order: nothing new is started, running
-    containers are ended, and the run can be resumed.
+    In the main thread, SIGINT and SIGTERM interrupt the run: no container is started, open containers are ended, and
+    the run can be resumed.
 
     Args:
-        runtime: an open runtime. plan: of :func:`~hyperruntime.loop.run.plan.plan_run`. on_event: called with each
-            step, from any thread, one at a time.
+        runtime: an open runtime.
+        plan: result of :func:`~hyperruntime.loop.run.plan.plan_run`.
+        on_event: called with each event, from any thread, one at a time; None: no events.
 
     Raises:
-        ImageNotFoundError: the image does not exist and cannot be made; nothing was made.
-        AgentError, RepositoryError: the agent has changed since the plan was made, or cannot be used.
-        RunError: the run's directory exists, or the engine failed again and again.
-        StorageError: a file cannot be written.
+        ImageNotFoundError: the image does not exist and cannot be made; no file was written.
+        AgentError: the agent cannot be used.
+        RepositoryError: the agent's repository cannot be used, for example because it changed after planning.
+        RunError: the infrastructure failed repeatedly.
+        StorageError: the run directory exists already, or a file cannot be written.
     """
     image = runtime.images.ensure(plan.image)
     path = make_directory(plan.layout.root, fresh=True)
@@ -102,19 +104,21 @@ def resume_run(
     changes: Mapping[str, Any] | None = None,
     on_event: OnEvent | None = None,
 ) -> RunSummary:
-    """Go on with a run that was interrupted, or extend a finished one, and do it to its end.
+    """Resume an interrupted run, or extend a finished one, and run all missing generations.
 
-    One that HyperAgents itself wrote is made one of ours first, in its directory.
+    A run that HyperAgents wrote is imported first, in its directory.
 
     Args:
-        runtime: an open runtime. run_dir: the run. max_generation: a new last generation, None keeps it.
-        parallel: how many at once, None keeps it.
-        changes: other options that change by name, such as ``budget_tokens``; None keeps each.
+        runtime: an open runtime.
+        run_dir: the run directory.
+        max_generation: new number of the last generation; None: unchanged.
+        parallel: new number of generations that run at once; None: unchanged.
+        changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
         on_event: as for :func:`start_run`.
 
     Raises:
-        ArchiveError: the directory is no run.
-        RunLockedError: a live process owns it.
+        ArchiveError: the directory is not a run directory.
+        RunLockedError: a live process owns the run.
         HyperRuntimeError: as for :func:`start_run`.
     """
     layout = Layout(Path(run_dir).absolute())
@@ -141,7 +145,7 @@ def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOp
 
 
 class _Run:
-    """A run that is going on."""
+    """A run in progress."""
 
     def __init__(
         self,
@@ -177,7 +181,7 @@ class _Run:
         self._answers = opened.adapter.open_answers(opened.options, opened.layout, opened.domains)
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
-        """Make all generations that are missing; return what the run holds then."""
+        """Make all missing generations; return the summary of the run."""
         for problem in self._archive.problems:
             log.warning("archive problem", problem=problem)
         executor = make_executor(self._opened.options.parallel)
@@ -207,7 +211,7 @@ class _Run:
             self._submit(executor, GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
         for record in self._archive:
-            self._judge_parent(record)  # what a kill may have left undone
+            self._judge_parent(record)  # a kill may have left a mark out
         missing = self._missing()
         while not self._containers.stopping:
             while len(self._pending) < self._opened.options.parallel and not self._context.models.used_up:
@@ -261,7 +265,7 @@ class _Run:
             self._collect()
 
     def _collect(self) -> None:
-        """Wait for a generation, or a moment; keep what is finished."""
+        """Wait up to 0.5 s for generations and archive the finished ones."""
         done, _ = wait(self._pending, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         if self._containers.stopping:
             self._containers.close_all()
@@ -281,8 +285,8 @@ class _Run:
         broken = record.failure == "infrastructure"
         self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
         if record.parent is None and record.failure == "budget" and self._context.models.used_up:
-            return  # to be made again by a resume with a larger budget, for all others need it
-        lost = broken and record.parent is None  # to be made again by a resume, too
+            return  # a resume with a larger budget makes it again; all other generations need it
+        lost = broken and record.parent is None  # a resume makes it again, too
         if not lost:
             self._lock.check()
             finish_generation(self._context, self._archive, record)

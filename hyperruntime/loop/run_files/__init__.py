@@ -1,6 +1,6 @@
-"""The files of a run: where they are, what each holds, and how they are read back.
+"""The files of a run: their paths, their contents and how to read them back.
 
-What users ask of a run is one of them.
+The options of the run are one of these files.
 
 May import ``pool`` and what stands before it in ``tests/unit/test_folders.py``.
 """

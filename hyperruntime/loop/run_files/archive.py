@@ -1,8 +1,8 @@
-"""The finished generations of a run, read tolerantly and held in memory.
+"""The finished generations of a run, read from its journal and held in memory.
 
-The journal has one line per generation, appended after the generation's directory got its final name. A line
-that is torn or damaged is skipped and named; a finished directory without a line is adopted; none counts twice.
-What choosing a parent needs is kept up to date as generations are added, and nothing is read for it.
+The journal has one line per generation, appended after the generation's directory got its final name. Truncated and
+damaged lines are skipped and reported. A finished directory without a line is added; a repeated line is skipped. The
+data for parent selection is updated with each new generation, so that a selection reads no file.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ RunState = Literal["running", "finished", "interrupted"]
 
 @attrs.frozen(kw_only=True)
 class RunView:
-    """A run as its files say it is.
+    """A run as its files describe it.
 
     Attributes:
-        run_dir: where it is.
-        options: what was asked for.
-        seed: of its choices.
+        run_dir: the run directory.
+        options: the options of the run.
+        seed: seed of the run's random choices.
         state: ``running``, ``finished`` or ``interrupted``.
-        generations: the finished ones, in the order in which they were archived.
-        problems: one sentence for each thing that could not be read.
+        generations: the finished generations, in the order of the archive.
+        problems: one sentence for each line or file that could not be read.
     """
 
     run_dir: str
@@ -52,15 +52,15 @@ class RunView:
 
 
 class Archive:
-    """The finished generations; adding one costs the same however many there are.
+    """The finished generations; the cost of adding one does not grow with their number.
 
     Attributes:
-        problems: one sentence for each thing that could not be read.
-        marks: what became known of generations after they were finished.
+        problems: one sentence for each line or file that could not be read.
+        marks: facts about generations that were learned after they had finished.
     """
 
     def __init__(self, layout: Layout) -> None:
-        """Start empty; records go to the files of a run."""
+        """Create an empty archive that appends to the files of ``layout``."""
         self.problems: list[str] = []
         self.marks: list[GenerationMark] = []
         self._journal, self._file = layout.journal, ArchiveFile(layout.archive)
@@ -74,7 +74,11 @@ class Archive:
 
     @classmethod
     def load(cls, layout: Layout) -> Archive:
-        """Return what a run directory holds; nothing is written."""
+        """Return the archive of a run directory; write nothing.
+
+        Raises:
+            ArchiveError: the journal cannot be read.
+        """
         archive = cls(layout)
         for number, entry in read_journal(layout.journal, archive.problems):
             archive._take(f"line {number} of {layout.journal.name}", entry)
@@ -82,11 +86,11 @@ class Archive:
         return archive
 
     def add(self, record: GenerationRecord) -> None:
-        """Store a record, durably.
+        """Store a record durably.
 
         Raises:
-            StorageError: it cannot be written.
-            ArchiveError: this generation is in the archive already.
+            StorageError: the record cannot be written.
+            ArchiveError: the generation is already in the archive.
         """
         if record.genid in self._records:
             raise ArchiveError(f"generation {record.genid} is in the archive already")
@@ -95,11 +99,11 @@ class Archive:
         self._file.add(self._ids)
 
     def mark(self, mark: GenerationMark) -> None:
-        """Store what became known of a generation, durably; nothing is written where it was known.
+        """Store a mark durably; do nothing if the archive has this fact already.
 
         Raises:
-            StorageError: it cannot be written.
-            ArchiveError: there is no such generation.
+            StorageError: the mark cannot be written.
+            ArchiveError: the generation is not in the archive.
         """
         if mark.genid not in self._records:
             raise ArchiveError(f"generation {mark.genid} is not in the archive")
@@ -111,7 +115,7 @@ class Archive:
         self._apply(mark)
 
     def repair(self) -> None:
-        """Write the lines that are missing, of generations that were finished when a run was killed.
+        """Append the journal lines that a killed run did not write, and correct ``archive.jsonl``.
 
         Raises:
             StorageError: a line cannot be written.
@@ -122,36 +126,36 @@ class Archive:
         self._file.repair(self._ids)
 
     def expect(self, ids: Sequence[GenId]) -> None:
-        """Take note that ``archive.jsonl`` lists these already, which are added next; it is put right if it must be.
+        """Make ``archive.jsonl`` list ``ids``, which the caller adds next; :meth:`add` then does not list them again.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: ``archive.jsonl`` cannot be written.
         """
         self._file.repair(ids)
 
     def finish(self) -> None:
-        """See to it that other tools find all generations in ``archive.jsonl``; for when a run stops.
+        """Make the last line of ``archive.jsonl`` list all generations; called when a run stops.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: ``archive.jsonl`` cannot be written.
         """
         self._file.flush(self._ids)
 
     @property
     def first(self) -> GenerationRecord:
-        """The first generation, which all others come from; there must be one."""
+        """The first generation, the ancestor of all others; the archive must not be empty."""
         return self._records[self._ids[0]]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of generations."""
         return len(self._records)
 
     def __iter__(self) -> Iterator[GenerationRecord]:
-        """Return them in the order in which they were archived."""
+        """Return the generations in the order in which they were archived."""
         return iter(tuple(self._records.values()))
 
     def __contains__(self, genid: object) -> bool:
-        """Tell whether a generation is finished."""
+        """Return whether a generation is finished."""
         return genid in self._records
 
     def __getitem__(self, genid: GenId) -> GenerationRecord:
@@ -159,16 +163,16 @@ class Archive:
         return self._records[genid]
 
     def get(self, genid: GenId) -> GenerationRecord | None:
-        """Return a generation, or None where it is not finished."""
+        """Return a generation, or None if it is not finished."""
         return self._records.get(genid)
 
     def candidates(self) -> list[Candidate]:
-        """Return who may become a parent, as they were archived; the first generation where nobody may."""
+        """Return the generations that may become a parent, in archive order; if none may, the first generation."""
         first = self._ids[0] if self._ids else INITIAL
         return list(self._candidates.values()) or [Candidate(first, 0.0, self._children[first])]
 
     def can_select(self, genid: GenId) -> bool:
-        """Tell whether a generation's own way to choose parents is not known to fail."""
+        """Return whether a generation is archived and its own parent selection has no recorded failure."""
         return genid in self._records and genid not in self._unselecting
 
     def best(self) -> GenerationRecord | None:
@@ -177,14 +181,19 @@ class Archive:
         return max(scored, key=lambda record: record.score or 0.0, default=None)
 
     def depth(self, genid: GenId) -> int:
-        """Return how many generations are between the first one and this one, which counts."""
+        """Return the number of steps from the first generation to this one; 0 for an unknown generation."""
         return self._depths.get(genid, 0)
 
     def lineage(self, genid: GenId, chapter: int) -> tuple[list[GenId], GenId | None]:
-        """Return how a generation came about: ids, oldest first, that end with it, and the one before them.
+        """Return the latest part of a generation's lineage, oldest first, and the ancestor before it.
 
-        That one is None for the first generation, which is not listed; a longer lineage is listed from after its last
-        generation whose depth is a multiple of ``chapter``, and then that one is returned.
+        The list ends with ``genid``. It starts after the last generation whose depth is a multiple of ``chapter``, and
+        this generation is returned too; if it is ``genid`` itself, the list is empty. A lineage without such a
+        generation is listed from after the first generation; the second value is then None.
+
+        Args:
+            genid: the generation.
+            chapter: the depth interval at which a lineage is cut; the list has fewer entries than this.
         """
         chain: list[GenId] = []
         at: GenId | None = genid
@@ -207,7 +216,7 @@ class Archive:
                 self._candidates[record.parent] = Candidate(known.genid, known.score, known.children + 1)
 
     def _take(self, where: str, entry: GenerationRecord | GenerationMark) -> None:
-        """Take a line of the journal."""
+        """Add an entry of the journal; skip a repeated generation."""
         if isinstance(entry, GenerationMark):
             self._apply(entry)
         elif entry.genid in self._records:
@@ -224,7 +233,7 @@ class Archive:
             self._candidates.pop(mark.genid, None)
 
     def _adopt(self, layout: Layout) -> None:
-        """Take the finished directories that the journal does not have."""
+        """Add the finished directories that have no line in the journal."""
         found = []
         for genid in _finished_directories(layout.root):
             if genid in self._records:
@@ -243,14 +252,14 @@ class Archive:
 
 
 def load_run(run_dir: str | os.PathLike[str]) -> RunView:
-    """Return a run as its files say it is; nothing is written, and a run that is going on may be read.
+    """Return a run as its files describe it; write nothing. The run may be in progress.
 
     Raises:
-        ArchiveError: the directory is no run, or its ``run.json`` cannot be read.
+        ArchiveError: the directory is not a run directory, or its ``run.json`` or journal cannot be read.
     """
     layout = Layout(Path(run_dir))
     options, seed = read_run(layout)[:2]
-    is_owned = owner_state(layout.root) == "alive"  # before the archive is read: a run may end meanwhile
+    is_owned = owner_state(layout.root) == "alive"  # before the archive is read: the run may end meanwhile
     archive = Archive.load(layout)
     state: RunState = "interrupted"
     if is_owned:
@@ -268,10 +277,10 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
 
 
 def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
-    """Return the options, the seed and all else of ``run.json``.
+    """Return the options, the seed and the whole content of ``run.json``.
 
     Raises:
-        ArchiveError: there is none, or it cannot be read.
+        ArchiveError: ``run.json`` does not exist or cannot be read.
     """
     try:
         value = json.loads(layout.run.read_bytes())
@@ -279,12 +288,14 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
         step = "give a generate_<run_id> directory"
         if layout.archive.is_file():
             resume = f"hyperrun resume {shlex.quote(str(layout.root))}"
-            step = f"if HyperAgents wrote it, `{resume}` makes it a run and goes on with it"
-        raise ArchiveError(f"{str(layout.root)!r} is no run directory: it has no {layout.run.name}; {step}") from None
+            step = f"if HyperAgents wrote it, `{resume}` imports and resumes it"
+        raise ArchiveError(
+            f"{str(layout.root)!r} is not a run directory: {layout.run.name} is missing; {step}"
+        ) from None
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
-        raise ArchiveError(f"{str(layout.run)!r} is not what a run stores: it has no seed")
+        raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed")
     return options_from_json(value.get("options", {})), value["seed"], value
 
 

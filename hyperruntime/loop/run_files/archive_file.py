@@ -1,7 +1,7 @@
-"""``archive.jsonl``, as the tools around HyperAgents read it: a line lists all generations so far.
+"""``archive.jsonl`` for the tools around HyperAgents: each line lists all generations so far.
 
-Nothing of ours depends on it: the journal is what counts. A line for every generation would be O(N^2) bytes, so from
-256 generations on there is one each time the archive has grown by 1/256, and one when a run stops.
+hyperruntime itself reads only the journal. A line per generation would take O(N^2) bytes. Above 256 generations, a line
+is written each time the archive has grown by 1/256, and when a run stops.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _TAIL_BYTES = 64 * 1024
 
 
 class ArchiveFile:
-    """Writes ``archive.jsonl``: few bytes per generation, however many there are."""
+    """Writes ``archive.jsonl``; the bytes per generation do not grow with the number of generations."""
 
     def __init__(self, path: Path) -> None:
-        """Append to ``path``, which is not there yet or was looked at by :meth:`repair`."""
+        """Append to ``path``; call :meth:`repair` first if the file exists."""
         self._path = path
         self._listed = 0
 
     def add(self, ids: Sequence[GenId]) -> None:
-        """Take note that the last of ``ids`` is new.
+        """Write a line if one is due; ``ids`` are all generations, the newest last.
 
         Raises:
             StorageError: a line cannot be written.
@@ -37,7 +37,7 @@ class ArchiveFile:
             self.flush(ids)
 
     def flush(self, ids: Sequence[GenId]) -> None:
-        """See to it that the last line lists all ``ids``.
+        """Append a line that lists all ``ids``, unless the last line does.
 
         Raises:
             StorageError: a line cannot be written.
@@ -47,10 +47,10 @@ class ArchiveFile:
             self._listed = len(ids)
 
     def repair(self, ids: Sequence[GenId]) -> None:
-        """Drop a torn last line, and list what is missing; a file that is none of these is written anew.
+        """Remove a truncated last line and append a line if ids are missing; rewrite a file that lists other ids.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
         with storage_errors(self._path):
             listed = _last_list(self._path)
@@ -67,7 +67,7 @@ def _line(ids: Sequence[GenId]) -> dict[str, Any]:
 
 
 def _last_list(path: Path) -> list[GenId] | None:
-    """Return what the last whole line lists, with a torn one cut off; None where the file is not of this form."""
+    """Remove a truncated last line; return the ids of the last complete line, or None if that line is not valid."""
     try:
         file = open(path, "rb+")  # noqa: SIM115 - closed below
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _last_list(path: Path) -> list[GenId] | None:
 
 
 def _after_line_feed(file: BinaryIO, below: int) -> int:
-    """Return where the text begins that follows the last line feed before an offset; 0 where there is none."""
+    """Return the offset after the last line feed below an offset; 0 if there is no line feed."""
     while below > 0:
         begin = max(0, below - _TAIL_BYTES)
         file.seek(begin)

@@ -1,6 +1,6 @@
-"""What an agent repository offers to the loop: commands and classes.
+"""The contract of an agent repository: the commands and classes that the loop may use.
 
-A repository says it in ``hyperrun.toml``; one that has none follows the default contract::
+``hyperrun.toml`` states the contract; a repository without this file follows the default contract::
 
     contract = "default"                    # or "hyperagents": see hyperruntime.loop.hyperagents
 
@@ -42,13 +42,15 @@ class Contract:
     """The commands of an agent repository.
 
     Attributes:
-        kind: how a generation talks to the agent; one of ``KINDS``.
-        meta_agent: argv that edits the repository; options of the contract are appended.
-        task_agent: ``module:Class`` that answers tasks.
-        load: each ``module:Class`` that must still be there after an edit.
-        select_parent: argv that names the next parent; empty where the agent has none.
-        repo: where the agent's files are in a container. out: where its outputs go.
-        evals: where it sees earlier generations. frozen: where a meta agent that stays as it is runs from.
+        kind: the kind of contract, one of ``KINDS``.
+        meta_agent: argv of the program that edits the repository; options of the contract are appended.
+        task_agent: ``module:Class`` of the class that answers tasks.
+        load: each ``module:Class`` that must be importable after an edit.
+        select_parent: argv of the program that names the next parent; empty if the agent has none.
+        repo: directory of the agent's files in a container.
+        out: directory of its outputs in a container.
+        evals: directory in a container that shows earlier generations.
+        frozen: directory in a container from which a meta agent that does not change runs.
     """
 
     kind: str = "default"
@@ -63,10 +65,10 @@ class Contract:
 
 
 def parse_contract(data: bytes | None) -> Contract:
-    """Return the contract that a ``hyperrun.toml`` states; None, no file, is the default one.
+    """Return the contract that a ``hyperrun.toml`` states; the default contract if ``data`` is None (no file).
 
     Raises:
-        AgentError: it is no TOML, or a value is not of the allowed form.
+        AgentError: the file is not valid TOML, or a value is invalid.
     """
     if data is None:
         return Contract()
@@ -87,10 +89,10 @@ def parse_contract(data: bytes | None) -> Contract:
 
 
 def detect_contract(agent: str | None) -> str:
-    """Return the kind of an agent repository: what its ``hyperrun.toml`` says, else what its files say.
+    """Return the kind of contract of an agent repository, from its ``hyperrun.toml`` or else from its files.
 
     Raises:
-        AgentError: its ``hyperrun.toml`` cannot be read.
+        AgentError: ``hyperrun.toml`` cannot be read or is invalid.
     """
     if agent is None or not os.path.isdir(agent):
         return KINDS[0]
@@ -106,7 +108,7 @@ def detect_contract(agent: str | None) -> str:
 
 
 def repository_contract(run_id: str) -> Contract:
-    """Return the contract of a repository of the HyperAgents layout."""
+    """Return the contract of a repository that has the HyperAgents layout."""
     return Contract(
         kind=KINDS[1],
         repo="/hyperagents",
@@ -117,7 +119,7 @@ def repository_contract(run_id: str) -> Contract:
 
 
 def contract_from_json(value: Mapping[str, Any]) -> Contract:
-    """Return a contract that was stored."""
+    """Return a stored contract; unknown fields are ignored."""
     known = {field.name for field in attrs.fields(Contract)}
     fields: dict[str, Any] = {
         name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known
@@ -126,7 +128,13 @@ def contract_from_json(value: Mapping[str, Any]) -> Contract:
 
 
 def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
-    """Return the argv of the meta agent."""
+    """Return the argv of the meta agent.
+
+    Args:
+        contract: names the program and its directories.
+        base_commit: commit of the state that the meta agent edits.
+        iterations_left: number of generations that the run can still make.
+    """
     return [
         *contract.meta_agent,
         *("--chat_history_file", f"{contract.out}/{CHAT_HISTORY}"),
@@ -143,7 +151,7 @@ def _parse(data: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except ValueError as error:
-        raise AgentError(f"{CONTRACT_FILE} of the agent repository is no TOML: {error}") from error
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository is not valid TOML: {error}") from error
 
 
 def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -156,5 +164,5 @@ def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _strings(value: object, name: str) -> tuple[str, ...]:
     items: Sequence[object] = value if isinstance(value, list) else ()
     if not items or not all(isinstance(item, str) and item for item in items):
-        raise AgentError(f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of texts")
+        raise AgentError(f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of non-empty strings")
     return tuple(str(item) for item in items)

@@ -1,7 +1,7 @@
-"""``journal.jsonl``: what became of every generation, one line each, only ever appended.
+"""``journal.jsonl``: the append-only journal of the finished generations.
 
-A line is a generation's record, or a *mark* that says something of a generation that is there already: that it may not
-be a parent any more, or that its own way to choose parents does not work. So nothing that was written is written again.
+A line is the record of a generation, or a *mark*: a fact about an earlier generation, for example that it may no longer
+become a parent. So written lines never change.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _KINDS: tuple[str, ...] = get_args(MarkKind)
 
 @attrs.frozen(kw_only=True)
 class GenerationMark:
-    """What became known of a generation after it was finished.
+    """A fact about a generation that was learned after it had finished.
 
     Attributes:
-        kind: ``no-parent``: it may not become a parent any more; ``no-selection``: its way to choose parents failed.
-        genid: which one.
-        by: the generation whose making showed it, or None.
+        kind: ``no-parent``: it may no longer become a parent; ``no-selection``: its own parent selection failed.
+        genid: the generation.
+        by: the later generation that showed the fact, or None.
         detail: one sentence for people, or "".
     """
 
@@ -44,10 +44,10 @@ def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
 
 
 def mark_from_json(value: dict[str, Any]) -> GenerationMark:
-    """Return the mark of a line.
+    """Return the mark of a journal line.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is not a valid mark.
     """
     kind, by, detail = value.get("mark"), value.get("by"), value.get("detail")
     if kind not in _KINDS:
@@ -61,7 +61,11 @@ def mark_from_json(value: dict[str, Any]) -> GenerationMark:
 
 
 def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, GenerationRecord | GenerationMark]]:
-    """Yield the number and the content of each line that can be read; of the others a sentence goes to ``problems``.
+    """Yield the number and the content of each readable line.
+
+    Args:
+        path: the journal; it may be missing.
+        problems: receives one sentence for each line that cannot be read.
 
     Raises:
         ArchiveError: the file cannot be read.

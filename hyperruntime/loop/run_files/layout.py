@@ -1,21 +1,21 @@
-"""Where the files of a run are.
+"""The paths of the files of a run.
 
 ::
 
     generate_<run_id>/
-        run.json            options, seed and what the agent offers; written once
-        journal.jsonl       one line per finished generation: what a run goes by
-        archive.jsonl       which generations there are, as other tools read it
-        exchanges.jsonl     one line per request to a model, where agents have any
-        owner.json          which process works on it
+        run.json            options, seed and contract of the agent; rewritten if a resume changes options
+        journal.jsonl       one line per finished generation; a resumed run relies on it
+        archive.jsonl       the list of generations, for other tools
+        exchanges.jsonl     one line per request to a model, if the run has models
+        owner.json          the process that owns the run
         repository.git/     every state as a commit
-        view/               what meta agents see of earlier generations
-        work/               of generations that run now; removed when a run starts
-        evaluations/        evaluations on their own; below .<name>.work one that runs now
+        view/               the earlier generations as meta agents see them
+        work/               files of generations in progress; cleaned when a run resumes
+        evaluations/        separate evaluations; .<name>.work is one in progress
         gen_<id>/           a finished generation
 
 Only the run's user may enter ``work``, ``evaluations/.*.work`` and ``repository.git``, or read ``exchanges.jsonl``; the
-rest is made as the user's umask says. Why: docs/decisions/0031-private-directories.md.
+user's umask decides for the rest. Why: docs/decisions/0031-private-directories.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def evaluation_name(domain: str, split: str) -> str:
 
 
 def parse_genid(text: str) -> GenId | None:
-    """Return the generation that a directory's name names, or None."""
+    """Return the generation id in a directory's name, or None."""
     name = text.removeprefix("gen_")
     if name == text:
         return None
@@ -66,7 +66,7 @@ class Layout:
     """
 
     def __init__(self, root: Path) -> None:
-        """Name the run directory."""
+        """Compute the paths below a run directory; it need not exist."""
         self.root = root
         self.run = root / "run.json"
         self.journal = root / "journal.jsonl"
@@ -82,9 +82,9 @@ class Layout:
         return self.root / generation_name(genid)
 
     def phases(self, genid: GenId) -> Path:
-        """Return the journal of a generation that is being made."""
+        """Return the phase journal of a generation in progress."""
         return self.work / f"{generation_name(genid)}{PHASES}"
 
     def partial(self, genid: GenId) -> Path:
-        """Return the directory of a generation that is being made."""
+        """Return the directory of a generation in progress."""
         return self.work / generation_name(genid)

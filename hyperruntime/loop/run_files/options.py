@@ -1,4 +1,4 @@
-"""What a user asks of a run, validated once."""
+"""The options of a run, validated on construction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIMIZE_OPTIONS = ("only_agent", "both_agent_ensemble", "only_ensemble")
 VALID_PARENT_RULES = ("strict", "hyperagents")
 
 
-def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - what a caller hands in
+def _names(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - a caller may pass anything
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -66,56 +66,57 @@ def _seconds(instance: object, attribute: attrs.Attribute[Any], value: object) -
 
 @attrs.frozen(kw_only=True)
 class GenerateOptions:
-    """A run of the generate loop.
+    """The options of one run of the generate loop.
 
     Attributes:
-        domains: what agents are evaluated on, ``NAME`` or ``NAME:ARGUMENT``, in this order; the first names image and
-            agent.
-        agent: path of a git repository, or name of a shipped template; None is what the first domain names.
-        contract: what kind of agent repository it is, one of ``KINDS``; None finds out.
-        max_generation: number of the last generation; 0 evaluates the initial agent only.
-        run_id: the run directory is ``generate_<run_id>``; None is the time, UTC, to the microsecond.
-        output_dir_parent: where run directories are made.
-        seed: of every choice the run makes; None draws one, which is stored with the run. The same seed gives the same
-            lineage with ``parallel=1``; with more, a parent is picked from those that have finished by then.
-        parallel: how many generations run at once.
-        parent_selection: how parents are chosen; see ``selection``.
+        domains: names of the domains, ``NAME`` or ``NAME:ARGUMENT``, in order of evaluation; the first one names the
+            default agent.
+        agent: path of a git repository, or name of a shipped template; None: the agent that the first domain names.
+        contract: kind of the agent repository, one of ``KINDS``; None: detect it.
+        max_generation: number of the last generation; 0 evaluates only the initial agent.
+        run_id: the run directory is ``generate_<run_id>``; None: the current UTC time with microseconds.
+        output_dir_parent: directory in which run directories are made.
+        seed: seed of the run's random choices; None: draw a seed and store it with the run. The same seed gives the
+            same lineage with ``parallel=1``; otherwise the choice of a parent depends on which generations have
+            finished.
+        parallel: number of generations that run at once.
+        parent_selection: rule for choosing parents, one of ``SELECTIONS``.
         executor: entry point of ``hyperruntime.executors`` that runs generations.
-        eval_samples: tasks per split for each domain, ``-1`` for all; None is all for each.
-        eval_workers: how many tasks of a split are asked at once, where the domain's tasks mostly wait, and by an agent
-            repository's own harness.
-        eval_test: whether generations are evaluated on the split ``test`` too; parents are never chosen by it.
-        skip_staged_eval: whether each generation is evaluated in full at once.
-        edit_select_parent: whether parents are chosen by the agents' own program, which may evolve, in a container.
-        valid_parent: ``strict``: who has a score may be a parent, whatever its children do; ``hyperagents``: who was
-            evaluated may, until a child's meta agent fails.
-        meta_patch_files: diffs that the first generation starts with, of agents of other runs.
-        reset_task_agent: whether these diffs leave ``task_agent.py`` alone.
-        reset_meta_agent: whether these diffs leave ``meta_agent.py`` alone.
-        copy_root_dir: directory that the initial agent is taken from, instead of the agent's own.
+        eval_samples: number of tasks per split, one number for each domain, ``-1`` for all; None: all tasks.
+        eval_workers: number of tasks of a split that run at once, for domains with ``parallel_tasks`` and for the
+            harness of an agent repository.
+        eval_test: whether generations are also evaluated on the split ``test``; it never decides about parents.
+        skip_staged_eval: whether to skip the cheap first stage of evaluation.
+        edit_select_parent: whether the agents' own program, which may evolve, chooses parents, in a container.
+        valid_parent: ``strict``: a generation with a score may always be a parent; ``hyperagents``: an evaluated
+            generation may be a parent until the meta agent of a child fails.
+        meta_patch_files: diffs from agents of other runs, applied to the first generation.
+        reset_task_agent: whether these diffs leave ``task_agent.py`` unchanged.
+        reset_meta_agent: whether these diffs leave ``meta_agent.py`` unchanged.
+        copy_root_dir: directory to take the initial agent from, instead of the agent's own.
         run_baseline: one of ``BASELINES``, or None.
-        optimize_option: what is evolved: ``only_agent``, ``only_ensemble``, or both.
-        agent_archive_path: a finished run whose ensemble is evolved.
-        model: name of the model that agents ask for; None leaves that to them.
-        gateway: file of the gateway's configuration (TOML), ``replay:FILE``, ``record:FILE``, or None.
-        image: reference or recipe; None is what the first domain names.
-        network: of the containers.
-        limits: of each container; by default 10 GiB of disk, and what a spec's have.
+        optimize_option: what evolves: ``only_agent``, ``only_ensemble``, or ``both_agent_ensemble``.
+        agent_archive_path: a finished run whose ensemble evolves.
+        model: name of the model for the agents; None: the agents choose.
+        gateway: the gateway's configuration file (TOML), ``replay:FILE``, ``record:FILE``, or None.
+        image: image reference or recipe; None: the image that the domains or the agent name.
+        network: network mode of the containers.
+        limits: limits of each container; the defaults of a spec, but 10 GiB of disk.
         limits_mode: as in a spec.
-        gpus: of each container, as in a spec; asked for only where a domain needs GPUs.
-        timeout_meta_s: seconds the meta agent may take.
-        timeout_eval_s: seconds the evaluation of one split may take.
-        timeout_report_s: seconds the report on one split may take.
-        timeout_ensemble_s: seconds the ensemble may take for one split.
-        timeout_select_s: seconds the agents' own choice of a parent may take.
-        timeout_check_s: seconds the load check may take.
-        budget_requests: requests to models that the run may make; None is no limit, here and below.
-        budget_tokens: tokens, of requests and answers, that the run may use.
-        budget_money: what the run may cost, by the prices that the gateway is told.
-        budget_generation_requests: requests to models that one generation may make.
-        budget_generation_tokens: tokens that one generation may use.
-        budget_generation_money: what one generation may cost.
-        max_file_bytes: a larger new or changed file stays out of a generation's diff.
+        gpus: GPUs of each container, as in a spec; used only if a domain needs GPUs.
+        timeout_meta_s: time limit of the meta agent, in seconds.
+        timeout_eval_s: time limit of the evaluation of one split, in seconds.
+        timeout_report_s: time limit of the report on one split, in seconds.
+        timeout_ensemble_s: time limit of the ensemble on one split, in seconds.
+        timeout_select_s: time limit of the agents' own parent selection, in seconds.
+        timeout_check_s: time limit of the load check, in seconds.
+        budget_requests: maximum number of model requests of the run; None means no limit, here and below.
+        budget_tokens: maximum number of tokens of the run, requests and answers together.
+        budget_money: maximum cost of the run, at the prices in the gateway's configuration.
+        budget_generation_requests: maximum number of model requests of one generation.
+        budget_generation_tokens: maximum number of tokens of one generation.
+        budget_generation_money: maximum cost of one generation.
+        max_file_bytes: a larger new or changed file is left out of a generation's diff.
     """
 
     domains: tuple[str, ...] = attrs.field(converter=_names)
@@ -165,9 +166,9 @@ class GenerateOptions:
     max_file_bytes: int = attrs.field(default=5 * MIB, validator=_count(1, "a positive number of bytes"))
 
     def __attrs_post_init__(self) -> None:
-        """Check what one field's own validator cannot."""
+        """Check the fields that have no validator, and combinations of fields."""
         if not self.domains or len(set(self.domains)) != len(self.domains):
-            raise SpecError("domains", self.domains, "at least one name, each once")
+            raise SpecError("domains", self.domains, "at least one name, no duplicates")
         if self.parent_selection not in SELECTIONS:
             allowed = unknown_name("selection", self.parent_selection, SELECTIONS)
             raise SpecError("parent_selection", self.parent_selection, allowed)
@@ -176,24 +177,28 @@ class GenerateOptions:
         if self.limits_mode not in LIMITS_MODES:
             raise SpecError("limits_mode", self.limits_mode, f"one of {', '.join(LIMITS_MODES)}")
         if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
-            raise SpecError("run_id", self.run_id, "letters, digits, '.', '_' and '-', at most 100")
+            raise SpecError(
+                "run_id", self.run_id, "at most 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+            )
         if not self.output_dir_parent or "\0" in self.output_dir_parent:
             raise SpecError("output_dir_parent", self.output_dir_parent, "a directory of the host")
         self._check_samples()
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        """Refuse what would have to be ignored."""
+        """Reject options that would otherwise be ignored."""
         ensembles = self.optimize_option != "only_agent"
         if self.optimize_option == "only_ensemble" and self.agent_archive_path is None:
-            raise SpecError("optimize_option", self.optimize_option, "it needs --agent-archive-path, a finished run")
+            raise SpecError("optimize_option", self.optimize_option, "it requires --agent-archive-path, a finished run")
         if self.agent_archive_path is not None and self.optimize_option != "only_ensemble":
-            raise SpecError("agent_archive_path", self.agent_archive_path, "it is for --optimize-option only_ensemble")
+            raise SpecError(
+                "agent_archive_path", self.agent_archive_path, "it requires --optimize-option only_ensemble"
+            )
         if ensembles and self.run_baseline == "no_archive":
-            raise SpecError("optimize_option", self.optimize_option, "there is no ensemble in the baseline no_archive")
+            raise SpecError("optimize_option", self.optimize_option, "the baseline no_archive has no ensemble")
         for name in ("reset_task_agent", "reset_meta_agent"):
             if getattr(self, name) and not self.meta_patch_files:
-                raise SpecError(name, True, "it says what --meta-patch-files leave alone; name some")
+                raise SpecError(name, True, "it requires --meta-patch-files")
 
     def _check_samples(self) -> None:
         if self.eval_samples is None:
@@ -205,9 +210,9 @@ class GenerateOptions:
             raise SpecError("eval_samples", self.eval_samples, f"one count for each of {len(self.domains)} domains")
 
     def settled(self) -> GenerateOptions:
-        """Return the options with a run id, a seed, a contract, and a configuration file that is found from anywhere.
+        """Return the options with the run id, the seed, the contract and an absolute path of the gateway file set.
 
-        The baseline ``no_archive`` takes the latest parent.
+        The baseline ``no_archive`` sets the parent selection to ``latest``.
 
         Raises:
             AgentError: the agent's ``hyperrun.toml`` cannot be read.
@@ -225,11 +230,11 @@ class GenerateOptions:
 
     @property
     def first_genid(self) -> GenId:
-        """The first generation's id: 0 where it is the initial agent with diffs that may change its answers."""
+        """Id of the first generation: 0 if diffs may change the initial agent's answers, else ``"initial"``."""
         return 0 if self.meta_patch_files and not self.reset_task_agent else INITIAL
 
     def samples(self, position: int) -> int | None:
-        """Return how many tasks of a split of the domain in this place are run; None for all."""
+        """Return how many tasks per split the domain at this position runs; None for all."""
         if self.eval_samples is None:
             return None
         number = self.eval_samples[position]
@@ -242,14 +247,14 @@ def options_to_json(options: GenerateOptions) -> dict[str, Any]:
 
 
 def options_from_json(value: Mapping[str, Any]) -> GenerateOptions:
-    """Return the options that were stored; a field that this version does not know is left out.
+    """Return stored options; unknown fields are ignored.
 
     Raises:
-        ArchiveError: they are not what a run stores.
+        ArchiveError: the stored options are invalid.
     """
     try:
         known = {field.name for field in attrs.fields(GenerateOptions)}
         values = {name: item for name, item in value.items() if name in known}
         return GenerateOptions(**{**values, "limits": Limits(**values.get("limits", {}))})
     except (TypeError, ValueError, AttributeError) as error:
-        raise ArchiveError(f"the stored options of the run cannot be used: {error}") from error
+        raise ArchiveError(f"the stored options of the run are invalid: {error}") from error

@@ -1,7 +1,7 @@
-"""Choose the parent of a generation; pure.
+"""Choose the parent of a generation; pure functions.
 
-A choice depends on the seed, the generation's number and what the archive holds, and on nothing else, so that
-a resumed run chooses what the interrupted one would have.
+A choice depends only on the seed, the generation's number and the archive. So a resumed run makes the same choices as
+an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -52,14 +52,13 @@ def sigmoid(score: float, middle: float) -> float:
 
 
 def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
-    """Return the candidates' weights, which need not add up to one.
+    """Return one weight per candidate; the weights need not add up to 1.
 
-    ``score_prop`` weighs by the sigmoid, ``score_child_prop`` by the sigmoid times ``exp(-(children / 8) ** 3)``, and
-    ``dgm`` by the sigmoid around 0.5 times ``1 / (1 + children)``; where all are zero, and for ``random``, each weighs
-    the same.
+    ``score_prop`` uses the sigmoid, ``score_child_prop`` the sigmoid times ``exp(-(children / 8) ** 3)``, and ``dgm``
+    the sigmoid around 0.5 times ``1 / (1 + children)``. All weights are equal for ``random``, and when all are zero.
 
     Raises:
-        ValueError: the rule draws nothing (``best``, ``latest``) or is unknown.
+        ValueError: the rule has no weights (``best``, ``latest``) or is unknown.
     """
     if rule not in ("random", "score_prop", "score_child_prop", "dgm"):
         raise ValueError(f"rule {rule!r} has no weights")
@@ -71,7 +70,7 @@ def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
 
 
 def _damping(rule: str, children: int) -> float:
-    """Return what is left of a candidate's weight when it has had children."""
+    """Return the factor, at most 1, by which children reduce a candidate's weight."""
     if rule == "score_child_prop":
         return math.exp(-((children / _CHILDREN_SCALE) ** 3))
     return 1.0 / (1 + children) if rule == "dgm" else 1.0
@@ -81,8 +80,10 @@ def select_parent(rule: str, candidates: Sequence[Candidate], *, seed: int, gene
     """Return the id of the parent of a generation.
 
     Args:
-        rule: one of ``SELECTIONS``. candidates: in the order of the archive, at least one.
-        seed: the run's. generation: the number of the generation that is to be made.
+        rule: one of ``SELECTIONS``.
+        candidates: at least one, in archive order.
+        seed: seed of the run.
+        generation: number of the new generation.
 
     Raises:
         ValueError: there are no candidates, or the rule is unknown.

@@ -1,4 +1,4 @@
-"""What a run remembers of a generation."""
+"""The record of a finished generation."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ class GenerationRecord:
     """A finished generation, failed or not.
 
     Attributes:
-        genid: ``"initial"`` or its number.
-        parent: id of the generation it was made from; None for the first.
-        score: what parents are selected by: the mean over the domains; None where it has none.
-        scores: per domain, the score of each split that was evaluated.
+        genid: ``"initial"`` or the generation's number.
+        parent: id of its parent; None for the first generation.
+        score: mean over the domains, used to select parents; None if the generation has no score.
+        scores: per domain, the score of each evaluated split.
         valid_parent: whether it may become a parent.
-        failure: the class of what went wrong, or None.
-        detail: one sentence on what went wrong, or "".
-        commit: its state in the run's repository; the parent's where it has none of its own.
+        failure: class of the failure, or None.
+        detail: one sentence about the failure, or "".
+        commit: its state in the run's repository; the parent's commit if it has no own state.
         durations: seconds per step.
-        started: when, ISO 8601 in UTC.
-        dropped: ``(path, reason)`` of the changes that were left out of its diff.
-        staged_only: whether it was stopped after the first, cheap stage of evaluation.
-        attempts: how often it was tried because the infrastructure failed.
-        archived: how many generations were archived when its parent was chosen; with the seed, its number and those
-            generations that choice can be made again.
-        usage: of models, with all attempts; None where the run has none.
+        started: start time, ISO 8601 in UTC.
+        dropped: ``(path, reason)`` of each change that is not in its diff.
+        staged_only: whether the evaluation stopped after its first, cheap stage.
+        attempts: number of attempts; there is more than one after infrastructure failures.
+        archived: number of archived generations when its parent was chosen; needed to reproduce that choice.
+        usage: use of models in all attempts; None if the run has no models.
     """
 
     genid: GenId
@@ -71,13 +70,13 @@ def record_to_json(record: GenerationRecord) -> dict[str, Any]:
 
 
 def record_from_json(value: object) -> GenerationRecord:
-    """Return the record of a line; fields that are missing have their defaults.
+    """Return the record of a journal line; missing fields get their defaults.
 
     Raises:
-        ValueError: it is no record.
+        ValueError: the line is not a valid record.
     """
     if not isinstance(value, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004 - it is the text that is wrong
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the text is invalid, not the caller's type
     failure = value.get("failure")
     if failure is not None and failure not in FAILURES:
         raise ValueError(f"unknown failure class {failure!r}")
@@ -101,15 +100,15 @@ def record_from_json(value: object) -> GenerationRecord:
 
 
 def genid_from_json(value: object) -> GenId:
-    """Return the generation id that a JSON value is.
+    """Return a JSON value as a generation id.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is not a generation id.
     """
     if value == "initial" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         assert isinstance(value, (str, int))
         return value
-    raise ValueError(f"no generation id: {value!r}")
+    raise ValueError(f"not a generation id: {value!r}")
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""``generate_loop.log``: with which options a run was started, and each time gone on with."""
+"""``generate_loop.log``: the options of a run, logged at its start and at each resume."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ FILE = "generate_loop.log"
 
 
 def log_args(layout: Layout, options: GenerateOptions, root_commit: str, notes: Iterable[str] = ()) -> None:
-    """Append one line with all options and the root commit, and one for each note.
+    """Append one line with all options and the root commit, and one line per note.
+
+    Args:
+        layout: the paths of the run.
+        options: the options of the run.
+        root_commit: commit of the initial agent.
+        notes: further lines; white space in them is collapsed.
 
     Raises:
-        StorageError: they cannot be written.
+        StorageError: the log cannot be written.
     """
     args = {**attrs.asdict(options, recurse=False), "root_commit": root_commit}
     text = "Args: " + ", ".join(f"{name}={value}" for name, value in args.items())

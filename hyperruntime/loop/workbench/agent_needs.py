@@ -1,10 +1,10 @@
-"""What an agent cannot do without: its image, and models.
+"""The requirements of an agent: its image, and whether it needs models.
 
-The ``[agent]`` table of its ``hyperrun.toml`` says so::
+The ``[agent]`` table of its ``hyperrun.toml`` states them::
 
     [agent]
-    image = "agent"     # a recipe or a reference, used where domains need no more than the base image
-    models = true       # it asks language models, so a run without any is not begun
+    image = "agent"     # a recipe or an image reference, used if the domains need only the base image
+    models = true       # the agent asks language models; a run without models does not start
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hyperruntime.loop.run_files.contract import CONTRACT_FILE
 
 @attrs.frozen(kw_only=True)
 class AgentNeeds:
-    """What an agent cannot do without.
+    """The requirements of an agent.
 
     Attributes:
-        image: a recipe or a reference; None where any image that suits the domains will do.
-        models: whether it asks language models.
+        image: a recipe or an image reference; None: the image of the domains is enough.
+        models: whether the agent asks language models.
     """
 
     image: str | None = None
@@ -34,10 +34,10 @@ class AgentNeeds:
 
 
 def agent_needs(agent: str) -> AgentNeeds:
-    """Return what an agent asks for, a template or a repository's directory.
+    """Return the requirements of an agent, given as a template name or a repository's directory.
 
     Raises:
-        AgentError: its contract cannot be read.
+        AgentError: its ``hyperrun.toml`` is invalid.
     """
     shipped = agent in template_names() and os.sep not in agent
     file = (template_path(agent) if shipped else Path(agent)) / CONTRACT_FILE
@@ -45,15 +45,15 @@ def agent_needs(agent: str) -> AgentNeeds:
 
 
 def parse_needs(data: bytes) -> AgentNeeds:
-    """Return what a ``hyperrun.toml`` asks for.
+    """Return the requirements that a ``hyperrun.toml`` states.
 
     Raises:
-        AgentError: it is no TOML, or a value is not of the allowed form.
+        AgentError: the file is not valid TOML, or a value is invalid.
     """
     try:
         table = tomllib.loads(data.decode()).get("agent", {})
     except ValueError as error:
-        raise AgentError(f"{CONTRACT_FILE} of the agent repository is no TOML: {error}") from error
+        raise AgentError(f"{CONTRACT_FILE} of the agent repository is not valid TOML: {error}") from error
     if not isinstance(table, dict):
         raise AgentError(f"{CONTRACT_FILE}: [agent] must be a table")
     image, models = table.get("image"), table.get("models", False)

@@ -1,4 +1,4 @@
-"""One fresh container of a generation with its private directories."""
+"""One fresh container of a generation, with its private directories."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hyperruntime.storage.atomic import make_directory, make_private_directory
 
 KEPT_BYTES = 64 * 1024
 _LABEL = "io.hyperruntime"
-_SETTLE_S = 10.0  # even where the last command has used up all its time
+_SETTLE_S = 10.0  # minimum, also after a command that used all its time
 
 
 class AgentContainer:
-    """A container, and the two directories of the host that it may write in.
+    """A container and the two host directories that it may write to.
 
     Attributes:
-        repo: becomes the repository inside; private to this generation.
-        out: becomes the folder for outputs inside.
-        model: that agents are told to ask for; None leaves it to them.
+        repo: host directory, mounted as the agent's repository; private to this generation.
+        out: host directory, mounted as the directory for outputs.
+        model: name of the model for the agent; None: the agent chooses.
     """
 
     def __init__(
@@ -42,13 +42,17 @@ class AgentContainer:
         env: Mapping[str, str] | None = None,
         models: bool = True,
     ) -> None:
-        """Make the directories, ``folder`` out of everyone's reach; the container starts later.
+        """Make the directories; the container starts later.
 
         Args:
-            context: of the run. plan: whose container it is. folder: where the directories go.
-            mounts: what else is visible inside. out: where outputs go inside, if not where the contract says.
-            workdir: where commands start, if not in the repository. env: variables of its commands, besides ours.
-            models: whether its commands may ask models, where the run has any.
+            context: context of the run.
+            plan: plan of the generation.
+            folder: host directory for ``repo`` and ``out``; becomes accessible to this user only.
+            mounts: further mounts.
+            out: path of the outputs in the container; "": the path of the contract.
+            workdir: working directory of commands; "": the repository.
+            env: further environment variables of commands.
+            models: whether commands may ask models, if the run has any.
 
         Raises:
             StorageError: the directories cannot be made.
@@ -73,17 +77,17 @@ class AgentContainer:
         }
 
     def start_early(self) -> None:
-        """Begin to start the container while something else is done."""
+        """Start the container in a background thread; :meth:`start` waits for it."""
         with_thread = ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-start")
         self._early = with_thread.submit(self._open)
         with_thread.shutdown(wait=False)
 
     def start(self) -> None:
-        """Start the container, or wait until it has.
+        """Start the container, or wait for the start that :meth:`start_early` began.
 
         Raises:
-            RunInterruptedError: the run is being ended.
-            HyperRuntimeError: it cannot be started.
+            RunInterruptedError: the run is being interrupted.
+            HyperRuntimeError: the container cannot be started.
         """
         early, self._early = self._early, None
         self._container = early.result() if early is not None else self._open()
@@ -96,14 +100,19 @@ class AgentContainer:
         on_output: Callable[[str, bytes], None],
         source: BinaryIO | None = None,
     ) -> ExecResult:
-        """Run a command in the repository; only the end of its output is kept.
+        """Run a command in the working directory; start the container first if it is not running.
 
-        The container must have been started, or be about to.
+        Args:
+            args: argv of the command.
+            timeout_s: time limit of the command, in seconds.
+            on_output: called with the stream's name and each piece of output; the result keeps 64 KiB of each stream.
+            source: standard input of the command; None: no input.
 
         Raises:
-            BudgetExceededError: a model was asked for more than a budget has, whatever became of the command.
-            GatewayError: the model's server failed the last request, whatever became of the command.
-            ContainerLostError: the container ended meanwhile.
+            BudgetExceededError: a budget refused a model request, for any result of the command.
+            GatewayError: the upstream failed the last model request, for any result of the command.
+            ContainerLostError: the container ended before the command did.
+            HyperRuntimeError: the container cannot be started.
         """
         with self._starting:
             if self._container is None:
@@ -124,24 +133,25 @@ class AgentContainer:
             self._way.check()
 
     def settle(self) -> None:
-        """Make what the container wrote this user's own and free of special bits: all of it once the container is gone.
+        """Make this user the owner of the files that the container wrote, and remove special bits.
 
-        While it is there only the folder for outputs is looked at. The time counts as the last command's.
+        While the container exists, only ``out`` is processed; after :meth:`close`, also ``repo``. The time limit is the
+        rest of the last command's time limit, but at least 10 s.
 
         Raises:
-            GenerationFailedError: it takes more time than that command has left.
-            ReclaimError: it cannot be done.
+            GenerationFailedError: the time limit passed.
+            ReclaimError: a file cannot be changed.
         """
         left_s = max(self._until - time.monotonic(), _SETTLE_S)
         paths = (self.repo, self.out) if self._container is None else (self.out,)
         try:
             reclaim_trees(paths, self._context.containers.reclaim_args, left_s)
         except TimeoutError as error:
-            detail = f"what the agent wrote could not be taken back in {left_s:.0f} s: {error}"
+            detail = f"the files of the agent could not be reclaimed within {left_s:.0f} s: {error}"
             raise GenerationFailedError("timeout", detail) from error
 
     def close(self) -> None:
-        """End all that runs in the container and remove it; may be called again."""
+        """End all processes of the container and remove it; idempotent."""
         early, self._early = self._early, None
         if early is not None and early.exception() is None:
             self._container = early.result()
@@ -178,5 +188,5 @@ class AgentContainer:
 
 
 def discard(context: RunContext, folder: Path) -> None:
-    """Remove a directory that containers wrote in, with files of any owner."""
+    """Remove a directory that containers wrote to; its files may have any owner."""
     remove_reclaimed(folder, context.containers.reclaim_args)

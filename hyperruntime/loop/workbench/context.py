@@ -1,4 +1,4 @@
-"""What all generations of a run share, and which one is to be made; values."""
+"""Values: the context that all generations of a run share, and the plan of one generation."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class RunContext:
-    """What all generations of a run share.
+    """The context that all generations of a run share.
 
     Attributes:
-        options: what the user asked for, with seed and run id.
-        layout: where the files are.
-        store: the states.
-        contract: what the agent offers.
-        adapter: what its kind of contract decides.
-        root: the commit of the initial agent.
-        first: the state of the first generation, which diffs may have changed; "" where no generation is made.
-        domains: what it is evaluated on, in order.
-        image: reference of the image its containers run.
-        containers: opens them.
-        events: who watches.
-        models: what agents may ask.
+        options: options of the run, with seed and run id.
+        layout: paths of the run.
+        store: repository with all states.
+        contract: contract of the agent.
+        adapter: adapter for the kind of contract.
+        root: commit of the initial agent.
+        first: commit of the first generation, the initial agent with the diffs of ``meta_patch_files``; "" if no
+            generation is made.
+        domains: domains of the evaluation, in order.
+        image: reference of the containers' image.
+        containers: opens containers.
+        events: receives events.
+        models: access to models.
     """
 
     options: GenerateOptions
@@ -73,13 +74,13 @@ class RunContext:
 
 @attrs.frozen(kw_only=True)
 class GenerationPlan:
-    """Which generation is to be made, and from what.
+    """The plan of one generation: its id, its parent and its start state.
 
     Attributes:
-        genid: its id.
-        parent: its parent's; None for the first, which is evaluated as it is.
-        commit: the state it starts from.
-        archived: how many generations were archived when its parent was chosen.
+        genid: id of the generation.
+        parent: id of its parent; None for the first generation, which is evaluated unchanged.
+        commit: the state that it starts from.
+        archived: number of archived generations when the parent was chosen.
     """
 
     genid: GenId

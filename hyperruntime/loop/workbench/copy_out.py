@@ -1,6 +1,6 @@
-"""Copy what an agent wrote out of a directory that is not to be trusted.
+"""Copy files out of an untrusted directory that an agent wrote.
 
-Only regular files are copied, through descriptors that follow no link; what is too large or too many stays behind.
+Only regular files are copied, through file descriptors that follow no link; files above the limits are skipped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _MAX_BYTES = 128 * MIB
 
 
 def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = False) -> int:
-    """Copy the regular files of a directory; return how many.
+    """Copy the regular files of a directory; return the number of copied files.
+
+    If the directory cannot be read, for example because it has too many entries, copying stops without an error.
 
     Args:
-        source: a directory of ours that the agent could write in, but not replace.
-        target: made where there is anything to copy.
-        below: a directory in ``source`` that alone is copied; an agent may have put a link in its place.
-        keep: whether a file that is there already stays.
+        source: a directory that the agent could write to, but not replace.
+        target: destination; made if there is a file to copy.
+        below: copy only this directory below ``source``; it may be missing, or a link.
+        keep: whether existing files in ``target`` are kept.
 
     Raises:
         StorageError: a file cannot be written.
@@ -53,10 +55,15 @@ def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = Fals
 
 
 def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
-    """Return the content of a regular file directly below a directory, or None where there is none.
+    """Return the content of a regular file in a directory, or None if it does not exist.
+
+    Args:
+        folder: the directory.
+        name: name of the file, without a slash.
+        limit: largest accepted size in bytes.
 
     Raises:
-        PatchError: it has more than ``limit`` bytes, or is no regular file.
+        PatchError: the file has more than ``limit`` bytes, is not a regular file, or cannot be read.
     """
     path = os.path.join(os.fsencode(folder), name)
     try:
@@ -67,7 +74,7 @@ def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
         raise PatchError(f"{os.fsdecode(name)} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise PatchError(f"{os.fsdecode(name)} is no regular file")
+        raise PatchError(f"{os.fsdecode(name)} is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -76,15 +83,20 @@ def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
 
 
 def read_below(folder: Path, path: str, limit: int) -> bytes:
-    """Return the content of a regular file anywhere below a directory that an agent could write in.
+    """Return the content of a regular file below a directory that an agent could write to.
+
+    Args:
+        folder: the directory.
+        path: path of the file, relative to ``folder``.
+        limit: largest accepted size in bytes.
 
     Raises:
-        PatchError: there is none, or it has more than ``limit`` bytes.
+        PatchError: the file does not exist, has more than ``limit`` bytes, or cannot be read.
     """
     with WorkTree(folder) as tree:
         found = tree.found.get(os.fsencode(path))
         if found is None or found.mode not in (FILE, PROGRAM):
-            raise PatchError(f"there is no file {path}")
+            raise PatchError(f"regular file {path} does not exist")
         try:
             data = tree.read(os.fsencode(path), limit)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it, while it runs."""
+"""The events that a run reports to its callback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class StepEvent:
     """A step of a generation began or ended.
 
     Attributes:
-        generation: its id as text; ``"initial"`` for the first.
-        step: which one; see ``generation.STEPS``.
+        generation: id of the generation, as text.
+        step: one of ``generation.STEPS``, or ``"generation"`` for the end of the whole generation.
         state: ``start``, ``done`` or ``failed``.
-        duration_s: seconds it took, once it ended.
-        score: of the generation, on the step that settles it.
+        duration_s: duration in seconds; 0 for ``start``.
+        score: score of the generation; only with the step ``"generation"``.
         detail: one sentence for people, or "".
     """
 

@@ -1,4 +1,4 @@
-"""How a generation ends early; used inside the loop only."""
+"""The errors that end a generation early; only the loop uses them."""
 
 from __future__ import annotations
 
@@ -30,54 +30,58 @@ _MAX_SENTENCE_CHARS = 600
 
 
 def one_line(text: str) -> str:
-    """Return text that an agent may have written as one line that is safe to show on a terminal."""
+    """Return untrusted text as one line that is safe to show on a terminal, at most 600 characters and " ..."."""
     words = "".join(char if char.isprintable() else " " for char in text).split()
     line = " ".join(words)
     return line if len(line) <= _MAX_SENTENCE_CHARS else line[:_MAX_SENTENCE_CHARS] + " ..."
 
 
 def last_line(output: bytes, otherwise: str) -> str:
-    """Return the last line of what a command printed, or something else where it printed nothing."""
+    """Return the last line of a command's output, or ``otherwise`` if there is no output."""
     lines = output.decode(errors="replace").strip().splitlines()
     return one_line(lines[-1]) if lines else otherwise
 
 
 class GenerationFailedError(HyperRuntimeError):
-    """The generation failed for a reason of its own; it is recorded and the run goes on.
+    """The generation itself failed; the failure is recorded and the run continues.
 
     Attributes:
-        failure: the class of what went wrong.
+        failure: class of the failure.
     """
 
     def __init__(self, failure: FailureClass, detail: str) -> None:
-        """Name the class and say in one sentence what happened."""
+        """Store the class and one sentence about the failure."""
         self.failure = failure
         super().__init__(detail)
 
 
 class InfrastructureFailedError(HyperRuntimeError):
-    """Something below the generation failed; it is tried again.
+    """The infrastructure failed; the generation is retried.
 
     Attributes:
-        failure: the class it is recorded under when no attempt is left.
+        failure: class of the failure, recorded after the last attempt.
     """
 
     def __init__(self, detail: str, failure: FailureClass = "infrastructure") -> None:
-        """Say in one sentence what happened."""
+        """Store one sentence about the failure, and its class."""
         self.failure = failure
         super().__init__(detail)
 
 
 class RunInterruptedError(HyperRuntimeError):
-    """The run is ending because it was told to; the generation leaves no trace."""
+    """The run is being interrupted; the generation is not recorded, and a resumed run continues it."""
 
 
 def translate_failure(error: Exception, step: str) -> GenerationFailedError | InfrastructureFailedError:
-    """Return what an error means for the generation in whose ``step`` it was raised.
+    """Return the failure of a generation that an error in one of its steps means.
 
-    A container that ran out of memory or processes, or was ended past one of its limits, did so because of what ran in
-    it. Any other loss of it may be the machine's fault and is tried again; one that is lost each time is blamed on what
-    ran in it, unless this library ended it for want of the machine's own space.
+    If a container exceeded a limit, the generation failed. If a container was lost for another reason, the machine may
+    be at fault, so the generation is retried. After the last attempt the generation is blamed, unless hyperruntime
+    ended the container, for example because the host had no space left.
+
+    Args:
+        error: the error.
+        step: the step that raised it.
     """
     blame = _BLAME.get(step, "infrastructure")
     if isinstance(error, (GenerationFailedError, InfrastructureFailedError)):
@@ -89,7 +93,7 @@ def translate_failure(error: Exception, step: str) -> GenerationFailedError | In
         if not isinstance(post_mortem, PostMortem):
             return InfrastructureFailedError(str(error), blame)
         if post_mortem.limit:
-            why = f"the container went past a limit: {post_mortem.ended_by}"
+            why = f"the container exceeded a limit: {post_mortem.ended_by}"
             return GenerationFailedError("timeout" if post_mortem.limit == "wall_s" else blame, why)
         if post_mortem.oom_killed:
             return GenerationFailedError(blame, str(error))

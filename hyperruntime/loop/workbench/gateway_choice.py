@@ -1,4 +1,4 @@
-"""Which gateway a run has: by its options, a configuration file, the environment, and the agent's ``.env``."""
+"""Choose the gateway of a run from its options, a configuration file, the environment and the agent's ``.env``."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ def choose_gateway(
     required: bool = False,
     asks_models: bool = False,
 ) -> GatewayConfig | None:
-    """Return the gateway that a run has; None where nothing asks for one.
+    """Return the configuration of the run's gateway; None if the run needs no gateway.
 
-    A configuration is what counts. Without one, a model, a budget, a ``.env`` of the agent repository or
-    ``asks_models`` asks for a gateway to the servers that the usual variables name, in the host's
-    environment or in ``.env``.
+    The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent repository or
+    ``asks_models`` leads to a gateway for the servers in the usual variables of the host's environment or of ``.env``.
 
     Args:
-        options: of the run.
-        agent: the agent repository's directory; None for one that is shipped.
-        layout: of the run, whose directory need not be there yet.
-        required: whether the run had one before, or its agent cannot do without.
-        asks_models: whether its agent may ask models though no file of it says so.
+        options: options of the run.
+        agent: directory of the agent repository; None for a shipped agent.
+        layout: paths of the run; its directory need not exist yet.
+        required: whether a gateway is necessary: the run had one before, or the agent needs models.
+        asks_models: whether the agent may ask models although none of its files says so.
 
     Raises:
-        GatewayConfigError: there is no server, its key or configuration cannot be read, or money is to be counted
-            where nothing has a price.
-        SpecError: the model is not one of the configuration's.
+        GatewayConfigError: a required server is missing, a key or the configuration cannot be read, or a budget of
+            money is set and no model has a price.
+        SpecError: the configuration does not contain the model.
     """
     config = _base(options, agent, required=required, asks_models=asks_models)
     if config is None:
@@ -59,40 +58,50 @@ def choose_gateway(
 
 
 def _check_prices(models: Sequence[ModelRule]) -> None:
-    """Do nothing where something costs money: else a budget of money would never end."""
+    """Raise if no model has a price: a budget of money would then have no effect."""
     if not any(rule.input_price or rule.output_price for rule in models):
         raise GatewayConfigError(
-            "a budget of money is given, and no model has a price; give input_price and output_price in a file with a "
-            "table [gateway], or a budget of tokens"
+            "a budget of money is given, but no model has a price; set input_price and output_price in a file with a "
+            "table [gateway], or give a budget of tokens"
         )
 
 
 def agent_directory(agent: str) -> Path | None:
-    """Return the directory of an agent that was checked; None for a shipped one."""
+    """Return the absolute directory of an agent; None for a shipped agent."""
     return None if agent in template_names() and os.sep not in agent else Path(agent).absolute()
 
 
 def stored_agent(root: Path, stored: Mapping[str, Any]) -> Path | None:
-    """Return the agent's directory of a run that exists, by its directory and all that its ``run.json`` says."""
+    """Return the agent's directory of an existing run; None for a shipped agent.
+
+    Args:
+        root: the run directory.
+        stored: content of its ``run.json``.
+    """
     imported = stored.get("imported") is True
     return agent_directory(os.path.join(root if imported else "", str(stored.get("agent", ""))))
 
 
 def check_stored_servers(options: GenerateOptions, agent: Path | None, stored: Mapping[str, Any]) -> None:
-    """Keep the host's keys from a server that an agent may have named.
+    """Raise if an agent may have chosen the server that receives a key of the host.
 
-    The work tree of a run that HyperAgents wrote, with its ``.env``, was open to all agents of it.
+    The agents of a run that HyperAgents wrote could change its work tree, and so its ``.env``.
+
+    Args:
+        options: options of the run.
+        agent: directory of the agent; None for a shipped agent.
+        stored: content of the ``run.json`` of the run.
 
     Raises:
-        GatewayConfigError: only the ``.env`` of such a work tree names the server that a key is for.
+        GatewayConfigError: the environment has a key, and only the ``.env`` of such a work tree names its server.
     """
     reads_it = options.gateway is None or options.gateway.startswith(RECORD)
     if stored.get("imported") is not True or agent is None or not reads_it:
         return
     if name := borrowed_url(agent / ENV_FILE):
         raise GatewayConfigError(
-            f"{name} is only in {str(agent / ENV_FILE)!r}, where agents of the run could write it, and its key is in "
-            "the environment; set both in the environment, or name a --gateway"
+            f"{name} is set only in {str(agent / ENV_FILE)!r}, which agents of the run could change, but its key is in "
+            "the environment; set both in the environment, or give --gateway"
         )
 
 
@@ -112,12 +121,12 @@ def _base(options: GenerateOptions, agent: Path | None, *, required: bool, asks_
 
 
 def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -> Budget:
-    """Return the limits of a budget that the options name, over those of a configuration."""
+    """Return a budget; the limits in the options override those of ``base``."""
     names = [field.name for field in attrs.fields(Budget)]
     given = {name: getattr(options, f"{prefix}_{name}") for name in names}
     return attrs.evolve(base or Budget(), **{name: value for name, value in given.items() if value is not None})
 
 
 def generation_budget(options: GenerateOptions) -> Budget:
-    """Return what one generation may use."""
+    """Return the budget of one generation."""
     return _limits(options, "budget_generation")

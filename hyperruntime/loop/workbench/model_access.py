@@ -1,6 +1,6 @@
-"""The models of a run: what each generation may use of its gateway, and what it used.
+"""The models of a run: the access of each generation to the gateway, its budget and its usage.
 
-A run without a gateway has :class:`ModelAccess` too, and nothing of it.
+A run without a gateway also has a :class:`ModelAccess`, which gives no access.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _NONE: Mapping[str, str] = {}
 
 
 class Way:
-    """One container's way to the models, or none.
+    """One container's access to the models, or no access.
 
     Attributes:
-        env: the variables that a command in it needs.
+        env: environment variables that a command in the container needs.
     """
 
     def __init__(self, access: Access | None = None) -> None:
-        """Have a way, or none."""
+        """Wrap an access to the gateway; None means no access."""
         self._access = access
         self._timer: threading.Timer | None = None
         self.env: Mapping[str, str] = _NONE if access is None else access.env
 
     def end_after(self, grace_s: float, container: LoopContainer) -> None:
-        """End the container some time after a budget refused it anything."""
+        """Close the container ``grace_s`` seconds after a budget refused its first request."""
         if self._access is None:
             return
         self._timer = threading.Timer(grace_s, container.close)
@@ -55,17 +55,17 @@ class Way:
         self._access.seat.when_refused(self._timer.start)
 
     def check(self) -> None:
-        """Do nothing while there is budget, and somebody who answers.
+        """Raise if a budget is used up or the upstream does not answer.
 
         Raises:
             BudgetExceededError: a request was refused because a budget is used up.
-            GatewayError: the server failed the last request.
+            GatewayError: the upstream failed the last request.
         """
         if self._access is not None:
             self._access.seat.check()
 
     def close(self) -> None:
-        """Take the way away; may be called again."""
+        """Close the access; idempotent."""
         if self._access is not None:
             self._access.close()
         if self._timer is not None:
@@ -73,13 +73,17 @@ class Way:
 
 
 class ModelAccess:
-    """The gateway of a run, open until it is closed; safe to use from many threads."""
+    """The gateway of a run, open until :meth:`close`; thread-safe."""
 
     def __init__(self, config: GatewayConfig | None = None, options: GenerateOptions | None = None) -> None:
-        """Open the gateway, if there is one; what the run used in earlier sittings counts.
+        """Open the gateway, if there is one; usage before a resume counts towards the budget of the run.
+
+        Args:
+            config: configuration of the gateway; None: no gateway.
+            options: options of the run; None: no gateway.
 
         Raises:
-            GatewayError: it cannot be opened.
+            GatewayError: the gateway cannot be opened, or its log cannot be read.
             StorageError: its log cannot be written.
         """
         self._config, self._run = config, ""
@@ -95,11 +99,11 @@ class ModelAccess:
 
     @property
     def used_up(self) -> str:
-        """Which limit of the run's budget is reached, in a sentence; nothing while there is budget."""
+        """One sentence about the limit of the run's budget that is reached; "" while there is budget."""
         return "" if self._gateway is None else self._gateway.used_up
 
     def begin(self, genid: GenId) -> None:
-        """Give a generation, or another attempt at it, its whole budget."""
+        """Give a generation its whole budget; called for each attempt."""
         with self._lock:
             key = str(genid)
             if (meter := self._meters.pop(key, None)) is not None:
@@ -107,7 +111,7 @@ class ModelAccess:
             self._meters[key] = Meter(f"generation {genid}", self._budget)
 
     def usage(self, genid: GenId) -> Spent | None:
-        """Return what a generation used, with all attempts at it; None where the run has no gateway."""
+        """Return the usage of a generation in all attempts; None if the run has no gateway."""
         if self._gateway is None:
             return None
         with self._lock:
@@ -116,10 +120,16 @@ class ModelAccess:
         return before if meter is None else total_spent((before, meter.spent))
 
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Way:
-        """Return a container's way to the models.
+        """Return a container's access to the models.
+
+        Args:
+            container: the container.
+            genid: its generation, whose budget counts.
+            step: name of the container in the log of exchanges.
 
         Raises:
-            GatewayError: the container's image has no Python 3, or it has no place for a socket.
+            GatewayError: the image has no Python 3, the forwarder does not start, or the container does not belong to
+                an engine.
         """
         if self._gateway is None or self._config is None:
             return Way()
@@ -127,7 +137,7 @@ class ModelAccess:
         from hyperruntime.gateway import Access
 
         if not isinstance(container, Container):
-            raise GatewayError("containers of this kind have no way to a gateway; use an engine")
+            raise GatewayError("containers of this kind have no access to a gateway; use an engine")
         name = f"{self._run}/{genid}/{step}"
         with self._lock:
             meter = self._meters.setdefault(str(genid), Meter(f"generation {genid}", self._budget))
@@ -136,7 +146,7 @@ class ModelAccess:
         return way
 
     def close(self) -> None:
-        """Close the gateway; may be called again."""
+        """Close the gateway; idempotent."""
         if self._gateway is not None:
             self._gateway.close()
 
@@ -145,17 +155,19 @@ class ModelAccess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it, whatever happened."""
+        """Close the gateway."""
         self.close()
 
 
 def evaluation_models(
     options: GenerateOptions, stored: Mapping[str, Any], folder: Path, *, asks_models: bool
 ) -> ModelAccess:
-    """Return the models of an evaluation that is no part of its run: no budget of the run, and a log of its own.
+    """Return the models for a separate evaluation: without the run's budgets, and with its own log.
 
     Args:
-        options: of the run. stored: all that its ``run.json`` says. folder: of the run's, takes the log.
+        options: options of the run.
+        stored: content of its ``run.json``.
+        folder: directory for the log, directly below the run directory.
         asks_models: as for :func:`choose_gateway`.
 
     Raises:
@@ -171,7 +183,11 @@ def evaluation_models(
 
 
 def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
-    """Return what each generation of a run used, by the log of exchanges; a line that is torn is passed over.
+    """Return the usage of each generation of a run from the log of exchanges; invalid lines are skipped.
+
+    Args:
+        log: the log of exchanges; it may be missing.
+        run_id: id of the run; lines of other runs are skipped.
 
     Raises:
         GatewayError: the log cannot be read.
@@ -185,7 +201,7 @@ def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise GatewayError(f"{log} cannot be read: {error}; what the run used so far is in it") from error
+        raise GatewayError(f"{log} cannot be read: {error}; it contains the run's usage so far") from error
     return found
 
 

@@ -1,4 +1,4 @@
-"""The containers of a run that are open now, so that an interrupt can end them all."""
+"""The open containers of a run; an interrupt ends them all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyperruntime.spec import ContainerSpec, ExecResult
 
 
 class LoopContainer(Protocol):
-    """What the loop needs of a container; :class:`~hyperruntime.container.Container` has it."""
+    """The part of a container that the loop needs; :class:`~hyperruntime.container.Container` provides it."""
 
     def exec(
         self,
@@ -25,24 +25,24 @@ class LoopContainer(Protocol):
         on_output: Callable[..., None] | None = None,
         output_limit_bytes: int = ...,
     ) -> ExecResult:
-        """Run a command to its end."""
+        """Run a command to its end; the parameters are those of :meth:`hyperruntime.container.Container.exec`."""
         ...
 
     def close(self) -> None:
-        """End and remove it; may be called again."""
+        """End and remove the container; idempotent."""
         ...
 
 
 class LoopImages(Protocol):
-    """What the loop needs of an engine's images."""
+    """The part of an engine's images that the loop needs."""
 
     def ensure(self, name: str) -> str:
-        """Return the reference of an image that is here, made if it can be."""
+        """Return the reference of an image on this machine; build or pull it if necessary."""
         ...
 
 
 class LoopRuntime(Protocol):
-    """What the loop needs of a runtime; :class:`~hyperruntime.runtime.Runtime` has it."""
+    """The part of a runtime that the loop needs; :class:`~hyperruntime.runtime.Runtime` provides it."""
 
     @property
     def images(self) -> LoopImages:
@@ -51,7 +51,7 @@ class LoopRuntime(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine can do on this machine."""
+        """Information about the engine on this machine."""
         ...
 
     def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> LoopContainer:
@@ -60,10 +60,11 @@ class LoopRuntime(Protocol):
 
 
 class OpenContainers:
-    """Opens containers until :meth:`stop`; then ends those that are open.
+    """Opens containers until :meth:`stop`, and closes them.
 
     Attributes:
-        reclaim_args: of the engine, to take back what containers wrote; see :class:`~hyperruntime.driver.EngineInfo`.
+        reclaim_args: argv prefix of the engine to reclaim files of containers; see
+            :class:`~hyperruntime.driver.EngineInfo`.
     """
 
     def __init__(self, runtime: LoopRuntime) -> None:
@@ -72,42 +73,42 @@ class OpenContainers:
         self.reclaim_args = runtime.info.reclaim_args
         self._lock = threading.Lock()
         self._open: list[LoopContainer] = []
-        self._stopping = False  # no Event: that has a lock, and handlers of signals set this
+        self._stopping = False  # not an Event: an Event has a lock, and signal handlers set this flag
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is being ended."""
+        """Whether the run is being interrupted."""
         return self._stopping
 
     def open(self, spec: ContainerSpec, labels: Mapping[str, str]) -> LoopContainer:
         """Start a container.
 
         Raises:
-            RunInterruptedError: the run is being ended.
-            HyperRuntimeError: it cannot be started.
+            RunInterruptedError: the run is being interrupted.
+            HyperRuntimeError: the container cannot be started.
         """
         if self.stopping:
-            raise RunInterruptedError("the run is being ended")
+            raise RunInterruptedError("the run is being interrupted")
         container = self._runtime.container(spec, labels=labels)
         with self._lock:
             self._open.append(container)
         if self._stopping:
             self.close(container)
-            raise RunInterruptedError("the run is being ended")
+            raise RunInterruptedError("the run is being interrupted")
         return container
 
     def close(self, container: LoopContainer) -> None:
-        """End and remove a container; may be called again."""
+        """End and remove a container; idempotent."""
         container.close()
         with self._lock:
             self._open = [other for other in self._open if other is not container]
 
     def stop(self) -> None:
-        """Let no container start any more; returns at once and takes no lock."""
+        """Refuse to start more containers; returns at once and takes no lock."""
         self._stopping = True
 
     def close_all(self) -> None:
-        """End all containers, so that whoever waits for one goes on."""
+        """End all open containers; threads that wait for them continue."""
         with self._lock:
             containers = tuple(self._open)
         threads = [threading.Thread(target=self.close, args=(container,)) for container in containers]

@@ -1,4 +1,4 @@
-"""Time the steps of a generation, tell whoever watches, and keep its log."""
+"""Time the steps of a generation, report them as events and write the generation's log."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MAX_LOG_BYTES = 64 * MIB
 
 
 class Events:
-    """Hands events to one callback, one at a time; what the callback raises does not reach the run."""
+    """Passes events to one callback, one at a time; exceptions of the callback are logged and ignored."""
 
     def __init__(self, on_event: OnEvent | None) -> None:
-        """Call ``on_event`` for each event, or nobody."""
+        """Store the callback; None discards all events."""
         self._on_event = on_event
         self._lock = threading.Lock()
 
     def emit(self, event: StepEvent) -> None:
-        """Tell whoever watches."""
+        """Call the callback with an event."""
         if self._on_event is None:
             return
         with self._lock:
             try:
                 self._on_event(event)
-            except Exception as error:  # noqa: BLE001 - whoever watches is not part of the run
+            except Exception as error:  # noqa: BLE001 - the callback is not part of the run
                 log.warning("event callback failed", error=repr(error))
 
 
@@ -44,12 +44,12 @@ class StepLog:
     """The steps of one generation; a context manager that owns ``generate.log``.
 
     Attributes:
-        durations: seconds per step so far; a step that is done twice counts both.
-        current: the step that runs, or ran last.
+        durations: seconds per step so far; a repeated step counts with its total time.
+        current: the current or last step.
     """
 
     def __init__(self, genid: GenId, events: Events, folder: Path) -> None:
-        """Log to ``generate.log`` in a folder that exists."""
+        """Open ``generate.log`` in an existing folder."""
         self.durations: dict[str, float] = {}
         self.current = ""
         self._genid, self._events = str(genid), events
@@ -60,7 +60,7 @@ class StepLog:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time what runs inside as one step."""
+        """Time the body of the ``with`` statement as one step."""
         started, self.current = time.monotonic(), name
         self._tell(name, "start")
         self.note(f"== {name}")
@@ -72,12 +72,18 @@ class StepLog:
         self._end(name, "done", started, "")
 
     def run(self, name: str, action: Callable[[], None]) -> None:
-        """Do one step."""
+        """Run ``action`` as one step."""
         with self.step(name):
             action()
 
     def settled(self, score: float | None, failure: str, started: float) -> None:
-        """Tell that the generation is over, with its score or what it failed of."""
+        """Report the end of the generation.
+
+        Args:
+            score: score of the generation, or None.
+            failure: class of its failure; "" for none.
+            started: start time by ``time.monotonic()``.
+        """
         duration = time.monotonic() - started
         event = StepEvent(
             generation=self._genid,
@@ -91,11 +97,11 @@ class StepLog:
         log.info("generation done", generation=self._genid, score=score, failure=failure, duration_s=duration)
 
     def note(self, text: str) -> None:
-        """Write a line of our own to the log."""
+        """Write one line to the log."""
         self.write(text.encode(errors="replace") + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Write what a command printed; past 64 MiB, or where no space is left, nothing more is kept."""
+        """Write command output to the log; stop logging after 64 MiB or at a write error."""
         with self._lock:
             if self._left <= 0:
                 return

@@ -1,4 +1,4 @@
-"""Slots inside a container: their users and directories, and how they are kept apart and made new.
+"""Slots inside a container: their users and directories, their isolation and their reset.
 
 May import ``pool.values`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,29 +1,29 @@
-"""What the pool runs inside containers as their main user: shell text, POSIX sh, and find and rm of the image."""
+"""POSIX sh scripts that the pool runs in containers as their main user; they need find and rm in the image."""
 
 from __future__ import annotations
 
-# $@ are roots. Prints, each ended by NUL, directories that any user may write to.
+# $@: roots. Prints the world-writable directories, each followed by NUL.
 FIND_PLACES = 'exec find "$@" -xdev -type d -perm -0002 -print0'
 
-# The same of those where one user cannot rename another's files.
+# The same for directories with the sticky bit, in which one user cannot rename another's files.
 FIND_STICKY = 'exec find "$@" -xdev -type d -perm -1002 -print0'
 
-# Prints the option of a find that has it.
+# Prints the option if this find supports it.
 RACE_OPTION = "find / -maxdepth 0 -ignore_readdir_race >/dev/null 2>&1 && echo -ignore_readdir_race; exit 0"
 
-# $@ are roots. Prints, each ended by NUL, what else any user may write to; devices are left as they are.
+# $@: roots. Prints the world-writable files, FIFOs and sockets, each followed by NUL; devices are left as they are.
 FIND_FILES = 'exec find "$@" -xdev \\( -type f -o -type p -o -type s \\) -perm -0002 -print0'
 
-# Standard input: paths ended by NUL, $1 the change of their modes.
+# Standard input: paths, each followed by NUL. $1: the mode for chmod.
 CHMOD = 'exec xargs -0 chmod -- "$1"'
 
-# $1 the directory of all slots. It can be passed through, not listed.
+# $1: the directory of all slots. Its mode lets users enter it but not list it.
 MAKE_BASE = """
 umask 022
 mkdir -p -- "$1" 2>/dev/null && chmod 0711 -- "$1" 2>/dev/null && [ -w "$1" ]
 """
 
-# $1 a slot's directory, $2 its user or "" for the container's own.
+# $1: a slot's directory. $2: its user, or "" for the container's main user.
 _MAKE_AREA = """
 umask 077
 set -- "$area" "$area/workspace" "$area/home" "$area/tmp"
@@ -34,11 +34,11 @@ fi
 """
 MAKE_AREA = f"area=$1 user=$2{_MAKE_AREA}"
 
-# $1 a slot's directory, $2 its user, $3 its next user, $4 an option of find or "", $5 what the user runs to remove its
-# own files, --, then places where others may write.
-# Removes the directory and looks for what else the user left, where others could come across it. Exits 5 when there are
-# files elsewhere, 3 with something that cannot be removed, else makes the directory anew.
-# SysV objects are told from /proc/sysvipc: an owner can be changed by the owner, so the creator counts as well.
+# $1: a slot's directory. $2: its user. $3: its next user. $4: an option of find or "". $5: a script with which the user
+# removes its own files. Then --, then the world-writable directories.
+# Removes the slot's directory, then looks for the user's files in the world-writable directories and for its SysV
+# objects. Exits with 5 if files are left there, with 3 if something cannot be removed. Else makes the directory again.
+# /proc/sysvipc lists the SysV objects. An owner can give an object to another user, so the creator counts as well.
 RENEW_USER = (
     """
 area=$1 user=$2 next=$3 race=$4 remove=$5 found=
@@ -58,7 +58,7 @@ if [ "$found" ] && command -v setpriv >/dev/null; then
 fi
 [ -z "$found" ] || { echo "file $found" >&2; exit 5; }
 
-# each KIND FIELD: sets objects to the identifiers of what the user made or has.
+# each KIND FIELD: sets objects to the identifiers of the objects that the user owns or created.
 each() {
     objects=
     while read -r line; do
@@ -72,7 +72,7 @@ for kind in shm:8:-m sem:5:-s msg:8:-q; do
     each "$name" "${rest%:*}"
     [ "$objects" ] || continue
     for object in $objects; do
-        ipcrm "${rest#*:}" "$object" || # root without CAP_SYS_ADMIN may not; source: shmctl(2)
+        ipcrm "${rest#*:}" "$object" || # root needs CAP_SYS_ADMIN for this; source: shmctl(2)
             setpriv --reuid "$user" --regid "$user" --clear-groups ipcrm "${rest#*:}" "$object"
     done 2>/dev/null
     each "$name" "${rest%:*}"
@@ -82,7 +82,7 @@ user=$next"""
     + _MAKE_AREA
 )
 
-# $1 a user, then places. Run as that user, who can do no harm where siblings exchange directories meanwhile.
+# $1: a user, then directories. Runs as that user: a sibling that swaps directories meanwhile could misuse root.
 REMOVE_OWN = """
 user=$1
 shift
@@ -92,10 +92,10 @@ find "$@" -xdev -user "$user" -prune -exec chmod -R u+rwx -- {} + -o -type d ! -
 remove "$@"
 """
 
-# $1 a name where others may write. Leaves what a reset must remove; with $2 tells whether it did.
+# $1: a path in a world-writable directory. Creates files that a reset must remove; with $2, checks that they are gone.
 TRY = '[ -z "$2" ] || { [ ! -e "$1" ]; exit; }; umask 077; mkdir -p -- "$1/a" && : >"$1/a/f" && chmod 0 "$1/a"'
 
-# $1 a slot's directory.
+# $1: a slot's directory.
 RENEW_DIRECTORY = (
     """
 area=$1 user=

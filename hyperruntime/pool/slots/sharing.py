@@ -1,4 +1,4 @@
-"""Slots that share a container, each with its own user or only its own directory. See docs/decisions/0023-pool.md."""
+"""Isolation of slots that share a container, by users or only by directories. See docs/decisions/0023-pool.md."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
 
 _TIMEOUT_S = 120.0
-_ELSEWHERE = 5  # RENEW_USER's exit code where the user left files in places of others
+_ELSEWHERE = 5  # RENEW_USER's exit code if the user left files in world-writable directories
 
 
 class UserIsolation:
-    """Slots that share a container, each as a user of its own that changes with each lease."""
+    """Slots that share a container; each slot has its own user, and a new one for each lease."""
 
     def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
-        """Take what it needs to know."""
+        """Take the base directory, the process limit and the number of slots."""
         self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, plan.slots
         self._survey: WritablePaths | None = None
         self._users: Users | None = None
         self._lock = threading.Lock()
 
     def prepare(self, container: Container) -> list[SlotExec]:
-        """Make its places; the image's files are looked through for its first container only."""
+        """Create the slots; only the pool's first container is searched for world-writable paths."""
         with self._lock:
             if self._survey is None:
                 return self._prepare_first(container)
@@ -53,7 +53,7 @@ class UserIsolation:
         return [self._make(container, f"{base}/{number}") for number in range(self._slots)]
 
     def renew(self, place: SlotExec) -> SlotExec:
-        """Kill the user's processes, remove and look for its files and SysV objects, and take another user."""
+        """Kill the user's processes, remove its files and SysV objects, and return the slot with another user."""
         assert self._survey is not None
         return self._renew(place, self._survey)
 
@@ -83,12 +83,12 @@ class UserIsolation:
         return place.container.end_user(place.user)
 
     def forget(self, place: SlotExec) -> None:
-        """Take back the user of a place whose container is gone."""
+        """Give back the user of a slot whose container is gone."""
         if self._users is not None:
             self._users.give_back(place.user.uid)
 
     def _try_out(self, place: SlotExec, survey: WritablePaths) -> SlotExec:
-        """Return a place after a reset that had something to do: this image's programs are known to do it."""
+        """Reset a slot that has files to remove, to check that the image's programs can do it; return the slot."""
         names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in survey.places[:3]]
         as_user = {"user": place.user, "workdir": "/", "timeout_s": _TIMEOUT_S}
         left = [name for name in names if place.container.exec(_try(name), **as_user).exit_code == 0]
@@ -116,14 +116,14 @@ class UserIsolation:
 
 
 class DirectoryIsolation:
-    """Slots that share a container and its user: kept apart by nothing but their directories."""
+    """Slots that share a container and its user; only their directories differ."""
 
     def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
-        """Take what it needs to know."""
+        """Take the base directory and the number of slots."""
         self._base, self._slots = config.workspace_base, plan.slots
 
     def prepare(self, container: Container) -> list[SlotExec]:
-        """Make its places."""
+        """Create the slots."""
         base = make_base(container, self._base)
         areas = [f"{base}/{number}" for number in range(self._slots)]
         for area in areas:
@@ -132,7 +132,7 @@ class DirectoryIsolation:
         return [_place(container, area, None) for area in areas]
 
     def renew(self, place: SlotExec) -> SlotExec:
-        """End what its commands started and remove its directory; what it wrote elsewhere nobody can tell apart."""
+        """End the slot's processes and remove its directory; files that it wrote elsewhere stay."""
         if not self.end(place):
             raise PoolError(f"processes of slot {place.slot_id} could not be ended")
         area = posixpath.dirname(place.workspace)
@@ -141,7 +141,7 @@ class DirectoryIsolation:
         return _place(place.container, area, None)
 
     def end(self, place: SlotExec) -> bool:
-        """End what its commands started."""
+        """End every process that the slot's commands started."""
         return place.container.end_group(place.slot_id)
 
     def forget(self, place: SlotExec) -> None:
@@ -149,7 +149,7 @@ class DirectoryIsolation:
 
 
 def make_keeper(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
-    """Return the keeper of a plan."""
+    """Return the slot isolation that a layout asks for."""
     keepers: dict[str, Callable[[], SlotIsolation]] = {
         "container": lambda: ContainerIsolation(config),
         "uid": lambda: UserIsolation(config, plan),
@@ -159,17 +159,24 @@ def make_keeper(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
 
 
 def make_base(container: Container, wanted: str) -> str:
-    """Make the directory of all slots, where it is wanted or else where the container's files can be written.
+    """Create the directory of all slots and return its path.
+
+    Args:
+        container: where the directory is created.
+        wanted: absolute path; if it cannot be used, /var/tmp, /tmp and /dev/shm are tried.
 
     Raises:
-        PoolError: nowhere.
+        PoolError: none of them is writable.
     """
     name = f"slots-{secrets.token_hex(8)}"
     for base in (posixpath.normpath(wanted), f"/var/tmp/{name}", f"/tmp/{name}", f"/dev/shm/{name}"):  # noqa: S108
         command = ["/bin/sh", "-c", inside.MAKE_BASE, "base", base]
         if container.exec(command, workdir="/", timeout_s=_TIMEOUT_S).exit_code == 0:
             return base
-    raise PoolError(f"slots have no place in {container.name}: neither {wanted} nor /var/tmp, /tmp and /dev/shm work")
+    raise PoolError(
+        f"no directory for slots in {container.name}: {wanted}, /var/tmp, /tmp and /dev/shm are not writable; set"
+        " workspace_base to a writable directory"
+    )
 
 
 def _try(name: bytes, gone: str = "") -> list[str | bytes]:
@@ -190,4 +197,4 @@ def _place(container: Container, area: str, user: RunAs | None) -> SlotExec:
 def _check(what: str, result: ExecResult) -> None:
     if result.exit_code != 0:
         why = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
-        raise PoolError(f"{what} could not be made new: {why}")
+        raise PoolError(f"{what} could not be prepared for a lease: {why}")

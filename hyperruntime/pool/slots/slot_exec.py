@@ -1,4 +1,4 @@
-"""One slot's hands in its container: its user, its directory, its environment, its turn."""
+"""Run commands as one slot: with its user, directory and environment, one call after another."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Isolation = Literal["container", "uid", "directory"]
 
 
 class SlotExec:
-    """Where one slot's commands run, whoever holds the lease; made by the pool, one for each slot.
+    """Runs commands as one slot; the pool makes one for each slot, independent of its leases.
 
     Attributes:
-        container: that it is in.
-        slot_id: its name.
-        workspace: absolute path of its directory inside.
-        user: that its commands run as; None is the container's own.
-        env: what its commands get on top of the container's (HOME, TMPDIR).
-        options: what tells the container whose commands they are.
-        network: of the container.
-        isolation: what keeps its siblings out: a container of its own, a user of its own, or only a directory.
+        container: the container of the slot.
+        slot_id: the slot's name.
+        workspace: absolute path of the slot's directory inside the container.
+        user: the user that its commands run as; None means the container's main user.
+        env: variables that its commands get in addition to the container's (HOME, TMPDIR).
+        options: keyword arguments of :meth:`Container.exec` that mark the slot's commands: ``user`` and ``group``.
+        network: the container's network.
+        isolation: how the slot is isolated: its own container, its own user, or only its own directory.
     """
 
     def __init__(
@@ -36,16 +36,23 @@ class SlotExec:
         *,
         slot_id: str,
         workspace: str,
-        user: Any = None,  # noqa: ANN401 - what Container.exec takes
+        user: Any = None,  # noqa: ANN401 - as in Container.exec
         env: Mapping[str, str] | None = None,
         network: str | None = None,
         isolation: Isolation = "container",
         group: str | None = None,
     ) -> None:
-        """Describe it; nothing is run or made.
+        """Describe the slot; nothing runs yet.
 
         Args:
-            group: marks its commands among those of one user, so that they can be ended apart.
+            container: the container of the slot.
+            slot_id: the slot's name.
+            workspace: absolute path of the slot's directory inside the container.
+            user: the user of its commands; None means the container's main user.
+            env: variables in addition to the container's.
+            network: the container's network; None means the one in its spec.
+            isolation: how the slot is isolated.
+            group: marks the slot's commands among others of the same user, so that they can be ended separately.
         """
         self.container, self.slot_id, self.workspace = container, slot_id, workspace
         self.user, self.env, self.isolation = user, dict(env or {}), isolation
@@ -58,7 +65,7 @@ class SlotExec:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until all that asked earlier are done; calls of one slot run one after another, in that order."""
+        """Wait for all earlier calls; the calls of one slot run one after another, in the order they came."""
         async with self._turn:
             yield
 
@@ -73,12 +80,17 @@ class SlotExec:
         on_output: OutputCallback | None = None,
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> ExecResult:
-        """Run a command as the slot, in its workspace or in ``workdir`` (absolute, or relative to the workspace).
+        """Run a command as the slot.
 
-        Takes no turn of its own. The other arguments are those of :meth:`Container.aexec`.
+        The caller takes the slot's :meth:`turn` if it needs one. Arguments not listed are those of
+        :meth:`Container.aexec`.
+
+        Args:
+            env: variables in addition to the slot's.
+            workdir: absolute, or relative to the workspace; None means the workspace.
 
         Raises:
-            HyperRuntimeError: as :meth:`Container.aexec`.
+            HyperRuntimeError: as in :meth:`Container.aexec`.
         """
         return await self.container.aexec(
             args,
@@ -92,13 +104,13 @@ class SlotExec:
         )
 
     def shell(self) -> Shell:
-        """Return the bash that this slot keeps from call to call, a new one where there is none."""
+        """Return the slot's persistent bash; make one if there is none."""
         if self._shell is None:
             self._shell = self.container.shell(env=self.env, workdir=self.workspace, **self.options)
         return self._shell
 
     async def close(self) -> None:
-        """End what it keeps between calls (its shell, with its jobs); it may be used again afterwards."""
+        """End the slot's persistent bash and its jobs; the slot may be used again."""
         shell, self._shell = self._shell, None
         if shell is not None:
             await asyncio.to_thread(shell.close)

@@ -1,4 +1,4 @@
-"""Users for slots: numbers that no other slot of this process has, from what the container's engine maps."""
+"""User ids for slots: unique in this process, taken from the ids that the engine maps into a container."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 from hyperruntime.errors import PoolError
 
-# Below are users that images and machines have; above are those that some tools take for negative.
+# Images and hosts use the ids below; some tools read the ids above as negative numbers.
 _LOWEST, _HIGHEST = 20_000, 2**31 - 2
 _SPAN = 1_000_000
 _NOBODY = (65_533, 65_534, 65_535)
@@ -18,22 +18,24 @@ _taken: set[int] = set()
 
 
 class Users:
-    """The user ids that slots of one container get; one that was used comes again only after all others."""
+    """The user ids for the slots of one pool; a used id comes again only after all others."""
 
     def __init__(self, first: int, count: int) -> None:
-        """Take a range; where in it we begin is left to chance, so that two processes seldom meet."""
+        """Use ``count`` ids from ``first``, beginning at a random one so that two processes seldom use the same."""
         self._first, self._count = first, count
         self._next = secrets.randbelow(count)
 
     @classmethod
     def of_map(cls, uid_map: str) -> Users:
-        """Return those that a container's user namespace has.
+        """Return user ids of a container's user namespace.
 
         Args:
-            uid_map: text of its ``/proc/self/uid_map``. Source: user_namespaces(7).
+            uid_map: content of ``/proc/self/uid_map`` in the container.
 
         Raises:
-            PoolError: it has too few.
+            PoolError: the namespace has too few ids.
+
+        Source: user_namespaces(7).
         """
         best = (0, 0)
         for line in uid_map.splitlines():
@@ -43,15 +45,19 @@ class Users:
         count, first = best
         if count < _LEAST:
             raise PoolError(
-                f"the engine maps too few users into a container for slots of their own ({max(0, count)} from {_LOWEST}"
-                " on); give this user more in /etc/subuid, or set slots_per_container=1"
+                f"the engine maps too few user ids into a container for one per slot ({max(0, count)} from"
+                f" {_LOWEST} on); give this user more in /etc/subuid, or set slots_per_container=1"
             )
         if count > _SPAN:
             first, count = first + secrets.randbelow(count - _SPAN), _SPAN
         return cls(first, count)
 
     def take(self) -> int:
-        """Return a user that no slot of this process has; see :meth:`give_back`."""
+        """Return a user id that no slot of this process has; see :meth:`give_back`.
+
+        Raises:
+            PoolError: every user id is taken.
+        """
         with _lock:
             for _ in range(self._count):
                 uid = self._first + self._next
@@ -59,9 +65,9 @@ class Users:
                 if uid not in _taken and uid not in _NOBODY:
                     _taken.add(uid)
                     return uid
-        raise PoolError("every user that the engine maps into a container is taken by a slot; use fewer slots")
+        raise PoolError("slots have taken every user id that the engine maps into a container; use fewer slots")
 
     def give_back(self, uid: int) -> None:
-        """Take back a user whose processes and files are gone."""
+        """Take back a user id; its processes and files must be gone."""
         with _lock:
             _taken.discard(uid)

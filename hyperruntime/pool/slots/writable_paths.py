@@ -1,4 +1,4 @@
-"""Where in a container's files any user may write: found once for an image."""
+"""Find the world-writable paths of a container, once for each pool."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NOT_OURS = "/run/hyperruntime"
 
 @attrs.frozen(kw_only=True)
 class WritablePaths:
-    """What users beside the main one may write to in a container that has just started.
+    """The world-writable paths of a container that has just started.
 
     Attributes:
-        uid_map: of its user namespace.
-        places: directories; what is below them can be reached through others of the kind.
-        open_places: those of them where one user can rename another's files.
-        files: files, FIFOs and sockets.
-        race_option: what tells this ``find`` that files vanish while it looks, or "".
+        uid_map: content of ``/proc/self/uid_map`` in the container.
+        places: world-writable directories whose parent is not world-writable.
+        open_places: world-writable directories in which one user can rename another's files.
+        files: world-writable files, FIFOs and sockets.
+        race_option: the option with which this ``find`` ignores files that vanish during its search, or "".
     """
 
     uid_map: str
@@ -38,15 +38,15 @@ class WritablePaths:
 
 
 def take_survey(container: Container) -> WritablePaths:
-    """Look through a container's files, those of its spec's mounts excepted; may take seconds in a large image.
+    """Search a container's files, without the mounts of its spec; may take seconds in a large image.
 
     Raises:
-        PoolError: it has no ``find`` and ``xargs`` that can do it.
+        PoolError: the container has no suitable ``find``, or its output is too long or too late.
     """
     mountinfo = _run(container, "cat /proc/self/mountinfo")
     roots = writable_roots(mountinfo, container.spec)
-    # find(1) names what is mounted on a directory though it does not enter it, takes a device that is mounted on a file
-    # for that file, and as busybox makes it, enters every file system that one of its roots is on.
+    # With -xdev, find(1) does not enter a mount point but prints it, and it takes a device mounted on a file for that
+    # file. The find of busybox enters every file system that one of its roots is on.
     targets = {_target(line) for line in mountinfo.splitlines()}
     foreign = targets - set(map(os.fsencode, roots))
     below = tuple(target + b"/" for target in foreign)
@@ -66,10 +66,14 @@ def take_survey(container: Container) -> WritablePaths:
 
 
 def apply_survey(container: Container, survey: WritablePaths) -> None:
-    """Take from other users what they could write to in the image's files, and what is another's in its directories.
+    """Remove write permission for others from the files, and make the open directories sticky.
+
+    Args:
+        container: the container to change.
+        survey: the paths that :func:`take_survey` found.
 
     Raises:
-        PoolError: it could not be taken.
+        PoolError: a mode could not be changed.
     """
     for mode, names in (("o-w", survey.files), ("+t", survey.open_places)):
         if names:
@@ -77,7 +81,14 @@ def apply_survey(container: Container, survey: WritablePaths) -> None:
 
 
 def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:
-    """Return the mount points with files that can be written, without the spec's own. Source: proc(5), mountinfo."""
+    """Return the writable mount points, without kernel file systems and the spec's mounts; ``/`` if there is none.
+
+    Args:
+        mountinfo: content of ``/proc/self/mountinfo`` in the container.
+        spec: the container's spec.
+
+    Source: proc(5), mountinfo.
+    """
     own = {"/" + posixpath.normpath(mount.target).lstrip("/") for mount in spec.mounts}
     roots = []
     for line in mountinfo.splitlines():
@@ -92,7 +103,7 @@ def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:
 
 
 def _target(line: bytes) -> bytes:
-    """Return a line's mount point as it is: blanks and the like are written in octal."""
+    """Return the mount point of a line, with octal escapes (of blanks and the like) decoded."""
     head, *parts = line.split(b" ")[4].split(b"\\")
     return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)
 
@@ -113,7 +124,7 @@ def _run(container: Container, script: str, *args: str, source: bytes | None = N
     if broken:
         why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no result"]
         raise PoolError(
-            f"{container.name} cannot be made ready for several slots: {why[0]}; use an image with find, xargs, chmod "
+            f"{container.name} cannot be prepared for several slots: {why[0]}; use an image with find, xargs, chmod "
             "and rm, or set slots_per_container=1"
         )
     return result.stdout

@@ -1,4 +1,4 @@
-"""Two faces of one slot's tools: results for programs, JSON texts for agent loops."""
+"""The tools of one slot in two forms: results for programs, JSON texts for agent loops."""
 
 from __future__ import annotations
 
@@ -26,24 +26,30 @@ _NOT_FOR_MODELS = frozenset(("returncode", "tool", "network", "isolation", "sand
 
 
 class Execute(Protocol):
-    """Runs a tool in one slot; ``lease.tool`` is one."""
+    """A function that runs a tool in one slot, such as ``lease.tool``."""
 
     def __call__(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> Awaitable[ExecutionResult]:
-        """Return its result."""
+        """Run the tool and return its result.
+
+        Args:
+            name: the tool's name.
+            args: the tool's arguments.
+            timeout_s: most seconds the call may take; None leaves it to the model and the policy.
+        """
         ...
 
 
 @attrs.frozen(kw_only=True)
 class ToolError:
-    """A call that an agent made and that could not be carried out; a command that fails is none.
+    """A tool call of an agent that could not be carried out; a command that fails does not count.
 
     Attributes:
-        tool: its name.
-        arguments: as given.
-        error: one sentence.
-        task_id: whose call it was.
+        tool: the tool's name.
+        arguments: the arguments as given.
+        error: what went wrong, one sentence.
+        task_id: the task that made the call.
     """
 
     tool: str
@@ -53,10 +59,10 @@ class ToolError:
 
 
 class SlotTools:
-    """The tools of one slot, and nothing of the host but what is named.
+    """The tools of one slot, plus the named tools of the host.
 
     Attributes:
-        errors: what could not be carried out so far.
+        errors: the calls that could not be carried out so far.
     """
 
     def __init__(
@@ -67,14 +73,15 @@ class SlotTools:
         on_preview: Preview | None = None,
         raise_lost: bool = False,
     ) -> None:
-        """Give a slot's tools these faces.
+        """Wrap the tools of a slot.
 
         Args:
             execute: runs a tool in the slot, such as ``lease.tool``.
-            host_tools: the only ones that run outside it, by name: ``async (args) -> JSON values``.
-            on_preview: called with a label (``[sandbox]`` or ``[host]``), a name and its arguments before each call.
-            raise_lost: let :meth:`tool_handler` raise where the slot is gone or this machine failed, which no answer
-                to a model can mend; without it that is an answer too.
+            host_tools: the only tools that run outside the slot, by name: ``async (args) -> JSON values``.
+            on_preview: called before each call with a label (``[sandbox]`` or ``[host]``), the tool's name and its
+                arguments.
+            raise_lost: whether :meth:`tool_handler` raises if the slot is gone or this machine failed; False returns
+                that as an answer too.
 
         Raises:
             SpecError: a host tool has the name of a tool of the slot.
@@ -84,10 +91,15 @@ class SlotTools:
         self.errors: list[ToolError] = []
         for name in self._host_tools:
             if is_slot_tool(name):
-                raise SpecError("host_tools", name, "names that no tool of the slot has, for those run in the slot")
+                raise SpecError("host_tools", name, "a name that no tool of the slot has")
 
     async def exec_tool(self, tool: str, args: Mapping[str, Any], timeout: float | None = 300) -> ExecutionResult:
         """Call a tool of the slot and return its result, for programs.
+
+        Args:
+            tool: the tool's name.
+            args: the tool's arguments.
+            timeout: most seconds the call may take; None leaves it to the model and the policy.
 
         Raises:
             PoolError: the slot is gone.
@@ -95,10 +107,19 @@ class SlotTools:
         return await self._execute(tool, args, timeout_s=timeout)
 
     async def tool_handler(self, tool_name: str, args: Mapping[str, Any], task_id: str = "") -> str:
-        """Call a tool and return a JSON text for a model; whatever goes wrong is such a text too.
+        """Call a tool and return a JSON text for a model; errors are returned as such a text too.
 
-        A command comes as ``{"output", "exit_code"}``; other tools as ``success``, ``output``, ``error`` where there is
-        one, and what else they say; artifacts in their one schema; what could not be carried out as ``{"error"}``.
+        A command returns ``{"output", "exit_code"}``. Other tools return ``success``, ``output``, ``error`` if there is
+        one, and their own facts. Artifact tools use their common schema. A call that could not be carried out returns
+        ``{"error"}``.
+
+        Args:
+            tool_name: a tool of the slot or of the host.
+            args: the tool's arguments, as the model gave them.
+            task_id: recorded with an error.
+
+        Raises:
+            Exception: only with ``raise_lost``: the slot is gone or this machine failed.
         """
         on_host = tool_name in (*self._host_tools,)
         try:
@@ -126,7 +147,12 @@ class SlotTools:
 
 
 def answer(tool: object, result: ExecutionResult) -> dict[str, Any]:
-    """Return what a model is told of a result: JSON values."""
+    """Return the JSON values that a model gets for a result.
+
+    Args:
+        tool: the name that the model called.
+        result: the result of the call.
+    """
     name = canonical(tool) if isinstance(tool, str) else ""
     code = result.metadata.get("returncode")
     problem = {"error": result.error} if result.error and (code is None or result.exit_code is None) else {}
@@ -142,5 +168,5 @@ def answer(tool: object, result: ExecutionResult) -> dict[str, Any]:
 
 
 def _dump(value: object) -> str:
-    """Return a value as JSON that any encoder takes, whatever it is."""
+    """Return a value as JSON text that can be encoded as UTF-8; unknown types become their ``str``."""
     return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Make one honest archive of what a slot's ``tar`` sends, member by member, within limits."""
+"""Build an archive from the untrusted tar stream of a slot, member by member, within limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ZIP_YEARS = range(1980, 2108)
 
 
 class TooLargeError(Exception):
-    """The archive would be over a limit; the message says which."""
+    """The archive would exceed a limit; the message names it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -39,9 +39,9 @@ class Packed:
 
     Attributes:
         data: its bytes.
-        sha256: of them.
-        entries: what it holds.
-        problems: what was left out, one sentence each.
+        sha256: hexadecimal digest of the bytes.
+        entries: the members of the archive.
+        problems: one sentence for each member that was left out, at most 20.
     """
 
     data: bytes
@@ -76,14 +76,14 @@ class _Sink(io.RawIOBase):
 
 
 class _Writer(Protocol):
-    """One form of archive."""
+    """Writes one archive format."""
 
     def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
-        """Add a member; return why not, or ""."""
+        """Add a member; return the reason if it cannot be added, else ""."""
         ...
 
     def close(self) -> None:
-        """Write its end."""
+        """Write the end of the archive."""
         ...
 
 
@@ -115,7 +115,7 @@ class _ZipWriter:
 
     def add(self, name: str, member: Member, data: Iterator[memoryview]) -> str:
         if member.kind == "hardlink":
-            return "a zip holds no hard links"
+            return "a zip cannot hold hard links"
         folder = member.kind == "directory"
         when = time.gmtime(max(member.mtime_ns // 10**9, 0))[:6]
         info = zipfile.ZipInfo(show(name) + "/" * folder, when if when[0] in _ZIP_YEARS else _ZIP_EPOCH)
@@ -132,14 +132,14 @@ class _ZipWriter:
 
 
 class _Data:
-    """A member's data, read by whoever writes it elsewhere."""
+    """A file object over a member's data, for :mod:`tarfile`."""
 
     def __init__(self, chunks: Iterator[memoryview]) -> None:
         self._chunks = chunks
         self._rest = memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Return exactly so many bytes, or what is left."""
+        """Return exactly ``size`` bytes, or fewer at the end."""
         taken = bytearray()
         while len(taken) < size:
             if not self._rest:
@@ -161,13 +161,19 @@ FORMATS = tuple(_WRITERS)
 
 
 def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Packed:
-    """Read a tar stream that nobody vouches for, and return an archive of its files, directories and links.
+    """Read an untrusted tar stream and return an archive of its files, directories and links.
 
-    Names are relative and lead nowhere else. Memory is that of the archive itself, at most ``max_bytes``.
+    Names in the archive are relative and stay inside it. The archive is built in memory.
+
+    Args:
+        source: the tar stream.
+        form: one of ``FORMATS``.
+        max_bytes: largest size of the archive.
+        max_entries: largest number of members.
 
     Raises:
-        TooLargeError: it would be over a limit.
-        TransferError: the stream is no tar archive, or ends early.
+        TooLargeError: the archive would exceed a limit.
+        TransferError: the stream is not a tar archive, or is truncated.
     """
     sink = _Sink(max_bytes)
     writer = _WRITERS[form](sink)
@@ -177,7 +183,7 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
     except BaseException:
         sink.given_up = True
         with suppress(Exception):
-            writer.close()  # or it would try to when it is forgotten
+            writer.close()  # else the garbage collector would do it
         raise
     data = bytes(sink.data)
     return Packed(data=data, sha256=hashlib.sha256(data).hexdigest(), entries=entries, problems=problems)
@@ -196,7 +202,7 @@ def _copy(reader: TarReader, writer: _Writer, max_entries: int) -> tuple[tuple[E
             raise TooLargeError(f"it would hold more than {max_entries} entries")
         content += member.size
         if content > MAX_CONTENT_BYTES:
-            raise TooLargeError("its files have more than 1 GiB")
+            raise TooLargeError("its files are larger than 1 GiB in total")
         problem = problem or writer.add(name, member, reader.data())
         if not problem:
             entries[name] = _entry(name, member)
@@ -209,10 +215,10 @@ def _refusal(name: str, member: Member, known: dict[str, Entry]) -> str:
     if member.kind == "other":
         return member.problem
     if name.startswith(("/", "../")) or name == ".." or "\0" in name:
-        return "its name leads elsewhere"
+        return "its name leads outside the archive"
     if member.extents is not None:
-        return "it has holes"
-    return "its name comes twice" if name in known else ""
+        return "it is a sparse file"
+    return "its name occurs twice" if name in known else ""
 
 
 def _entry(name: str, member: Member) -> Entry:

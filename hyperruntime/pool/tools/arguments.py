@@ -1,4 +1,4 @@
-"""Check what a model hands to a tool: nothing of it is believed. Pure."""
+"""Validate untrusted tool arguments; no I/O."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ _KINDS = {"string": "a text", "integer": "a whole number", "number": "a number",
 
 
 def check_arguments(tool: Tool, args: object) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return every parameter of a tool by name, and the names that were left out as not a model's to decide.
+    """Return the value of every parameter by name, and the sorted policy names that were ignored.
 
-    A number or a truth value that came as a text is taken for what it says; null is as good as not given.
+    A number or boolean given as text is converted; null counts as not given.
+
+    Args:
+        tool: the tool whose parameters are checked.
+        args: the arguments as the model gave them.
 
     Raises:
-        ToolProblemError: args is no object, a name is unknown or missing, or a value is of the wrong type.
+        ToolProblemError: args is not an object, a name is unknown or missing, or a value is invalid.
     """
     if not isinstance(args, Mapping):
         raise ToolProblemError(f"the arguments of {tool.name} must be a JSON object, not {_kind_of(args)}")
@@ -38,12 +42,12 @@ def check_arguments(tool: Tool, args: object) -> tuple[dict[str, Any], tuple[str
 
 
 def choose_timeout(asked: object, given_s: float | None, policy: ToolPolicy) -> float:
-    """Return how long a call may take: what the model asked for within the policy, and no more than the caller gave.
+    """Return how many seconds a call may take.
 
     Args:
-        asked: by the model; None where it asked for nothing.
-        given_s: by the program that calls; None where it leaves it to the policy.
-        policy: the bounds.
+        asked: the model's timeout in seconds, limited to the policy's range; None if it set none.
+        given_s: the calling program's limit in seconds, not limited by the policy; None if it set none.
+        policy: the allowed range, and the default if both are None.
     """
     if not isinstance(asked, (int, float)):
         return policy.default_timeout_s if given_s is None else given_s
@@ -71,7 +75,7 @@ def _text(value: object) -> str | None:
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        raise ToolProblemError("a text holds half of a surrogate pair, which no bytes can be made of") from None
+        raise ToolProblemError("a text holds half of a surrogate pair and cannot be encoded") from None
     return value
 
 
@@ -106,7 +110,7 @@ _CHECKS = {"string": _text, "number": _number, "integer": _integer, "boolean": _
 
 
 def _kind_of(value: object) -> str:
-    names = {str: "a text", list: "a list", bool: "a truth value", int: "a number", float: "a number"}
+    names = {str: "a text", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
     return "null" if value is None else names.get(type(value), type(value).__name__)
 
 

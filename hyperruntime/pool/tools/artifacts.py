@@ -1,6 +1,6 @@
-"""The tools ``read_artifact``, ``list_artifacts`` and ``archive_artifacts``: one schema for all three.
+"""The tools ``read_artifact``, ``list_artifacts`` and ``archive_artifacts``, with one schema for all three.
 
-What comes out is for programs (a run's record, a trainer); limits are kept while it flows, never by holding it whole.
+Their results are for programs (a run's record, a trainer). Limits are checked while data arrives.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _SCHEMA: dict[str, Any] = {
 
 
 def artifact(result: ExecutionResult) -> dict[str, Any]:
-    """Return the result of one of these tools in the one schema, every key there.
+    """Return the result of one of these tools in their common schema, with all keys.
 
-    ``success``, ``error``, ``path``, ``content`` with its ``encoding`` (``text`` or ``base64``), ``bytes`` that it
-    stands for, ``file_size`` and ``sha256`` of the whole file or archive, ``truncated``, ``mime``, ``entries`` (of
-    ``path``, ``type``, ``size``, ``mtime``), ``format`` of an archive. What does not apply is null.
+    The keys: ``success``, ``error``, ``path``, ``content``, its ``encoding`` (``text`` or ``base64``), ``bytes`` (its
+    decoded size), ``file_size`` and ``sha256`` of the whole file or archive, ``truncated``, ``mime``, ``entries`` (each
+    with ``path``, ``type``, ``size``, ``mtime``), ``format`` of an archive. A key that does not apply is None, 0,
+    False or "".
     """
     known = {key: result.metadata.get(key, default) for key, default in _SCHEMA.items()}
     return {"success": result.success, "error": result.error, **known}
@@ -55,7 +56,7 @@ def _artifact(call: ToolRequest, output: str, **facts: Any) -> ExecutionResult: 
 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
-    """Return a file's bytes, the first of them where there are too many, and the digest of all."""
+    """Return a file's content, truncated at the limit, and the digest of the whole file."""
     args, most = call.args, _least(call.args["max_bytes"], call.policy.artifact_bytes)
     window = Window(1, None, most)
     await stream_file(call, args["path"], window)
@@ -77,7 +78,7 @@ async def run_read(call: ToolRequest) -> ExecutionResult:
 
 
 async def run_list(call: ToolRequest) -> ExecutionResult:
-    """Return what is in a directory, hidden names too."""
+    """Return the entries of a directory, including hidden names."""
     args, most = call.args, _least(call.args["max_entries"], call.policy.max_entries)
     found, truncated = await list_entries(
         call, args["path"], recursive=args["recursive"], hidden=True, max_entries=most
@@ -116,13 +117,13 @@ async def run_archive(call: ToolRequest) -> ExecutionResult:
 async def _pack(
     call: ToolRequest, path: str, form: str, *, max_bytes: int, max_entries: int
 ) -> tuple[Packed, tuple[str, ...]]:
-    """Return the archive, made in a thread while it flows, and what tar complained of."""
+    """Return the archive, built in a thread while tar writes, and tar's error messages."""
     read_fd, write_fd = os.pipe()
 
     def make() -> Packed:
         with os.fdopen(read_fd, "rb") as source:
             packed = pack(source, form, max_bytes=max_bytes, max_entries=max_entries)
-            source.read(_DRAIN_BYTES)  # what an honest tar writes after its end
+            source.read(_DRAIN_BYTES)  # the padding that tar writes after the end marker
             return packed
 
     making = asyncio.create_task(asyncio.to_thread(make))
@@ -137,7 +138,7 @@ async def _pack(
             raise
         torn = (str(problem),)
     except BrokenPipeError:
-        pass  # the maker has given up, and says why
+        pass  # make() has failed; its exception says why
     finally:
         os.close(write_fd)
         await asyncio.wait([making])
@@ -157,16 +158,16 @@ def _least(asked: int | None, most: int) -> int:
     return most if asked is None else min(asked, most)
 
 
-_MAX_BYTES = Param("max_bytes", "integer", "at most so many bytes", minimum=1)
-_MAX_ENTRIES = Param("max_entries", "integer", "at most so many entries", minimum=1)
+_MAX_BYTES = Param("max_bytes", "integer", "largest number of bytes", minimum=1)
+_MAX_ENTRIES = Param("max_entries", "integer", "largest number of entries", minimum=1)
 _DIRECTORY = Param("path", "string", "absolute, or relative to the workspace", default=".")
 
 READ_ARTIFACT = Tool(
     name="read_artifact",
-    description="Hand out a file of the workspace, with its digest; for keeping it, not for reading along.",
+    description="Return a file of the workspace with its digest, to keep it; to read a file, use read_file.",
     params=(
         Param("path", "string", "absolute, or relative to the workspace", required=True),
-        Param("encoding", "string", "how it comes", default="auto", choices=("auto", "text", "base64")),
+        Param("encoding", "string", "encoding of the content", default="auto", choices=("auto", "text", "base64")),
         _MAX_BYTES,
     ),
     run=run_read,
@@ -175,18 +176,18 @@ READ_ARTIFACT = Tool(
 
 LIST_ARTIFACTS = Tool(
     name="list_artifacts",
-    description="List a directory of the workspace with types, sizes and times, hidden names too.",
-    params=(_DIRECTORY, Param("recursive", "boolean", "also what is below", default=False), _MAX_ENTRIES),
+    description="List a directory of the workspace with types, sizes and times, including hidden names.",
+    params=(_DIRECTORY, Param("recursive", "boolean", "also list subdirectories", default=False), _MAX_ENTRIES),
     run=run_list,
     hidden=True,
 )
 
 ARCHIVE_ARTIFACTS = Tool(
     name="archive_artifacts",
-    description="Hand out a directory or a file of the workspace as one archive in base64, with its digest.",
+    description="Return a directory or a file of the workspace as one archive in base64, with its digest.",
     params=(
         _DIRECTORY,
-        Param("format", "string", "of the archive", default="tar.gz", choices=FORMATS),
+        Param("format", "string", "format of the archive", default="tar.gz", choices=FORMATS),
         _MAX_BYTES,
         _MAX_ENTRIES,
     ),

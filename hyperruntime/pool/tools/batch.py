@@ -1,4 +1,4 @@
-"""Many tool calls at once: order kept, failures apart, one slot's calls one by one."""
+"""Run many tool calls at once; results keep the order, and the calls of one slot run one after another."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Execute = Callable[[Slot, str, Mapping[str, Any], float | None], Awaitable[Execu
 async def run_batch(
     requests: Sequence[Request], execute: Execute, *, timeout_s: float | None = None
 ) -> list[ExecutionResult]:
-    """Run all requests and return their results in the same order, one for each.
+    """Run all requests and return one result for each, in the same order.
 
-    Different slots work at the same time; one slot's requests run one after another, as they stand in the list. What
-    goes wrong with one request is that one's result. Nothing is tried again: a command may have run. When the
-    caller is cancelled, what runs is ended, and what has not begun never begins.
+    Requests of different slots run at the same time; requests of one slot run one after another, in the order of the
+    list. An error becomes the result of its request. Nothing is retried, because a command may have run. If the caller
+    is cancelled, running requests are cancelled and the others do not start.
 
     Args:
-        requests: slot, tool and arguments of each.
-        execute: runs one.
-        timeout_s: of each request, counted from its own beginning.
+        requests: the slot, the tool's name and its arguments for each call.
+        execute: runs one request.
+        timeout_s: limit of each request in seconds, from its own start; None leaves it to the model and the policy.
     """
     results: list[ExecutionResult | None] = [None] * len(requests)
     queues: dict[object, list[int]] = {}
@@ -47,9 +47,13 @@ async def run_batch(
 
 
 def failed(error: BaseException, slot_id: str = "") -> ExecutionResult:
-    """Return what went wrong past any tool as a result; ``metadata["lost"]`` says whether the slot is gone.
+    """Return an error outside the tool as a result; ``metadata["lost"]`` says whether the slot is gone.
 
-    ``metadata["infrastructure"]`` marks what is no doing of whoever asked: no score may come of it.
+    ``metadata["infrastructure"]`` marks an error that the caller did not cause; it must not affect a score.
+
+    Args:
+        error: the exception.
+        slot_id: the slot of the call; "" if unknown.
     """
     message = str(error) or type(error).__name__
     message = message if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {message}"
@@ -62,18 +66,18 @@ async def _run_one(request: Request, execute: Execute, timeout_s: float | None) 
         slot, tool, args = request
     except (TypeError, ValueError):
         return ExecutionResult(
-            success=False, error="a request is a slot, a tool's name and its arguments", metadata={"returncode": None}
+            success=False, error="a request must hold a slot, a tool name and arguments", metadata={"returncode": None}
         )
     slot_id = getattr(slot, "slot_id", "")
     try:
         result = await execute(slot, tool, args, timeout_s)
         return result if result.slot_id else attrs.evolve(result, slot_id=slot_id)
-    except Exception as error:  # noqa: BLE001 - one request's failure is its own, whatever it is
+    except Exception as error:  # noqa: BLE001 - an error of one request must not end the others
         check_cancelled()
         return failed(error, slot_id)
 
 
 def _place_of(request: object) -> object:
-    """Return what requests of one slot have in common; what is no request stands alone."""
+    """Return a key that all requests of one lease share; an invalid request gets a key of its own."""
     slot = request[0] if isinstance(request, (tuple, list)) and request else None
     return (slot.slot_id, slot.generation) if isinstance(slot, Slot) else object()

@@ -1,4 +1,4 @@
-"""The tool ``bash``: one command in a real bash, from a text of any size."""
+"""The tools ``bash`` and ``bash_stateful``: run a command text of any size in bash."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequ
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.spec import ExecResult
 
-# The text comes first on standard input, so that no command line holds it: it may be long, siblings may list
-# processes, and `pkill -f` with a word of it would end this shell.
+# The text comes on standard input, not on the command line: it may be long, other slots can list command lines, and
+# `pkill -f` with a word of the text would kill this shell.
 _RUN = (
     'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec </dev/null; shift 2; '
     'eval "unset -v _hr_text; $_hr_text"'
@@ -20,7 +20,7 @@ _MISSING = 127
 
 
 async def run_bash(call: ToolRequest) -> ExecutionResult:
-    """Run a command and return how it ended."""
+    """Run a command in a new bash and return its result."""
     text = _text(call)
     given = call.args["stdin"]
     data = text if given is None else text + os.fsencode(given)
@@ -43,7 +43,7 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
 
 
 async def run_stateful(call: ToolRequest) -> ExecutionResult:
-    """Run a command in the bash that the slot keeps, and return how it ended."""
+    """Run a command in the slot's persistent bash and return its result."""
     text, given = _text(call), call.args["stdin"]
     streams = _streams(call)
     try:
@@ -72,11 +72,18 @@ def _streams(call: ToolRequest) -> dict[str, Shown]:
 
 
 def to_result(call: ToolRequest, result: ExecResult, stdout: Shown, stderr: Shown) -> ExecutionResult:
-    """Return the result of a command: its streams as a model is shown them, its code, and a sentence if it failed."""
+    """Return the result of a command: its streams as shown to the model, its exit code, and an error if it failed.
+
+    Args:
+        call: the call, for its timeout.
+        result: how the command ended.
+        stdout: its collected standard output.
+        stderr: its collected standard error.
+    """
     (out, out_cut), (err, err_cut) = stdout.text(), stderr.text()
     error = f"the command ended with exit code {result.exit_code}" if result.exit_code else ""
     if result.timed_out:
-        error = f"the command was ended after {call.timeout_s:g} s, with all that it had started"
+        error = f"the command was ended after {call.timeout_s:g} s, with all processes that it had started"
     between = "" if not out or out.endswith("\n") else "\n"
     return ExecutionResult(
         success=result.exit_code == 0,
@@ -92,28 +99,28 @@ def to_result(call: ToolRequest, result: ExecResult, stdout: Shown, stderr: Show
 
 
 async def _check_bash(call: ToolRequest) -> None:
-    """Tell a command that found no program from an image that has no bash.
+    """Check that the image has bash, to explain exit code 127.
 
     Raises:
-        ToolProblemError: there is no bash.
+        ToolProblemError: the image has no bash.
     """
     found = await call.place.aexec(["sh", "-c", "command -v bash"], workdir="/", timeout_s=call.remaining_s())
     if found.exit_code != 0 and not found.timed_out:
-        raise ToolProblemError("the image has no bash, which this tool needs; use an image that has it", returncode=127)
+        raise ToolProblemError("the image has no bash, which this tool needs; use an image with bash", returncode=127)
 
 
 BASH = Tool(
     name="bash",
     description=(
-        "Run a command in bash, in the workspace. Each call is a new shell: the working directory and variables are "
-        "not kept, files are. Returns standard output, then standard error, and the exit code. To leave something "
+        "Run a command in bash, in the workspace. Each call starts a new shell: files are kept, the working directory "
+        "and variables are not. Returns standard output, then standard error, and the exit code. To keep a process "
         "running, start it with `command > log 2>&1 &`."
     ),
     params=(
-        Param("command", "string", "any bash text, also of many lines", required=True),
-        Param("timeout", "number", "seconds after which it is ended with all that it started"),
-        Param("workdir", "string", "where it starts: absolute, or relative to the workspace"),
-        Param("stdin", "string", "its standard input; empty where not given"),
+        Param("command", "string", "bash code of one or more lines", required=True),
+        Param("timeout", "number", "seconds after which the command and its processes are ended"),
+        Param("workdir", "string", "working directory: absolute, or relative to the workspace"),
+        Param("stdin", "string", "standard input; empty by default"),
     ),
     run=run_bash,
 )
@@ -121,14 +128,14 @@ BASH = Tool(
 BASH_STATEFUL = Tool(
     name="bash_stateful",
     description=(
-        "Run a command in a bash that lasts: working directory, variables, functions and background jobs are there "
-        "in the next call. Returns standard output, then standard error, and the exit code. After a timeout the shell "
-        "goes on as it was before the command."
+        "Run a command in a persistent bash: working directory, variables, functions and background jobs are kept for "
+        "the next call. Returns standard output, then standard error, and the exit code. After a timeout the shell "
+        "continues in its state before the command."
     ),
     params=(
-        Param("command", "string", "any bash text, also of many lines", required=True),
-        Param("timeout", "number", "seconds after which it is ended with all that it started"),
-        Param("stdin", "string", "its standard input; empty where not given"),
+        Param("command", "string", "bash code of one or more lines", required=True),
+        Param("timeout", "number", "seconds after which the command and its processes are ended"),
+        Param("stdin", "string", "standard input; empty by default"),
     ),
     run=run_stateful,
     hidden=True,

@@ -1,4 +1,4 @@
-"""A file's bytes as a model or a program gets them: text where they are UTF-8, else base64. Pure."""
+"""Encode a file's bytes as text if they are UTF-8, else as base64; no I/O."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ Encoding = Literal["text", "base64"]
 
 
 class Window:
-    """Keeps some lines of a file that flows by, and the digest and size of the whole; memory is that of the lines.
+    """Reads a file in chunks; keeps only some of its lines, and the digest and size of the whole file.
 
     Attributes:
-        size_bytes: of the whole.
-        lines: of the whole; a last one without a newline counts.
-        cut: whether the window itself was cut at its limit of bytes.
+        size_bytes: size of the whole file.
+        cut: whether the kept lines were truncated at the limit of bytes.
     """
 
     def __init__(self, first_line: int, line_count: int | None, max_bytes: int) -> None:
-        """Keep ``line_count`` lines from ``first_line`` (1 is the first), at most so many bytes."""
+        """Keep ``line_count`` lines (None: all) from ``first_line`` (the first is 1), at most ``max_bytes``."""
         self.size_bytes = 0
         self.cut = False
         self._first, self._count, self._max = first_line - 1, line_count, max_bytes
@@ -33,21 +32,21 @@ class Window:
 
     @property
     def lines(self) -> int:
-        """How many there are."""
+        """Number of lines of the whole file; a last line without a newline counts."""
         return self._newlines + self._ends_open
 
     @property
     def sha256(self) -> str:
-        """Of the whole."""
+        """Hexadecimal digest of the whole file."""
         return self._digest.hexdigest()
 
     @property
     def kept(self) -> bytes:
-        """The window."""
+        """The bytes of the kept lines."""
         return bytes(self._kept)
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes of the file."""
         if not chunk:
             return
         self._digest.update(chunk)
@@ -68,7 +67,7 @@ class Window:
 
 
 def _after_lines(chunk: bytes, count: int) -> int | None:
-    """Return where the line after ``count`` newlines begins; None where it is not in the chunk."""
+    """Return the index after ``count`` newlines; None if the chunk has fewer."""
     at = 0
     for _ in range(count):
         at = chunk.find(b"\n", at) + 1
@@ -78,10 +77,15 @@ def _after_lines(chunk: bytes, count: int) -> int | None:
 
 
 def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[str, Encoding]:
-    """Return bytes as text, or as base64 where they are no UTF-8; ``cut`` ones may end inside a character.
+    """Return bytes as a string, and its encoding.
+
+    Args:
+        data: the bytes.
+        cut: whether the bytes may end inside a character; those of an incomplete character are dropped.
+        encoding: ``text``, ``base64``, or ``auto`` for text if the bytes are UTF-8, else base64.
 
     Raises:
-        ToolProblemError: text was asked for, and they are none.
+        ToolProblemError: the encoding is ``text``, and the bytes are not UTF-8.
     """
     if encoding == "base64":
         return base64.b64encode(data).decode(), "base64"
@@ -91,15 +95,19 @@ def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[s
         except UnicodeDecodeError:
             continue
     if encoding == "text":
-        raise ToolProblemError("it is no UTF-8 text; ask for the encoding 'base64'")
+        raise ToolProblemError("the file is not UTF-8 text; use the encoding 'base64'")
     return base64.b64encode(data).decode(), "base64"
 
 
 def decode(content: str, encoding: str) -> bytes:
-    """Return the bytes that a content stands for.
+    """Return the bytes of a content.
+
+    Args:
+        content: text, or base64 with any white space.
+        encoding: ``text`` or ``base64``.
 
     Raises:
-        ToolProblemError: it is no base64.
+        ToolProblemError: the content is not valid base64.
     """
     if encoding != "base64":
         return os.fsencode(content)

@@ -1,4 +1,4 @@
-"""From a tool's name and a model's arguments to a result."""
+"""Find a tool by its name, check a model's arguments and run the tool."""
 
 from __future__ import annotations
 
@@ -43,20 +43,23 @@ _DEFAULT = ToolPolicy()
 
 
 def canonical(name: str) -> str:
-    """Return the one name of a tool that has several."""
+    """Return the main name of a tool; an unknown name is returned as it is."""
     return ALIASES.get(name, name)
 
 
 def is_slot_tool(name: object) -> bool:
-    """Tell whether a tool of this name works in a slot."""
+    """Return whether a slot has a tool of this name."""
     return isinstance(name, str) and canonical(name) in TOOLS
 
 
 def tool_schemas(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return tools as functions of the OpenAI chat API: all that models are usually told of, or those named.
+    """Return tools as functions of the OpenAI chat API.
+
+    Args:
+        names: names of the tools; None means all tools that are not hidden.
 
     Raises:
-        SpecError: there is no tool of a name.
+        SpecError: a name is unknown.
     """
     if names is None:
         return [tool.to_schema() for tool in TOOLS.values() if not tool.hidden]
@@ -75,22 +78,22 @@ async def call_tool(
     timeout_s: float | None = None,
     policy: ToolPolicy | None = None,
 ) -> ExecutionResult:
-    """ToolRequest a tool in a slot, after all calls that it was asked for earlier.
+    """Call a tool in a slot, after all earlier calls of that slot.
 
-    Whatever is wrong with the call, or goes wrong by the slot's own doing, is a result whose ``error`` says so.
+    An invalid call, or a failure inside the slot, is returned as a result with an ``error``.
 
     Args:
         place: the slot.
-        name: of the tool; ``terminal`` is ``bash``.
-        args: as the model gave them; nothing of them is believed.
-        timeout_s: most that it may take, counted from when it begins; None leaves it to the model and the policy.
-        policy: what it may do.
+        name: the tool's name; ``terminal`` is another name of ``bash``.
+        args: the arguments as the model gave them; they are not trusted.
+        timeout_s: most seconds the call may take, from its start; None leaves it to the model and the policy.
+        policy: limits and rights; None means the defaults.
 
     Raises:
         ContainerLostError: the container ended.
-        ContainerStateError: it was closed.
-        SpecError: ``timeout_s`` is no positive number.
-        StorageError: this machine has no room left for the streams.
+        ContainerStateError: the container was closed.
+        SpecError: ``timeout_s`` is not a positive number.
+        StorageError: this machine has no space left for the streams.
     """
     started = time.monotonic()
     if timeout_s is not None:
@@ -109,7 +112,7 @@ async def call_tool(
 async def _checked(
     place: SlotExec, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
 ) -> ExecutionResult:
-    """ToolRequest a tool if the call is one, in its turn."""
+    """Check the arguments and call the tool in its turn."""
     try:
         tool = _find(name, policy)
         check_rights(place, policy)
@@ -134,19 +137,23 @@ async def _run(tool: Tool, call: ToolRequest) -> ExecutionResult:
 
 
 def check_rights(place: SlotExec, policy: ToolPolicy) -> None:
-    """Refuse what the slot's container cannot honour; nothing is weakened.
+    """Check that the slot's container has a network, or has none, as the policy requires.
+
+    Args:
+        place: the slot.
+        policy: the policy of the call.
 
     Raises:
-        ToolProblemError: the policy asks for a network, or for none, and the container is the other way.
+        ToolProblemError: the container does not match the policy.
     """
     network = place.network
     if policy.allow_network is False and network != "none":
         raise ToolProblemError(
-            f"no network was asked for, and this slot's container has one ({network}); use a profile with network "
-            "'none'"
+            f"the policy forbids a network, but this slot's container has one ({network}); use a profile with "
+            "network 'none'"
         )
     if policy.allow_network is True and network == "none":
-        raise ToolProblemError("a network was asked for, and this slot's container has none; use a profile with one")
+        raise ToolProblemError("the policy requires a network, but this container has none; use a profile with one")
 
 
 def _find(name: object, policy: ToolPolicy) -> Tool:

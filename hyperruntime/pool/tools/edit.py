@@ -1,4 +1,4 @@
-"""The tools ``edit_file`` and ``patch``: exact changes of text files."""
+"""The tools ``edit_file`` and ``patch``: change text files by exact matches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def run_edit(call: ToolRequest) -> ExecutionResult:
 
 @attrs.frozen(kw_only=True)
 class _Edit:
-    """A file after a replacement, how many there were, and the line of the first."""
+    """A file after a replacement, the number of replacements, and the line of the first."""
 
     after: bytes
     count: int
@@ -52,26 +52,30 @@ def _edit(before: bytes, args: Mapping[str, Any], path: str) -> _Edit:
 
 
 async def run_patch(call: ToolRequest) -> ExecutionResult:
-    """Apply a diff to one file or many."""
+    """Apply a diff to one or more files."""
     return await _apply(call, call.args["patch"], call.args["path"], call.args["workdir"] or "")
 
 
 async def read_whole(call: ToolRequest, path: str) -> bytes:
     """Return a file's content.
 
+    Args:
+        call: the call; its policy limits the size, which is never over 16 MiB.
+        path: absolute, or relative to the workspace.
+
     Raises:
-        ToolProblemError: it cannot be read, or is larger than a file may be.
+        ToolProblemError: the file cannot be read, or is too large.
     """
     window = Window(1, None, min(call.policy.file_bytes, _MAX_BYTES))
     await stream_file(call, path, window)
     if window.cut:
-        raise ToolProblemError(f"{show(path)!r} has {window.size_bytes} bytes, too many to be edited; use bash (sed)")
+        raise ToolProblemError(f"{show(path)!r} has {window.size_bytes} bytes, too many to edit; use bash (sed)")
     return window.kept
 
 
 @attrs.frozen
 class _Change:
-    """One file before and after; None where it is not there."""
+    """One file's content before and after a change; None if it does not exist."""
 
     path: str
     before: bytes | None
@@ -79,7 +83,7 @@ class _Change:
 
 
 async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str = "") -> ExecutionResult:
-    """Work out all changes first: either the whole diff fits, or nothing is written."""
+    """Compute all changes before the first write: if a hunk does not fit, nothing is written."""
     try:
         text, only = os.fsencode(patch), None if path is None else os.fsencode(path)
         files = await off_loop(len(text), lambda: parse_diff(text, only))
@@ -87,14 +91,14 @@ async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str =
         raise ToolProblemError(str(error)) from None
     paths = [posixpath.join(workdir, os.fsdecode(file.path)) for file in files]
     if len(files) > _MAX_FILES or len({absolute(call, each) for each in paths}) < len(files):
-        raise ToolProblemError(f"a diff names each file once, and at most {_MAX_FILES} files")
+        raise ToolProblemError(f"a diff must name each file once, and at most {_MAX_FILES} files")
     changes = [await _change(call, file, each) for file, each in zip(files, paths, strict=True)]
     for number, change in enumerate(changes):
         try:
             await _carry_out(call, change)
         except ToolProblemError as problem:
             await _take_back(call, changes[:number])
-            raise ToolProblemError(f"nothing is changed: {problem}") from None
+            raise ToolProblemError(f"nothing was changed: {problem}") from None
     lines = [f"{show(change.path)} is {_word(change)}" for change in changes]
     if len(changes) == 1:
         return await _changed(lines[0], changes[0].path, changes[0].after or b"")
@@ -111,7 +115,7 @@ async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
     except DiffError as error:
         raise ToolProblemError(f"{show(path)!r}: {error}") from None
     if file.new is None and after:
-        raise ToolProblemError(f"{show(path)!r} is said to be removed, but the diff does not remove all its lines")
+        raise ToolProblemError(f"{show(path)!r} cannot be removed: the diff does not remove all its lines")
     return _Change(path, before, None if file.new is None else after)
 
 
@@ -120,7 +124,7 @@ async def _check_absent(call: ToolRequest, path: str) -> None:
         await run_inside(call, "absent", path, writes=True)
     except ToolProblemError as problem:
         if problem.result.metadata.get("reason") == "exists":
-            raise ToolProblemError(f"{show(path)!r} is there already, so it cannot be new in the diff") from None
+            raise ToolProblemError(f"{show(path)!r} already exists, so the diff cannot create it") from None
         raise
 
 
@@ -137,7 +141,7 @@ async def _take_back(call: ToolRequest, changes: list[_Change]) -> None:
 
 
 def _word(change: _Change) -> str:
-    return "removed" if change.after is None else "made" if change.before is None else "changed"
+    return "removed" if change.after is None else "created" if change.before is None else "changed"
 
 
 async def _changed(output: str, path: str, after: bytes, **facts: int) -> ExecutionResult:
@@ -157,8 +161,8 @@ def _check_replacement(content: bytes, old: bytes, new: bytes, path: str, *, eve
         lines = ", ".join(str(content.count(b"\n", 0, at) + 1) for at in places[:5])
         more = " and others" if len(places) > 5 else ""
         raise ToolProblemError(
-            f"'old' is in {path} in several places, at lines {lines}{more}; give more of the lines around the one you "
-            "mean, or set 'replace_all'"
+            f"'old' is in {path} several times, at lines {lines}{more}; include more of the surrounding lines, or set "
+            "'replace_all'"
         )
 
 
@@ -166,12 +170,12 @@ def _hint(content: bytes, old: bytes) -> str:
     if b"\r\n" in content and b"\n" in old and b"\r\n" not in old:
         return "the file's lines end with \\r\\n, so 'old' must too"
     if b" ".join(old.split()) in b" ".join(content.split()):
-        return "it is there with other blanks or line breaks, and must match exactly: read the file again"
+        return "the file has it with other blanks or line breaks, but it must match exactly: read the file again"
     return "it must match exactly, blanks and line breaks included: read the file again"
 
 
 def _places(content: bytes, text: bytes, most: int) -> list[int]:
-    """Return the first places of a text, overlapping ones too."""
+    """Return the offsets of the first ``most`` occurrences of a text, including overlapping ones."""
     places: list[int] = []
     at = content.find(text)
     while at != -1 and len(places) < most:
@@ -185,14 +189,14 @@ _PATCH = "a unified diff ('--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@', then li
 EDIT_FILE = Tool(
     name="edit_file",
     description=(
-        "Change a text file: put 'new' in place of 'old', which must be in the file exactly once and match exactly, "
-        "or everywhere with 'replace_all'. Or give 'patch', a unified diff of this one file."
+        "Change a text file: replace 'old' with 'new'. 'old' must match exactly and be in the file exactly once; with "
+        "'replace_all' every occurrence is replaced. Or give 'patch', a unified diff of this one file."
     ),
     params=(
         Param("path", "string", "absolute, or relative to the workspace", required=True),
-        Param("old", "string", "the text as it is now, with enough lines around it to be the only one"),
-        Param("new", "string", "the text as it shall be; removed where not given"),
-        Param("replace_all", "boolean", "replace every place", default=False),
+        Param("old", "string", "the text to replace, with enough surrounding lines to occur only once"),
+        Param("new", "string", "the new text; 'old' is removed if it is not given"),
+        Param("replace_all", "boolean", "replace every occurrence", default=False),
         Param("patch", "string", f"instead of 'old' and 'new': {_PATCH}"),
     ),
     run=run_edit,
@@ -201,13 +205,13 @@ EDIT_FILE = Tool(
 PATCH = Tool(
     name="patch",
     description=(
-        "Apply a unified diff to one file or many: change, make ('--- /dev/null') and remove ('+++ /dev/null') files. "
-        "Either all of it fits, or nothing is changed."
+        "Apply a unified diff to one or more files: change, create ('--- /dev/null') and remove ('+++ /dev/null') "
+        "files. If any part does not fit, nothing is changed."
     ),
     params=(
         Param("patch", "string", _PATCH, required=True),
-        Param("path", "string", "of the file, where the diff is of one and does not name it"),
-        Param("workdir", "string", "directory that the paths in the diff are relative to, where not the workspace"),
+        Param("path", "string", "path of the file, if the diff changes one file and does not name it"),
+        Param("workdir", "string", "directory that the paths in the diff are relative to; the workspace by default"),
     ),
     run=run_patch,
 )

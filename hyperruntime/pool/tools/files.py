@@ -16,7 +16,7 @@ READ_LIMIT_BYTES = 1024**3
 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
-    """Return lines of a file."""
+    """Return the requested lines of a file."""
     args = call.args
     limit_bytes = min(args["max_bytes"] or call.policy.output_chars, call.policy.file_bytes)
     window = Window(args["offset"], args["limit"], limit_bytes)
@@ -44,10 +44,15 @@ async def run_read(call: ToolRequest) -> ExecutionResult:
 
 
 async def stream_file(call: ToolRequest, path: str, window: Window) -> None:
-    """Let a file flow through a window.
+    """Read a file in chunks into a window.
+
+    Args:
+        call: the call, for its slot and its time.
+        path: absolute, or relative to the workspace.
+        window: keeps the wanted lines.
 
     Raises:
-        ToolProblemError: it cannot be read, or is too large to be.
+        ToolProblemError: the file cannot be read, or is larger than 1 GiB.
     """
 
     def take(chunk: bytes) -> None:
@@ -64,11 +69,11 @@ async def stream_file(call: ToolRequest, path: str, window: Window) -> None:
 
 
 class _TooLargeError(Exception):
-    """More has come than a file may have."""
+    """The file is larger than READ_LIMIT_BYTES."""
 
 
 async def run_write(call: ToolRequest) -> ExecutionResult:
-    """Write a whole file, or add to its end."""
+    """Write a whole file, or append to it."""
     args = call.args
     content = args["content"]
     data, digest = await off_loop(len(content), lambda: _prepare(content, args["encoding"]))
@@ -89,13 +94,19 @@ def _prepare(content: str, encoding: str) -> tuple[bytes, str]:
 
 
 async def replace_file(call: ToolRequest, path: str, data: bytes, *, append: bool = False) -> bool:
-    """Put bytes into a file, whole or not at all; return whether it is new.
+    """Write bytes to a file atomically, and return whether the file is new.
+
+    Args:
+        call: the call; its policy limits the size.
+        path: absolute, or relative to the workspace.
+        data: the bytes.
+        append: whether to keep the present content and add the bytes to its end.
 
     Raises:
-        ToolProblemError: they are too many, or the path is refused.
+        ToolProblemError: there are too many bytes, or the path cannot be written.
     """
     if len(data) > call.policy.file_bytes:
-        raise ToolProblemError(f"{len(data)} bytes are more than the {call.policy.file_bytes} that a file may have")
+        raise ToolProblemError(f"{len(data)} bytes are more than the {call.policy.file_bytes} allowed for a file")
     variables = {"size": len(data), "append": "1" if append else "", "temporary": f".write-{uuid.uuid4().hex}"}
     try:
         result = await run_inside(call, "write", path, variables=variables, writes=True, data=data)
@@ -117,15 +128,15 @@ _PATH = Param("path", "string", "absolute, or relative to the workspace", requir
 READ_FILE = Tool(
     name="read_file",
     description=(
-        "Read a file, whole or some of its lines. Gives text exactly as it is, without line numbers; a file that is "
-        "no UTF-8 comes as base64."
+        "Read a file, whole or some of its lines. Returns text exactly as it is, without line numbers; a file that is "
+        "not UTF-8 is returned as base64."
     ),
     params=(
         _PATH,
         Param("offset", "integer", "number of the first line", default=1, minimum=1),
-        Param("limit", "integer", "how many lines; all where not given", minimum=1),
-        Param("max_bytes", "integer", "at most so many bytes", minimum=1),
-        Param("encoding", "string", "how it comes", default="auto", choices=("auto", "text", "base64")),
+        Param("limit", "integer", "number of lines; all by default", minimum=1),
+        Param("max_bytes", "integer", "largest number of bytes", minimum=1),
+        Param("encoding", "string", "encoding of the content", default="auto", choices=("auto", "text", "base64")),
     ),
     run=run_read,
 )
@@ -133,14 +144,14 @@ READ_FILE = Tool(
 WRITE_FILE = Tool(
     name="write_file",
     description=(
-        "Write a file, a new one or over an old one, whose mode is kept; missing directories are made. To change "
-        "part of a file, use edit_file."
+        "Create a file, or replace its content and keep its mode; missing directories are created. To change part of "
+        "a file, use edit_file."
     ),
     params=(
         _PATH,
-        Param("content", "string", "what it shall hold", required=True),
-        Param("encoding", "string", "how 'content' is given", default="text", choices=("text", "base64")),
-        Param("append", "boolean", "add to its end", default=False),
+        Param("content", "string", "the new content", required=True),
+        Param("encoding", "string", "encoding of 'content'", default="text", choices=("text", "base64")),
+        Param("append", "boolean", "append to the file", default=False),
     ),
     run=run_write,
 )

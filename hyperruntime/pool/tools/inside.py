@@ -1,4 +1,4 @@
-"""Run one of the programs of ``sh/`` in a slot: the path is resolved there, by the rules of that kernel."""
+"""Run a program of ``sh/`` in a slot; it resolves the path there, with the rules of the slot's kernel."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hyperruntime.spec import ExecResult
 
 _LIMIT_BYTES = 64 * 1024
 _REMOVE_TIMEOUT_S = 5.0
-# What the programs of sh/ end with: a word for programs, kept as metadata["reason"], and a sentence.
+# By exit code of the programs in sh/: a word for metadata["reason"], and a sentence for the model.
 _REASONS = {
-    80: ("workspace", "the workspace {workspace} is gone; make it again with bash and the workdir '/'"),
+    80: ("workspace", "the workspace {workspace} no longer exists; create it again with bash and the workdir '/'"),
     81: ("outside", "{path} is outside the workspace {workspace}; give a path in it"),
     82: ("missing", "{path} does not exist"),
     83: ("directory", "{path} is a directory; give a file"),
-    84: ("special", "{path} is no regular file but a device, a pipe or a socket; give a regular file"),
+    84: ("special", "{path} is a device, a pipe or a socket; give a regular file"),
     85: ("denied", "{path} cannot be opened: permission denied"),
     86: ("links", "{path} leads through too many symbolic links"),
     87: ("links", "{path} is a symbolic link, and the image has no readlink to follow it"),
     88: ("unwritten", "{path} could not be written: {why}"),
-    89: ("torn", "{path} was not written: its content did not arrive whole; try again"),
-    90: ("no directory", "{path} is no directory"),
+    89: ("torn", "{path} was not written: its content arrived incomplete; try again"),
+    90: ("no directory", "{path} is not a directory"),
     91: ("program", "the image lacks a program that this tool needs: {why}"),
-    92: ("partial", "{path} is not whole in the archive: {why}"),
-    93: ("pattern", "the pattern is not understood: {why}"),
-    94: ("exists", "{path} is there already"),
+    92: ("partial", "the archive of {path} is incomplete: {why}"),
+    93: ("pattern", "invalid pattern: {why}"),
+    94: ("exists", "{path} already exists"),
 }
 
 
@@ -42,19 +42,19 @@ async def run_inside(
     data: bytes | None = None,
     on_stdout: Callable[[bytes], None] | None = None,
 ) -> ExecResult:
-    """Run a program of ``sh/`` on a path of the slot, and return how it ended where it did what it should.
+    """Run a program of ``sh/`` on a path of the slot, and return its result.
 
     Args:
-        call: whose time it takes.
+        call: the call, for its slot, policy and remaining time.
         program: name of the file without ``.sh``.
         path: absolute, or relative to the workspace; any characters but NUL.
-        variables: that the program reads.
-        writes: whether roots that may only be read are out of bounds.
+        variables: shell variables that the program reads.
+        writes: whether the program writes, so that a path in ``read_roots`` is refused.
         data: its standard input.
-        on_stdout: takes its standard output; without it the result holds the first 64 KiB.
+        on_stdout: receives its standard output; without it the result holds the first 64 KiB.
 
     Raises:
-        ToolProblemError: the path is refused, or the program failed; the sentence says why.
+        ToolProblemError: the path is refused, or the program failed; the message says why.
     """
 
     def take(stream: str, chunk: bytes) -> None:
@@ -75,19 +75,30 @@ async def run_inside(
 
 
 async def remove_left(call: ToolRequest, path: str, variables: Mapping[str, str | int]) -> None:
-    """Remove what an ended write left beside its file; does its best."""
+    """Try to remove the temporary file of a write that timed out.
+
+    Args:
+        call: the call, for its slot and policy.
+        path: the path of the write.
+        variables: the variables of the write, with the name of the temporary file.
+    """
     text = _script(call, "forget", path, variables, writes=True)
     await call.place.aexec(["sh", "-c", text], workdir="/", timeout_s=_REMOVE_TIMEOUT_S)
 
 
 def check(call: ToolRequest, path: str, result: ExecResult) -> None:
-    """Refuse a result that is none.
+    """Raise an error if a program of ``sh/`` failed.
+
+    Args:
+        call: the call, for the message.
+        path: the path as the caller gave it, for the message.
+        result: how the program ended.
 
     Raises:
-        ToolProblemError: it timed out, or the program says by its exit code what was wrong.
+        ToolProblemError: the program timed out, or its exit code is not 0.
     """
     if result.timed_out:
-        raise ToolProblemError(f"not done within {call.timeout_s:g} s", timed_out=True)
+        raise ToolProblemError(f"not finished within {call.timeout_s:g} s", timed_out=True)
     if result.exit_code == 0:
         return
     why = result.stderr.decode(errors="replace").strip()[-500:].replace("\n", "; ")
@@ -97,20 +108,24 @@ def check(call: ToolRequest, path: str, result: ExecResult) -> None:
 
 
 def show(path: str) -> str:
-    """Return a path as text that any encoder takes."""
+    """Return a path as valid Unicode text; other bytes become U+FFFD."""
     return os.fsencode(path).decode(errors="replace")
 
 
 def quote(text: str) -> str:
-    """Return a text as one word of a shell."""
+    """Quote a text as one word of a shell."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def absolute(call: ToolRequest, path: str) -> str:
-    """Return a path from the root, without empty parts and single dots; ``..`` is left to the kernel's rules.
+    """Return an absolute path without empty parts and single dots; ``..`` stays, for the kernel to resolve.
+
+    Args:
+        call: the call, for its workspace.
+        path: absolute, or relative to the workspace.
 
     Raises:
-        ToolProblemError: it is empty or holds NUL.
+        ToolProblemError: the path is empty or holds NUL.
     """
     if not path or "\0" in path:
         raise ToolProblemError("a path must not be empty and cannot hold a NUL character")

@@ -22,10 +22,10 @@ _DIGITS = 30
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """One thing in a directory.
+    """One entry of a directory.
 
     Attributes:
-        path: relative to what was listed.
+        path: relative to the listed directory.
         type: file, directory, link, pipe, socket or device.
         size: in bytes.
         mtime: seconds since 1970.
@@ -37,12 +37,12 @@ class Entry:
     mtime: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the entry as JSON values."""
         return attrs.asdict(self)
 
 
 class Entries:
-    """Collects what ``list.sh`` writes; gives up counting, not running, past 200,000."""
+    """Collects the output of ``list.sh``; ignores entries after the first 200,000."""
 
     def __init__(self) -> None:
         self.found: list[Entry] = []
@@ -50,9 +50,9 @@ class Entries:
         self._rest = b""
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes; a record is ``kind size mtime path`` and NUL."""
+        """Add the next bytes of the output; a record is ``kind|size|mtime|path`` and NUL."""
         *records, rest = (self._rest + chunk).split(b"\0")
-        self._rest = rest[:_RECORD_BYTES]  # more is no record of ours
+        self._rest = rest[:_RECORD_BYTES]  # a longer record is invalid
         for record in records:
             if len(self.found) >= _SCANNED:
                 self.overflow = True
@@ -61,7 +61,7 @@ class Entries:
 
 
 def parse_record(record: bytes) -> Entry | None:
-    """Return what a record says; None where it is torn."""
+    """Return the entry of a record; None if the record is invalid."""
     fields = record.split(b"|", 3)
     if len(fields) != 4:
         return None
@@ -78,10 +78,17 @@ def parse_record(record: bytes) -> Entry | None:
 async def list_entries(
     call: ToolRequest, path: str, *, recursive: bool, hidden: bool, max_entries: int
 ) -> tuple[list[Entry], bool]:
-    """Return what is in a directory, sorted by path, and whether it is not all.
+    """Return the entries of a directory, sorted by path, and whether some are missing.
+
+    Args:
+        call: the call, for its slot and its time.
+        path: absolute, or relative to the workspace.
+        recursive: whether to list subdirectories too.
+        hidden: whether to list names that begin with a dot.
+        max_entries: largest number of entries returned.
 
     Raises:
-        ToolProblemError: it cannot be listed.
+        ToolProblemError: the directory cannot be listed.
     """
     entries = Entries()
     variables = {"depth": "" if recursive else "1", "hidden": "1" if hidden else ""}
@@ -91,7 +98,7 @@ async def list_entries(
 
 
 async def run_list(call: ToolRequest) -> ExecutionResult:
-    """Return what is in a directory."""
+    """Return the entries of a directory."""
     args = call.args
     most = min(args["max_entries"] or call.policy.max_entries, call.policy.max_entries)
     found, truncated = await list_entries(
@@ -101,7 +108,7 @@ async def run_list(call: ToolRequest) -> ExecutionResult:
     shown = _fitting(lines, call.policy.output_chars)
     lines, found, truncated = lines[:shown], found[:shown], truncated or shown < len(lines)
     if truncated:
-        lines.append(f"[only the first {len(found)} are shown; list a directory below, or raise 'max_entries']")
+        lines.append(f"[only the first {len(found)} are shown; list a subdirectory, or raise 'max_entries']")
     result = done(
         "\n".join(lines), path=show(args["path"]), entries=[entry.to_json() for entry in found], truncated=truncated
     )
@@ -109,7 +116,7 @@ async def run_list(call: ToolRequest) -> ExecutionResult:
 
 
 def _fitting(lines: list[str], limit_chars: int) -> int:
-    """Return how many lines have at most so many characters, at least one."""
+    """Return how many lines fit into ``limit_chars`` characters, at least one."""
     for count, length in enumerate(itertools.accumulate(len(line) + 1 for line in lines)):
         if length > limit_chars:
             return max(count, 1)
@@ -126,14 +133,14 @@ def _line(entry: Entry) -> str:
 LIST_FILES = Tool(
     name="list_files",
     description=(
-        "List a directory of the workspace: one entry a line, directories with a slash at the end, files with their "
+        "List a directory of the workspace: one entry per line, directories with a slash at the end, files with their "
         "size in bytes."
     ),
     params=(
         Param("path", "string", "directory, absolute or relative to the workspace", default="."),
-        Param("recursive", "boolean", "also what is in directories below", default=False),
-        Param("hidden", "boolean", "also names that begin with a dot", default=False),
-        Param("max_entries", "integer", "at most so many", minimum=1),
+        Param("recursive", "boolean", "also list subdirectories", default=False),
+        Param("hidden", "boolean", "also list names that begin with a dot", default=False),
+        Param("max_entries", "integer", "largest number of entries", minimum=1),
     ),
     run=run_list,
 )

@@ -1,4 +1,4 @@
-"""From the regular expressions that models write to those that every grep knows. Pure.
+"""Translate the regular expressions that models write to those that every grep supports; no I/O.
 
 Source: POSIX.1-2017 XBD 9.4 "Extended Regular Expressions" and 9.3.5 "RE Bracket Expression"; the GNU grep manual,
 "The Backslash Character and Special Expressions".
@@ -25,10 +25,11 @@ _END = {"]": "[.].]", "-": "[.-.]", "[": "[.[.]"}  # of a range
 def to_posix(pattern: str) -> str:
     r"""Return the same pattern as a POSIX extended regular expression.
 
-    ``\d``, ``\t``, ``(?:...)``, ``*?`` and escapes in brackets become what they mean; what POSIX cannot say is refused.
+    ``\d``, ``\t``, ``(?:...)``, ``*?`` and escapes in brackets are translated.
 
     Raises:
-        ToolProblemError: it looks ahead or behind, names a group, spans lines, or has an open bracket.
+        ToolProblemError: POSIX has no equivalent (lookahead, lookbehind, named groups, several lines), or a bracket is
+            not closed.
     """
     out: list[str] = []
     at = 0
@@ -40,7 +41,7 @@ def to_posix(pattern: str) -> str:
             at, text = _bracket(pattern, at)
         elif pattern.startswith("(?", at):
             if not pattern.startswith("(?:", at):
-                raise _problem(f"{pattern[at : at + 4]!r} is not known to grep; groups are '(...)'")
+                raise _problem(f"{pattern[at : at + 4]!r} is not supported by grep; write groups as '(...)'")
             at, text = at + 3, "("
         elif found := _QUANTIFIER.match(pattern, at):
             at, text = _past_mode(pattern, found.end()), found[0]
@@ -51,14 +52,14 @@ def to_posix(pattern: str) -> str:
 
 
 def _past_mode(pattern: str, at: int) -> int:
-    """Return where what follows a quantifier begins: a lazy one finds the same lines as one that is not."""
+    """Return the index after a quantifier's mode; a lazy quantifier matches the same lines as a greedy one."""
     if pattern.startswith("+", at):
-        raise _problem("'+' after a quantifier is not known to grep")
+        raise _problem("'+' after a quantifier is not supported by grep")
     return at + pattern.startswith("?", at)
 
 
 def _escape(pattern: str, at: int) -> tuple[int, str]:
-    """Return where an escape ends, and what it is in POSIX; ``at`` is past its backslash."""
+    """Return the index after an escape, and its POSIX form; ``at`` is after the backslash."""
     name = pattern[at : at + 1]
     if name in _CLASSES or name in _KEPT:
         return at + 1, _CLASSES.get(name, f"\\{name}")
@@ -67,7 +68,7 @@ def _escape(pattern: str, at: int) -> tuple[int, str]:
 
 
 def _character(pattern: str, at: int, known: Mapping[str, str]) -> tuple[int, str]:
-    """Return where an escaped character ends, and which it is; ``at`` is past its backslash."""
+    """Return the index after an escaped character, and the character; ``at`` is after the backslash."""
     name = pattern[at : at + 1]
     if not name:
         raise _problem("it ends with a backslash")
@@ -80,22 +81,22 @@ def _character(pattern: str, at: int, known: Mapping[str, str]) -> tuple[int, st
     if char == "\n" or (name in ("n", "r") and name not in known):
         raise _problem("a search looks at one line at a time, so '\\n' matches nothing")
     if (char == name and name.isascii() and name.isalnum()) or char == "\0":
-        raise _problem(f"'\\{name}' is not known to grep")
+        raise _problem(f"'\\{name}' is not supported by grep")
     return at, char
 
 
 def _bracket(pattern: str, at: int) -> tuple[int, str]:
-    """Return where a bracket expression ends, and what it is in POSIX, where a backslash means itself."""
+    """Return the index after a bracket expression, and its POSIX form; a backslash is an ordinary character there."""
     head = "[^" if pattern.startswith("[^", at) else "["
     at = start = at + len(head)
     parts: list[str] = []
-    singles = set()  # of the characters whose meaning depends on where they stand
+    singles = set()  # characters whose meaning depends on their position
     while at == start or not pattern.startswith("]", at):
         at, part, char = _element(pattern, at)
         if char and pattern.startswith("-", at) and pattern[at + 1 : at + 2] not in ("", "]"):
             at, _, end = _element(pattern, at + 1)
             if not end:
-                raise _problem("a range in brackets ends with no character")
+                raise _problem("a range in brackets must end with a character")
             parts.append(f"{_END.get(char, char)}-{_END.get(end, end)}")
         elif char and char in "]^-[":
             singles.add(char)
@@ -105,7 +106,7 @@ def _bracket(pattern: str, at: int) -> tuple[int, str]:
 
 
 def _element(pattern: str, at: int) -> tuple[int, str, str]:
-    """Return where an element of a bracket expression ends, what it is in POSIX, and which character, if it is one."""
+    """Return the index after a bracket element, its POSIX form, and its character ("" if it is a class)."""
     char, after = pattern[at : at + 1], pattern[at + 1 : at + 2]
     if not char:
         raise _problem("a '[' has no ']'")
@@ -116,7 +117,7 @@ def _element(pattern: str, at: int) -> tuple[int, str, str]:
     if after in _IN_BRACKETS:
         return at + 2, _IN_BRACKETS[after], ""
     if after and after in "DWSn":
-        raise _problem(f"'\\{after}' cannot stand in brackets")
+        raise _problem(f"'\\{after}' is not allowed in brackets")
     at, char = _character(pattern, at + 1, {**_CHARACTERS, "r": "\r", "b": "\b"})
     return at, char, char
 
@@ -130,4 +131,4 @@ def _brackets(head: str, parts: list[str], singles: set[str]) -> str:
 
 
 def _problem(why: str) -> ToolProblemError:
-    return ToolProblemError(f"the pattern is not understood: {why}")
+    return ToolProblemError(f"invalid pattern: {why}")

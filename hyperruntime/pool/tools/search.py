@@ -1,4 +1,4 @@
-"""The tool ``search``: lines of files that match a pattern."""
+"""The tool ``search``: find lines of files that match a pattern."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _NUMBER_DIGITS = 18
 
 
 class EnoughError(Exception):
-    """As many matches as were asked for have been found; what still runs is ended."""
+    """The limit of matches or of text is reached; the search is stopped."""
 
 
 @attrs.frozen(kw_only=True)
 class Line:
-    """A line that was found, or one beside it.
+    """A matching line, or a context line beside it.
 
     Attributes:
-        path: of its file.
-        number: the first is 1.
-        text: of the line, cut where it is long.
-        matches: whether it is one that was found.
+        path: path of the file; "" if one file was searched.
+        number: line number; the first is 1.
+        text: text of the line, truncated after 400 bytes.
+        matches: whether the line matches.
     """
 
     path: str
@@ -44,16 +44,16 @@ class Line:
 
 
 class Lines:
-    """Collects what ``search.sh`` writes, in bounded memory.
+    """Collects the output of ``search.sh`` in bounded memory.
 
     Attributes:
-        found: so far.
-        matches: how many of them match.
-        in_file: whether one file was searched; its path is not in what was found.
+        found: the lines found so far.
+        matches: number of matching lines among them.
+        in_file: whether one file was searched, whose path the lines then omit; None until known.
     """
 
     def __init__(self, most: int, most_chars: int) -> None:
-        """Stop after so many matches, or so much text."""
+        """Stop after ``most`` matches, or ``most_chars`` characters of paths and text."""
         self.found: list[Line] = []
         self.matches = 0
         self.in_file: bool | None = None
@@ -62,10 +62,10 @@ class Lines:
         self._skipping = False
 
     def write(self, chunk: bytes) -> None:
-        """Take the next bytes.
+        """Add the next bytes of the output.
 
         Raises:
-            EnoughError: there is one more match than were asked for.
+            EnoughError: there are more matches, or there is more text, than allowed.
         """
         self._buffer += chunk
         if self.in_file is None and not self._take_kind():
@@ -92,7 +92,7 @@ class Lines:
         return True
 
     def _cut(self) -> None:
-        """Take what is too long to wait for its end, and skip the rest of it."""
+        """Take the beginning of a record that is too long, and skip its rest."""
         if self._skipping:
             self._buffer.clear()
         elif len(self._buffer) > _RECORD_BYTES:
@@ -106,7 +106,7 @@ class Lines:
         name = name.removeprefix(b"--\n")
         digits = len(rest) - len(rest.lstrip(b"0123456789"))
         if not 0 < digits <= _NUMBER_DIGITS or rest[digits : digits + 1] not in (b":", b"-") or b"\0" in rest:
-            return  # a binary file, or nothing of ours
+            return  # a binary file, or an invalid record
         matches = rest[digits : digits + 1] == b":"
         if matches and self.matches == self._most:
             raise EnoughError
@@ -141,9 +141,9 @@ async def run_search(call: ToolRequest) -> ExecutionResult:
 def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:
     pattern: str = args["pattern"]
     if not pattern or len(pattern) > _MAX_PATTERN or "\0" in pattern or "\n" in pattern:
-        raise ToolProblemError(f"a pattern is one line of 1 to {_MAX_PATTERN} characters without NUL")
+        raise ToolProblemError(f"the pattern must be one line of 1 to {_MAX_PATTERN} characters without NUL")
     if args["glob"] is not None and ("/" in args["glob"] or "\0" in args["glob"]):
-        raise ToolProblemError("'glob' is compared with file names, such as '*.py'; give the directory as 'path'")
+        raise ToolProblemError("'glob' matches only file names, for example '*.py'; give the directory as 'path'")
     return {
         "pattern": pattern if args["literal"] else to_posix(pattern),
         "form": "F" if args["literal"] else "E",
@@ -163,20 +163,20 @@ def _shown(line: Line, path: str) -> str:
 SEARCH = Tool(
     name="search",
     description=(
-        "Find lines in the files of a directory, or in one file. Gives path:line:text for each line that matches; "
-        "with 'context' also path-line-text for the lines around it. Binary files are left out."
+        "Find lines in the files of a directory, or in one file. Returns path:line:text for each matching line; with "
+        "'context' also path-line-text for the lines around it. Binary files are skipped."
     ),
     params=(
         Param(
             "pattern", "string", "an extended regular expression (also \\d, \\w, \\s, \\b), for one line", required=True
         ),
         Param("path", "string", "directory or file, absolute or relative to the workspace", default="."),
-        Param("literal", "boolean", "the pattern is a plain text", default=False),
-        Param("glob", "string", "only in files of such names, for example *.py"),
-        Param("context", "integer", "how many lines around each", default=0, minimum=0),
-        Param("ignore_case", "boolean", "capital and small letters are the same", default=False),
-        Param("hidden", "boolean", "also in names that begin with a dot", default=False),
-        Param("max_results", "integer", "at most so many matches", default=_DEFAULT_RESULTS, minimum=1),
+        Param("literal", "boolean", "treat the pattern as plain text", default=False),
+        Param("glob", "string", "search only files with matching names, for example *.py"),
+        Param("context", "integer", "number of lines to show around each match", default=0, minimum=0),
+        Param("ignore_case", "boolean", "ignore the case of letters", default=False),
+        Param("hidden", "boolean", "also search names that begin with a dot", default=False),
+        Param("max_results", "integer", "largest number of matches", default=_DEFAULT_RESULTS, minimum=1),
     ),
     run=run_search,
 )

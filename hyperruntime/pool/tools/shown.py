@@ -1,4 +1,4 @@
-"""What of a command's output is shown to a model: head, tail, and how much lies between."""
+"""Truncate a command's output for a model: keep its head and tail, and count the bytes between."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ _TAIL_BYTES = 3
 
 
 class Shown:
-    """Collects one stream in flat memory; of more than ``limit_chars`` characters keeps the first and last half."""
+    """Collects one stream in bounded memory; keeps the first and last ``limit_chars / 2`` characters."""
 
     def __init__(self, limit_chars: int) -> None:
-        """Keep at most so many characters."""
+        """Keep at most ``limit_chars`` characters."""
         self._head_chars = (limit_chars + 1) // 2
         self._tail_chars = limit_chars - self._head_chars
         self._room = _UTF8_BYTES * limit_chars
@@ -18,7 +18,7 @@ class Shown:
         self._total = 0
 
     def write(self, chunk: bytes) -> None:
-        """Add bytes."""
+        """Add the next bytes of the stream."""
         self._total += len(chunk)
         room = self._room - len(self._head)
         self._head += chunk[:room]
@@ -27,7 +27,7 @@ class Shown:
             del self._tail[: -self._room]
 
     def text(self) -> tuple[str, bool]:
-        """Return what is shown, and whether anything is missing; what is no UTF-8 becomes U+FFFD."""
+        """Return the text for the model, and whether it is truncated; invalid UTF-8 becomes U+FFFD."""
         kept = bytes(self._head + self._tail)
         limit = self._head_chars + self._tail_chars
         whole = self._total == len(kept)

@@ -1,4 +1,4 @@
-"""What a tool is: a name, a description for models, parameters, and a coroutine."""
+"""The definition of a tool: a name, a description for models, parameters, and a coroutine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Kind = Literal["string", "integer", "number", "boolean"]
 
 @attrs.frozen
 class Param:
-    """One argument of a tool, as models are told of it and as it is checked.
+    """One parameter of a tool, for its schema and for the check of arguments.
 
     Attributes:
-        name: of the argument.
+        name: the parameter's name.
         kind: its JSON type.
-        description: for models.
-        default: what it is where not given, or given as null.
+        description: text for models.
+        default: its value if it is missing or null.
         required: whether it must be given.
-        minimum: the least number.
+        minimum: the smallest allowed number; None allows any.
         choices: the allowed texts; empty allows any.
     """
 
@@ -41,7 +41,7 @@ class Param:
     choices: tuple[str, ...] = ()
 
     def to_schema(self) -> dict[str, Any]:
-        """Return it as JSON schema."""
+        """Return the parameter as JSON schema."""
         schema: dict[str, Any] = {"type": self.kind, "description": self.description}
         if self.minimum is not None:
             schema["minimum"] = self.minimum
@@ -54,13 +54,13 @@ class Param:
 
 @attrs.frozen(kw_only=True)
 class ToolRequest:
-    """One call whose arguments have been checked.
+    """One tool call with checked arguments.
 
     Attributes:
-        place: where it runs.
-        policy: what it may.
-        args: every parameter of the tool by name.
-        timeout_s: how long it may take, all its commands together.
+        place: the slot that it runs in.
+        policy: its limits and rights.
+        args: the value of every parameter by name.
+        timeout_s: the time limit of all its commands together, from the creation of this object.
     """
 
     place: SlotExec
@@ -74,20 +74,20 @@ class ToolRequest:
         return time.monotonic() + self.timeout_s
 
     def remaining_s(self) -> float:
-        """Return how long its next command may take; a little more than nothing where the time is over."""
+        """Return the seconds left for the next command, at least 0.01."""
         return max(self._deadline - time.monotonic(), 0.01)
 
 
 @attrs.frozen(kw_only=True)
 class Tool:
-    """A tool that works in a slot.
+    """A tool of a slot.
 
     Attributes:
-        name: that models call it by.
-        description: for models.
-        params: its arguments.
-        run: does it.
-        hidden: whether models are told of it only when it is asked for by name.
+        name: the name that models use.
+        description: text for models.
+        params: its parameters.
+        run: carries out a call.
+        hidden: whether :func:`tool_schemas` returns it only by name.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Tool:
     hidden: bool = False
 
     def to_schema(self) -> dict[str, Any]:
-        """Return it as a function of the OpenAI chat API."""
+        """Return the tool as a function of the OpenAI chat API."""
         parameters = {
             "type": "object",
             "properties": {param.name: param.to_schema() for param in self.params},
@@ -109,23 +109,23 @@ class Tool:
 
 
 class ToolProblemError(Exception):
-    """A tool cannot do what it was asked; the message is one sentence that a model can act on.
+    """A tool call failed; the message is one sentence that a model can act on.
 
     Attributes:
-        result: the same as a result.
+        result: the failure as a result.
     """
 
     def __init__(self, message: str, **metadata: Any) -> None:  # noqa: ANN401 - JSON values
-        """Make the result beside the sentence."""
+        """Build the result from the message and the metadata."""
         super().__init__(message)
         self.result = ExecutionResult(success=False, error=message, metadata={"returncode": 1, **metadata})
 
 
 async def off_loop(size_bytes: int, work: Callable[[], T]) -> T:
-    """Do work on so much data, in a thread where it would keep the event loop from its other tasks."""
+    """Run work on ``size_bytes`` of data; above 64 KiB in a thread, so that it does not block the event loop."""
     return work() if size_bytes <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
 def done(output: str, **metadata: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
-    """Return the result of a tool that runs no command and did what it was asked."""
+    """Return the result of a successful tool call that runs no command of the model."""
     return ExecutionResult(success=True, output=output, stdout=output, metadata={"returncode": 0, **metadata})

@@ -1,8 +1,9 @@
-"""Apply a unified diff to files held in memory, exactly. Pure.
+"""Apply a unified diff to file contents in memory; no I/O.
 
-Source: POSIX.1-2017 diff, "Diff -u and -U Output Format", and what git adds to it. Line numbers are a hint: models get
-them wrong. A hunk goes where its old lines stand; where they stand in several places, the hinted one must be
-among them.
+Line numbers are only a hint, because models get them wrong. A hunk is applied where its old lines are found; if
+they are found several times, the hint must select one.
+
+Source: POSIX.1-2017 diff, "Diff -u and -U Output Format", and the extensions of git.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,\d{1,9})? @@")
 _LOOSE_HUNK = re.compile(rb"@@(?: .*)?")
 _NOTHING = b"/dev/null"
 _MAX_HUNKS = 200
-_MAX_LINES = 100_000  # of a file in which a place is looked for that the diff does not name rightly
+_MAX_LINES = 100_000  # in a longer file, a hunk with a wrong line number is not searched for
 
 
 class DiffError(ValueError):
-    """A diff is malformed, or does not fit; the message is one sentence."""
+    """A diff is invalid, or does not fit the file; the message is one sentence."""
 
 
 @attrs.frozen(kw_only=True)
 class Hunk:
-    """One change.
+    """One change of a diff.
 
     Attributes:
-        line: where its old lines should begin, the first is 1; None where it does not say.
-        body: lines with their ends, each after what it is: ``" "`` kept, ``"-"`` removed, ``"+"`` added.
+        line: line number at which its old lines should begin (the first is 1); None if the header has none.
+        body: pairs of a sign (``" "`` kept, ``"-"`` removed, ``"+"`` added) and a line with its line end.
     """
 
     line: int | None
@@ -37,7 +38,7 @@ class Hunk:
 
     @property
     def old(self) -> list[bytes]:
-        """The lines that must be there."""
+        """The lines that the file must contain."""
         return [text for mark, text in self.body if mark != b"+"]
 
 
@@ -47,8 +48,8 @@ class FileDiff:
 
     Attributes:
         old: its path before; None for a new file.
-        new: its path after; None for one that is removed.
-        hunks: in order.
+        new: its path after; None for a removed file.
+        hunks: its changes, in the order of the diff.
     """
 
     old: bytes | None
@@ -57,19 +58,19 @@ class FileDiff:
 
     @property
     def path(self) -> bytes:
-        """Of the file, after the change if it is there then."""
+        """The path after the change, or before it for a removed file."""
         return self.new if self.new is not None else self.old or b""
 
 
 def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
-    """Return what a diff changes.
+    """Parse a unified diff into the changes of its files.
 
     Args:
-        text: of one file or of many.
-        path: of the one file; then the diff may begin with a hunk, and what its headers name does not matter.
+        text: the diff of one or more files.
+        path: path of the only file; the diff may then begin with a hunk, and paths in its headers are ignored.
 
     Raises:
-        DiffError: it is malformed, or renames or copies files, or is binary.
+        DiffError: the diff is invalid, renames or copies files, or is binary.
     """
     lines = _split(text)
     at, files = 0, []
@@ -83,28 +84,32 @@ def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
             at, hunks = _hunks(lines, at)
             files.append(FileDiff(old=path, new=path, hunks=hunks))
         elif line.startswith((b"rename ", b"copy ", b"GIT binary", b"Binary files")):
-            raise DiffError(f"a diff can change, make and remove text files, but not do this: {_shown(line)}")
+            raise DiffError(f"a diff can only change, create and remove text files; not supported: {_shown(line)}")
         elif line.startswith(b"@@"):
-            raise DiffError("a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that say of which file it is")
+            raise DiffError("a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that name its file")
         else:
             at += 1
     if not files:
         raise DiffError(
-            "this is no unified diff: it needs '--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@' and then lines"
+            "this is not a unified diff: it needs '--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@' and then lines"
         )
     if path is not None:
         if len(files) > 1:
-            raise DiffError("the diff is of several files; leave 'path' out")
+            raise DiffError("the diff changes several files; omit 'path'")
         only = files[0]
         files = [attrs.evolve(only, old=only.old and path, new=only.new and path)]
     return files
 
 
 def apply_hunks(content: bytes, hunks: Sequence[Hunk]) -> bytes:
-    """Return a file's content after changes.
+    """Return a file's content after the changes.
+
+    Args:
+        content: the content before.
+        hunks: the changes, in the order of the file.
 
     Raises:
-        DiffError: old lines are not there, or in several places; says which.
+        DiffError: the old lines of a hunk are not found, or are found several times.
     """
     lines = _split(content)
     shift, floor = 0, 0
@@ -120,9 +125,9 @@ def apply_hunks(content: bytes, hunks: Sequence[Hunk]) -> bytes:
 
 
 def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
-    """Return what comes where old lines were; kept lines stay as the file has them, added ones end as they do.
+    """Return the new lines for the old lines of a hunk; kept lines stay as they are in the file.
 
-    A diff that was written without the file's carriage returns gets them.
+    Added lines get a carriage return if the file's lines have one and the diff's old lines do not.
     """
     wanted = hunk.old
     carriage = any(line.endswith(b"\r\n") for line in old) and not any(line.endswith(b"\r\n") for line in wanted)
@@ -138,14 +143,16 @@ def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
 
 
 def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: int) -> int:
-    """Return where a hunk's old lines begin: exactly as they are, else but for the ends of lines."""
+    """Return the index at which a hunk's old lines begin; line ends are ignored if nothing matches exactly."""
     old = hunk.old
     if not old:  # "-N,0" adds after line N
         return max(floor, min(len(lines) if hint is None else hint + 1, len(lines)))
     if hint is not None and hint >= floor and lines[hint : hint + len(old)] == old:
         return hint
     if len(lines) > _MAX_LINES:
-        raise DiffError(f"hunk {number} is not where it says, and the diff is too large to look for it")
+        raise DiffError(
+            f"hunk {number} is not at its line, and the file is too large to search; correct the line number"
+        )
     forms: tuple[Callable[[bytes], bytes], ...] = (lambda line: line, lambda line: line.rstrip(b"\r\n"))
     for form in forms:
         wanted = [form(line) for line in old]
@@ -161,17 +168,17 @@ def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: 
             return places[0]
         if places:
             shown = ", ".join(str(place + 1) for place in places[:5])
-            raise DiffError(f"hunk {number} fits at lines {shown}; give more lines around it, or right line numbers")
+            raise DiffError(f"hunk {number} fits at lines {shown}; include more surrounding lines, or correct its line")
     raise DiffError(f"hunk {number} does not fit: its old lines, from {_shown(old[0])} on, are not in the file")
 
 
 def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
-    """Return where the hunks that begin at a line end, and what they are."""
+    """Parse the hunks that begin at a line; return the index after them, and the hunks."""
     hunks = []
     while at < len(lines) and lines[at].startswith(b"@@"):
         match = _HUNK.match(lines[at])
         if match is None and not _LOOSE_HUNK.fullmatch(lines[at].strip()):
-            raise DiffError(f"{_shown(lines[at])} is no beginning of a hunk, such as '@@ -1,3 +1,4 @@'")
+            raise DiffError(f"{_shown(lines[at])} is not a valid hunk header, such as '@@ -1,3 +1,4 @@'")
         end = at + 1
         while end < len(lines) and not _ends_hunk(lines, end):
             end += 1
@@ -192,11 +199,11 @@ def _ends_hunk(lines: list[bytes], at: int) -> bool:
 def _hunk(match: re.Match[bytes] | None, lines: list[bytes]) -> Hunk:
     body: list[tuple[bytes, bytes]] = []
     for line in lines:
-        if line.startswith(b"\\"):  # "\\ No newline at end of file", of the line before
+        if line.startswith(b"\\"):  # "\\ No newline at end of file": about the line before
             if body:
                 body[-1] = (body[-1][0], body[-1][1].rstrip(b"\r\n"))
         elif line.strip(b"\r\n") == b"":
-            body.append((b" ", line))  # an empty line that was kept, and lost its blank on the way
+            body.append((b" ", line))  # a kept empty line that lost its leading blank
         else:
             body.append((line[:1], _ended(line[1:])))
     kept = int(match[2] or 1) if match is not None else 0
@@ -204,7 +211,7 @@ def _hunk(match: re.Match[bytes] | None, lines: list[bytes]) -> Hunk:
         body.pop()  # blank lines after the end of the diff
         lines = lines[:-1]
     if all(mark == b" " for mark, _ in body):
-        raise DiffError("a hunk changes nothing; lines that are added begin with '+', removed ones with '-'")
+        raise DiffError("a hunk changes nothing; added lines must begin with '+', removed lines with '-'")
     return Hunk(line=int(match[1]) if match is not None else None, body=tuple(body))
 
 
@@ -216,23 +223,23 @@ def _file(old: bytes | None, new: bytes | None, hunks: tuple[Hunk, ...]) -> File
     if not hunks:
         raise DiffError(f"the diff of {_shown(new or old or b'')} has no hunk, such as '@@ -1,3 +1,4 @@'")
     if old is None and any(hunk.old for hunk in hunks):
-        raise DiffError(f"{_shown(new or b'')} is said to be new, but the diff keeps or removes lines of it")
+        raise DiffError(f"{_shown(new or b'')} is a new file, but the diff keeps or removes lines of it")
     return FileDiff(old=old, new=new, hunks=hunks)
 
 
 def _name(field: bytes, prefix: bytes) -> bytes | None:
-    """Return a header's path without a time after it and git's prefix; None for ``/dev/null``."""
+    """Return a header's path without its timestamp and git's prefix; None for ``/dev/null``."""
     name = field.rstrip(b"\r\n").split(b"\t")[0]
     if name == _NOTHING:
         return None
     name = name.removeprefix(prefix)
     if not name or name.startswith(b'"'):
-        raise DiffError(f"the path {_shown(field)} of the diff cannot be read; give it as 'path' instead")
+        raise DiffError(f"the path {_shown(field)} of the diff is invalid; give it as 'path' instead")
     return name
 
 
 def _split(text: bytes) -> list[bytes]:
-    """Return lines with their ends; only a line feed ends one."""
+    """Split into lines with their ends; only a line feed ends a line."""
     lines = [line + b"\n" for line in text.split(b"\n")]
     return lines[:-1] if text.endswith(b"\n") or not text else [*lines[:-1], lines[-1][:-1]]
 

@@ -1,4 +1,4 @@
-"""What describes a pool, validated once on construction."""
+"""The configuration of a pool, validated on construction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ISOLATIONS = ("auto", "uid", "container", "directory")
 RESETS = ("auto", "clean", "replace")
 DEFAULT_SLOTS = 10
 _PROFILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
-_EXTRA_PIDS = 64  # the supervisor, its lanes and what the pool itself runs
+_EXTRA_PIDS = 64  # for the supervisor, its lanes and the pool's own commands
 
 
 def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -34,7 +34,7 @@ def _count(least: int, *, optional: bool = False) -> Any:  # noqa: ANN401 - an a
         if value is None and optional:
             return
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            allowed = f"a whole number, at least {least}" + (", or None for what fits" if optional else "")
+            allowed = f"a whole number, at least {least}" + (", or None for the default" if optional else "")
             raise SpecError(attribute.name, value, allowed)
 
     return check
@@ -60,33 +60,33 @@ def _policy(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
 
 @attrs.frozen(kw_only=True)
 class PoolConfig:
-    """A pool of containers with slots in them; None of a number means what fits, of a time: never.
+    """The configuration of a pool of containers and their slots; None disables a time limit.
 
     Attributes:
-        spec: the containers.
-        name: of the profile, in slots and log events.
-        slots_per_container: None is 10 where the engine has users, else 1.
-        min_containers: kept even when idle; may be 0.
-        max_containers: how many may hold leases at once.
-        spare_containers: kept ready beyond those in use, while any is; they come on top of the maximum, so that a
-            replacement is there before what it replaces has ended. None is 1 where a reset is a replacement and the
-            spec has no GPUs, else 0.
-        max_starting: how many start at the same time.
-        idle_timeout_s: an unused container above the minimum ends after so long.
-        health_interval_s: a container that nobody uses is asked so often whether it answers, and replaced if it
-            does not in that time or 10 s; one in use shows it by its commands.
-        max_lifetime_s: a container so old gets no more leases, and is replaced once the last has been released.
+        spec: the spec of each container.
+        name: the profile's name, shown in slots and log events.
+        slots_per_container: None means 10 where slots share a container, else 1.
+        min_containers: how many containers stay even when idle; may be 0.
+        max_containers: how many containers may hold leases at the same time.
+        spare_containers: unused containers kept ready while at least one container is in use. They may exceed
+            max_containers, so that a replacement is ready before the old container has ended. None means 1 if a reset
+            replaces the container and the spec has no GPUs, else 0.
+        max_starting: how many containers may start at the same time.
+        idle_timeout_s: an unused container above the minimum ends after this time.
+        health_interval_s: time between two health checks of an unused container. A container that does not answer
+            within this time, at most 10 s, is replaced. A container in use is not checked.
+        max_lifetime_s: a container of this age gets no more leases and is replaced after its last release.
         acquire_timeout_s: how long an acquire waits.
-        lease_timeout_s: a lease held longer expires: its processes end, its holder is refused.
-        isolation: ``uid``: each slot has a user of its own; ``container``: a container of its own; ``directory``: only
-            a directory of its own, so that slots of a container can read and disturb each other; ``auto``: ``uid``
-            with several slots per container, else ``container``.
-        reset: ``clean``: what a slot leaves behind is removed and looked for; ``replace``: its container is replaced;
-            ``auto``: ``replace`` with a container of its own, else ``clean``.
-        pids_per_slot: processes and threads of a slot with a user of its own; the containers' own limit is raised to
-            hold all slots.
-        workspace_base: where slots that share a container have their directories.
-        tools: what tools may do.
+        lease_timeout_s: a lease held longer expires: the pool ends its processes and refuses its holder.
+        isolation: ``uid``: each slot has its own user; ``container``: its own container; ``directory``: only its own
+            directory, so that slots of one container can read and disturb each other; ``auto``: ``uid`` with several
+            slots per container, or with ``slots_per_container=1`` and ``reset="clean"``, else ``container``.
+        reset: ``clean``: remove everything that a slot left, then check; ``replace``: replace its container;
+            ``auto``: ``replace`` if each slot has its own container, else ``clean``.
+        pids_per_slot: limit of processes and threads of a slot that has its own user; the container's limit is raised
+            to hold all slots.
+        workspace_base: the directory for the slots of a shared container.
+        tools: the policy for tools.
     """
 
     spec: ContainerSpec = attrs.field(validator=_spec)
@@ -110,10 +110,12 @@ class PoolConfig:
     tools: ToolPolicy = attrs.field(factory=ToolPolicy, validator=_policy)
 
     def __attrs_post_init__(self) -> None:
-        """Check what depends on more than one field."""
+        """Check the name, the base directory and combinations of fields."""
         name: Any = self.name
         if not isinstance(name, str) or not _PROFILE.fullmatch(name):
-            raise SpecError("name", self.name, "letters, digits, '-', '_' and '.', at most 64, not at the ends")
+            raise SpecError(
+                "name", self.name, "1 to 64 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+            )
         if self.min_containers > self.max_containers:
             raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")
         check_inside_path("workspace_base", self.workspace_base)
@@ -123,20 +125,20 @@ class PoolConfig:
         if several and self.reset == "replace":
             raise SpecError("reset", self.reset, "'clean' or 'auto' where slots share a container")
         if self.isolation == "container" and self.reset == "clean":
-            allowed = "'replace' or 'auto' with isolation='container', in which a slot may be root; or isolation='uid'"
+            allowed = "'replace' or 'auto' with isolation='container' (the slot may be root), or isolation='uid'"
             raise SpecError("reset", self.reset, allowed)
 
 
 @attrs.frozen(kw_only=True)
 class PoolLayout:
-    """What a config means on the engine at hand.
+    """A pool configuration with its defaults resolved for one engine.
 
     Attributes:
-        spec: the containers, as they are started.
-        slots: in each.
-        isolation: what keeps slots apart.
-        reset: how one is made new.
-        spares: containers kept ready beyond those in use.
+        spec: the spec that containers start with.
+        slots: number of slots in each container.
+        isolation: how slots are isolated from each other.
+        reset: how a released slot is made clean.
+        spares: unused containers kept ready while at least one is in use.
     """
 
     spec: ContainerSpec
@@ -147,21 +149,21 @@ class PoolLayout:
 
 
 def make_plan(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
-    """Return what a config means.
+    """Resolve a pool configuration for one engine.
 
     Args:
-        config: the pool's.
+        config: the configuration.
         users: whether the engine can run commands as several users.
-        driver: its name, for people.
+        driver: the engine's name, for the error message.
 
     Raises:
-        SpecError: slots could not be kept apart on this engine.
+        SpecError: this engine cannot isolate the slots.
     """
     isolation, slots = _isolation(config, users), config.slots_per_container
     if isolation == "uid" and not users:
         several = slots is not None and slots > 1
         field, value = ("slots_per_container", slots) if several else ("isolation", config.isolation)
-        allowed = f"1 container for each slot on {driver}, which has no users to keep slots apart"
+        allowed = f"1 container for each slot on {driver}, which has no users to isolate slots"
         raise SpecError(field, value, f"{allowed} (or accept isolation='directory')")
     slots = slots or (DEFAULT_SLOTS if isolation != "container" else 1)
     reset: ResetMode = "replace" if isolation == "container" or config.reset == "replace" else "clean"
@@ -188,7 +190,7 @@ def _isolation(config: PoolConfig, users: bool) -> Isolation:
 
 
 def _with_users(config: PoolConfig, slots: int) -> ContainerSpec:
-    """Return the spec of containers whose main user is root, with room for the processes of all slots."""
+    """Return the spec with root as main user and a process limit that holds all slots."""
     spec, pids = config.spec, config.spec.limits.pids
     needed = slots * config.pids_per_slot + _EXTRA_PIDS
     limits = spec.limits if pids is None else attrs.evolve(spec.limits, pids=max(pids, needed))

@@ -1,4 +1,4 @@
-"""What tools may do in a slot: from configuration only, never from a model's arguments."""
+"""The tool policy of a slot; it comes only from configuration, never from a model's arguments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ POLICY_KEYS = frozenset(
     "allow_network network require_sandbox require_stateful_sandbox sandbox sandboxed isolation privileged user image"
     " gpus policy file_roots read_roots".split()
 )
-"""Names that a model may not decide about: in its arguments they are left out, and noted in the result."""
+"""Names that a model may not set: they are removed from its arguments and noted in the result."""
 
 TOOL_NAMES = (
     *("bash", "bash_stateful", "terminal", "terminal_stateful"),
     *("read_file", "write_file", "edit_file", "patch", "list_files", "search"),
     *("read_artifact", "list_artifacts", "archive_artifacts"),
 )
-"""All that a slot has."""
+"""All tools of a slot."""
 
 
 def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
@@ -30,7 +30,7 @@ def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
 
 
 def _check_flag(name: str, value: object, *others: object) -> None:
-    """Refuse what only looks like a flag: the text ``false`` is true to Python."""
+    """Refuse a value that is not a bool: Python treats the text ``false`` as true."""
     if not isinstance(value, bool) and value not in others:
         raise SpecError(name, value, "true or false")
 
@@ -40,19 +40,19 @@ class ToolPolicy:
     """Limits and rights of tool calls.
 
     Attributes:
-        tools: names that may be called; None is every tool that works in the workspace.
-        default_timeout_s: of a call that names none.
-        min_timeout_s: what a model asks for below this becomes this.
-        max_timeout_s: what a model asks for above this becomes this.
-        output_chars: of each stream, shown to the model; past it head and tail are kept.
-        file_bytes: of one file that is written, edited or read whole.
-        artifact_bytes: of one artifact or archive handed out.
-        max_entries: of one listing, search or archive.
-        file_roots: directories beside the workspace in which file tools may read and write.
-        read_roots: directories in which they may read only.
-        allow_network: False refuses calls where the container has a network, True where it has none; None takes it as
-            it is.
-        require_sandbox: refuse what does not run in a container; everything in a pool does.
+        tools: names of the tools that may be called; None allows all tools of a slot.
+        default_timeout_s: timeout of a call that sets none.
+        min_timeout_s: a model's shorter timeout is raised to this.
+        max_timeout_s: a model's longer timeout is lowered to this.
+        output_chars: characters of each stream shown to the model; of a longer stream, head and tail are kept.
+        file_bytes: largest file that is written, edited or read whole.
+        artifact_bytes: largest artifact or archive that is returned.
+        max_entries: most entries of one listing or archive, and most matches of one search.
+        file_roots: directories outside the workspace in which file tools may read and write.
+        read_roots: directories in which file tools may only read.
+        allow_network: False refuses calls in containers that have a network, True in containers without one; None
+            allows both.
+        require_sandbox: without effect in a pool, because all its tools run in a container.
     """
 
     tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
@@ -69,7 +69,7 @@ class ToolPolicy:
     require_sandbox: bool = True
 
     def __attrs_post_init__(self) -> None:
-        """Refuse limits that mean nothing."""
+        """Check all fields."""
         for name in ("default_timeout_s", "min_timeout_s", "max_timeout_s"):
             check_seconds(name, getattr(self, name))
         if not self.min_timeout_s <= self.default_timeout_s <= self.max_timeout_s:
@@ -91,5 +91,5 @@ class ToolPolicy:
                 raise SpecError("tools", tool, unknown_name("tool", str(tool), TOOL_NAMES))
 
     def clamp(self, timeout_s: float) -> float:
-        """Return how long a model's call may take; fractions of a second are kept."""
+        """Return a model's timeout in seconds, limited to the allowed range."""
         return min(max(timeout_s, self.min_timeout_s), self.max_timeout_s)

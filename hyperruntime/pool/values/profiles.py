@@ -1,4 +1,4 @@
-"""Named pools from TOML, YAML or the environment: one schema, and nothing unknown is passed over."""
+"""Load named pool configurations from TOML, YAML or the environment; an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOOLS = frozenset(field.name for field in attrs.fields(ToolPolicy))
 _TABLES = {"limits": _LIMITS, "tools": _TOOLS}
 _TOP = ("default_profile", "profiles")
 _GENERAL = ("PROFILES", "DEFAULT_PROFILE")
-# What the text of a variable means; the other keys are text.
+# How the text of a variable is parsed; keys in none of these lists are text.
 _WHOLE = (
     "slots_per_container min_containers max_containers spare_containers max_starting pids_per_slot limits_pids"
     " tools_output_chars tools_max_entries".split()
@@ -42,18 +42,18 @@ _NULL = ("none", "never")
 
 @attrs.frozen(kw_only=True)
 class Profiles:
-    """Pools by name.
+    """Pool configurations by name.
 
     Attributes:
-        configs: by name.
-        default: which one is meant where none is named.
+        configs: the configurations by name.
+        default: the profile to use if the caller names none.
     """
 
     configs: Mapping[str, PoolConfig]
     default: str = DEFAULT
 
     def __attrs_post_init__(self) -> None:
-        """Check the default."""
+        """Check that the default profile exists."""
         default: Any = self.default
         if not isinstance(default, str) or default not in self.configs:
             raise SpecError("default_profile", self.default, f"the name of a profile; {self._hint()}")
@@ -63,22 +63,26 @@ class Profiles:
 
     @classmethod
     def of(cls, *configs: PoolConfig, default: str | None = None) -> Profiles:
-        """Return profiles by their configs' own names; the first is the default.
+        """Return profiles named by their configs.
+
+        Args:
+            configs: one or more configurations with different names.
+            default: name of the default profile; None means the first.
 
         Raises:
-            SpecError: there is none, or two have one name.
+            SpecError: there is no config, two have the same name, or ``default`` is unknown.
         """
         named = {config.name: config for config in configs}
         if not configs or len(named) < len(configs):
-            raise SpecError("profiles", [config.name for config in configs], "one or more configs of different names")
+            raise SpecError("profiles", [config.name for config in configs], "one or more configs with different names")
         return cls(configs=named, default=default or configs[0].name)
 
 
 def load_profiles(path: Path | str) -> Profiles:
-    """Return the profiles of a file: YAML where its name ends so, else TOML.
+    """Load the profiles of a file: YAML if its suffix is ``.yaml`` or ``.yml``, else TOML.
 
     Raises:
-        SpecError: it cannot be read, or something in it is unknown or malformed.
+        SpecError: the file cannot be read, or it contains an unknown key or an invalid value.
     """
     path = Path(path)
     try:
@@ -101,10 +105,10 @@ def load_profiles(path: Path | str) -> Profiles:
 
 
 def parse_profiles(data: object) -> Profiles:
-    """Return the profiles of what a file holds: ``profiles`` by name, and ``default_profile``.
+    """Return the profiles of a parsed file: a table ``profiles`` by name, and ``default_profile``.
 
     Raises:
-        SpecError: something in it is unknown or malformed.
+        SpecError: a key is unknown or a value is invalid.
     """
     top = _table("", data)
     _refuse_unknown("", top, _TOP)
@@ -115,10 +119,14 @@ def parse_profiles(data: object) -> Profiles:
 
 
 def parse_profile(name: str, data: object) -> PoolConfig:
-    """Return one profile: keys of PoolConfig and ContainerSpec side by side, tables ``limits`` and ``tools``.
+    """Return one profile.
+
+    Args:
+        name: its name.
+        data: a table with keys of PoolConfig and of ContainerSpec, and the tables ``limits`` and ``tools``.
 
     Raises:
-        SpecError: something in it is unknown or malformed.
+        SpecError: a key is unknown or a value is invalid.
     """
     where = f"profiles.{name}"
     table = dict(_table(where, data))
@@ -186,25 +194,26 @@ def _table(where: str, data: object) -> Mapping[str, Any]:
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: Any) -> None:  # noqa: ANN401 - any collection
     for key in table:
         if key not in known:
-            raise SpecError(f"{where}.{key}".lstrip("."), table[key], f"a key that is known; {name_hint(key, known)}")
+            raise SpecError(f"{where}.{key}".lstrip("."), table[key], f"a known key; {name_hint(key, known)}")
 
 
 def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
-    """Return the profiles that variables describe.
+    """Return the profiles that environment variables describe.
 
-    ``HYPERRUNTIME_POOL_PROFILES`` names them (``default`` alone where it is missing),
-    ``HYPERRUNTIME_POOL_<NAME>_<KEY>`` gives one a value and ``HYPERRUNTIME_POOL_<KEY>`` all that have none of their
-    own. Keys are those of a file in capitals, with those of its tables as ``LIMITS_...`` and ``TOOLS_...``. Text of a
-    value: ``none`` or ``never`` is none; lists are parted by commas, ``ENV`` and ``LABELS`` are ``K=V;K=V``,
-    ``MOUNTS`` is ``source:target[:rw]`` parted by commas.
+    ``HYPERRUNTIME_POOL_PROFILES`` lists the profile names; without it there is one, ``default``.
+    ``HYPERRUNTIME_POOL_<NAME>_<KEY>`` sets a key of one profile. ``HYPERRUNTIME_POOL_<KEY>`` sets it for all profiles
+    that do not set it themselves. ``HYPERRUNTIME_POOL_DEFAULT_PROFILE`` names the default profile. Keys are those of a
+    file in capital letters; keys of tables begin with ``LIMITS_`` or ``TOOLS_``. The value ``none`` or ``never`` means
+    None. Lists are separated by commas. ``ENV`` and ``LABELS`` are ``K=V;K=V``. ``MOUNTS`` is a list of
+    ``source:target[:rw]``, separated by commas.
 
     Raises:
-        SpecError: a variable is unknown or malformed.
+        SpecError: a variable is unknown or its value is invalid.
     """
     given = {key[len(PREFIX) :]: value for key, value in environ.items() if key.startswith(PREFIX)}
     names = [name.strip() for name in given.get("PROFILES", DEFAULT).split(",") if name.strip()]
     tables: dict[str, dict[str, Any]] = {name: {} for name in names}
-    # The shared values first, so that those of a profile's own come over them.
+    # Shared values first: a profile's own value then replaces them.
     for variable, text in sorted(given.items(), key=lambda item: _owner_of(item[0], names) is not None):
         if variable in _GENERAL:
             continue
@@ -227,7 +236,7 @@ def _keys() -> frozenset[str]:
 
 
 def _owner_of(variable: str, names: list[str]) -> str | None:
-    """Return the profile whose value a variable is, or None where it is for all."""
+    """Return the profile that a variable belongs to, or None if it applies to all."""
     if variable in _keys() or variable in _GENERAL:
         return None
     for name in names:
@@ -236,7 +245,7 @@ def _owner_of(variable: str, names: list[str]) -> str | None:
             return name
     known = [PREFIX + key for key in (*_GENERAL, *_keys())]
     own = [f"{PREFIX}{_capitals(name)}_{key}" for name in names for key in _keys()]
-    raise SpecError(PREFIX + variable, "...", f"a variable that is known; {name_hint(PREFIX + variable, known + own)}")
+    raise SpecError(PREFIX + variable, "...", f"a known variable; {name_hint(PREFIX + variable, known + own)}")
 
 
 def _put(table: dict[str, Any], variable: str, key: str, text: str) -> None:
@@ -248,7 +257,7 @@ def _put(table: dict[str, Any], variable: str, key: str, text: str) -> None:
     table[key] = value
 
 
-def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - what a file would hold
+def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML value
     if text.strip().lower() in _NULL and key not in ("network", "image"):
         return None
     if key in (*_WHOLE, *_SIZES, *_NUMBERS):
@@ -286,5 +295,5 @@ def _mount_words(field: str, text: str) -> dict[str, Any]:
     source, _, rest = text.strip().partition(":")
     target, _, mode = rest.partition(":")
     if not source or not target or mode not in ("", "ro", "rw"):
-        raise SpecError(field, text, "source:target or source:target:rw, several parted by commas")
+        raise SpecError(field, text, "source:target or source:target:rw, separated by commas")
     return {"source": source, "target": target, "read_only": mode != "rw"}

@@ -1,4 +1,4 @@
-"""What a tool came to, in one form for every tool."""
+"""The result of a tool call, in one form for all tools."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class ExecutionResult:
     """The result of one tool call in a slot.
 
     Attributes:
-        success: whether the tool did what it was asked; for a command: exit code 0.
-        output: what the model is shown: standard output, then standard error after a line ``[stderr]``.
-        error: one sentence where it did not succeed, else "".
-        execution_id: names this call.
-        slot_id: where it ran.
-        exit_code: of the command; None where no command ran to its end.
-        stdout: text; bytes that are no UTF-8 become U+FFFD.
-        stderr: the same of the other stream.
-        timed_out: whether it was ended at its deadline.
+        success: whether the tool succeeded; for a command, whether its exit code is 0.
+        output: the text for the model: standard output, then standard error after a line ``[stderr]``.
+        error: one sentence if the call failed, else "".
+        execution_id: unique id of this call.
+        slot_id: the slot that it ran in.
+        exit_code: exit code of the command; None if no command ran to its end.
+        stdout: standard output as text; bytes that are not valid UTF-8 become U+FFFD.
+        stderr: standard error, decoded in the same way.
+        timed_out: whether the call ended at its deadline.
         truncated: whether output was dropped.
         duration_s: seconds from the call to its end.
-        metadata: JSON values; ``returncode`` is always there (the exit code; 124 at a deadline; 0 or 1 for tools that
-            run no command; None where it could not be run at all).
+        metadata: JSON values. ``returncode`` is always present: the exit code; 124 at a deadline; 0 or 1 for tools that
+            run no command; None if the call could not be carried out.
     """
 
     success: bool
@@ -42,7 +42,7 @@ class ExecutionResult:
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
 
     def to_tool_result(self) -> dict[str, Any]:
-        """Return it as JSON values, in the words of programs that know only a tool's result."""
+        """Return the result as JSON values with the keys of a generic tool result."""
         return {
             "success": self.success,
             "output": self.output,

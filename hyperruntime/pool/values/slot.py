@@ -1,4 +1,4 @@
-"""A lease as its holder sees it: a value."""
+"""The handle of a leased slot, a plain value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Slot:
-    """The right to use one private workspace, until it is released or expires; a pool refuses a stale one.
+    """The handle of one lease, valid until it is released or expires; a pool refuses a stale handle.
 
     Attributes:
-        slot_id: the place's name, of no other place on this machine.
-        generation: how often the place had been leased before; with ``slot_id`` it names this lease.
-        task_id: for whom it was acquired.
+        slot_id: the slot's name, unique on this machine.
+        generation: how often the slot was leased before; with ``slot_id`` it identifies this lease.
+        task_id: the task that it was acquired for.
         profile: name of the pool.
-        workspace: absolute path of its directory inside the container.
+        workspace: absolute path of the slot's directory inside the container.
         container: the container's name.
     """
 
@@ -27,5 +27,5 @@ class Slot:
 
     @property
     def workspace_dir(self) -> str:
-        """The workspace by the name that other systems give it."""
+        """The workspace, under the name that other systems use."""
         return self.workspace

@@ -1,4 +1,4 @@
-"""What a pool says of itself."""
+"""The status of a pool."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class PoolStatus:
-    """A pool at one moment.
+    """The state of a pool at one moment.
 
     Attributes:
-        name: of its profile.
+        name: the profile's name.
         state: ``new``, ``open`` or ``stopped``.
-        isolation: what keeps slots apart: ``uid``, ``container`` or ``directory``.
+        isolation: how slots are isolated: ``uid``, ``container`` or ``directory``.
         reset: ``clean`` or ``replace``.
-        containers: that are there.
-        draining: those of them that get no more leases.
-        starting: that are not there yet.
-        max_containers: how many may be in use.
-        slots_per_container: as decided on this engine.
-        total_slots: of the containers that take leases.
-        free: slots that can be leased at once.
-        leased: slots that somebody holds.
-        cleaning: slots on their way back.
-        quarantined: slots that could not be made clean.
+        containers: number of containers that have started and not ended.
+        draining: number of those containers that get no more leases.
+        starting: number of containers that are starting.
+        max_containers: how many containers may be in use.
+        slots_per_container: number of slots in each container.
+        total_slots: slots of the containers that take leases.
+        free: slots that can be leased now.
+        leased: slots that are leased.
+        cleaning: released slots that are being reset.
+        quarantined: slots that could not be made clean, or whose container is being replaced.
         waiting: acquires that wait.
         lost: containers that ended by themselves since the start.
-        error: why containers do not start at present, or "".
+        error: why containers do not start now, or "".
     """
 
     name: str
@@ -49,5 +49,5 @@ class PoolStatus:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it holds containers, and nobody holds or waits for a slot."""
+        """Whether the pool has containers, but no leased slot and no waiting acquire."""
         return self.containers > 0 and not self.leased and not self.waiting

@@ -1,6 +1,6 @@
-"""The agent loop: a model, its tools, and the limits of a conversation between them.
+"""The agent loop: a model, its tools, and the limits of their conversation.
 
-An agent is ``async (AgentTask) -> AgentResult``; :func:`run_agent` is the one that is used unless another is given.
+An agent is ``async (AgentTask) -> AgentResult``. The default agent is :func:`run_agent`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, problem_tex
 
 FINISHED, TURN_LIMIT, TOKEN_LIMIT = "finished", "turn_limit", "token_limit"
 CONTEXT_LIMIT, TIME_LIMIT = "context_limit", "time_limit"
-_OUT_OF_TIME = "not carried out to its end: the time of this conversation is over"
+_OUT_OF_TIME = "the call did not finish: this conversation has reached its time limit"
 
 T = TypeVar("T")
 ToolHandler = Callable[[str, Mapping[str, Any], str], Awaitable[str]]
@@ -27,13 +27,13 @@ ToolHandler = Callable[[str, Mapping[str, Any], str], Awaitable[str]]
 
 @attrs.frozen(kw_only=True)
 class AgentLimits:
-    """When a conversation is over, whatever the agent wants; None is no limit.
+    """The limits that end a conversation; None means no limit.
 
     Attributes:
-        turns: of the assistant.
-        tokens: that it may emit in all turns together.
-        context_tokens: of prompt and answer together; what the model was served with.
-        time_s: of the whole conversation, its tools included.
+        turns: assistant turns.
+        tokens: tokens that the model may emit in all turns together.
+        context_tokens: tokens of prompt and answer together; the context length that the model is served with.
+        time_s: seconds of the whole conversation, tool calls included.
     """
 
     turns: int = 30
@@ -44,16 +44,16 @@ class AgentLimits:
 
 @attrs.frozen(kw_only=True)
 class AgentTask:
-    """What an agent is given.
+    """The input of an agent.
 
     Attributes:
-        id: of the trajectory.
-        model: to ask.
-        messages: the opening ones.
-        tools: their schemas, in OpenAI's form.
-        tool_handler: ``await tool_handler(name, arguments, id)`` carries out a call and returns the text of its answer.
-        limits: which to keep.
-        sampling: how to ask.
+        id: id of the trajectory.
+        model: the model.
+        messages: the opening messages.
+        tools: schemas of the tools, in OpenAI's form.
+        tool_handler: ``await tool_handler(name, arguments, id)`` runs a call and returns its result as text.
+        limits: limits of the conversation.
+        sampling: sampling parameters.
     """
 
     id: str
@@ -67,14 +67,14 @@ class AgentTask:
 
 @attrs.frozen(kw_only=True)
 class AgentResult:
-    """How a conversation went.
+    """The result of a conversation.
 
     Attributes:
-        messages: all of them, the opening ones included.
+        messages: all messages, the opening ones included.
         stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit`` or ``time_limit``.
-        turns: of the assistant.
-        tool_calls: how many were carried out.
-        tool_errors: calls that could not be: ``turn``, ``tool`` and ``error`` of each.
+        turns: number of assistant turns.
+        tool_calls: number of tool calls that ran.
+        tool_errors: the failed calls: ``turn``, ``tool`` and ``error`` of each.
     """
 
     messages: Sequence[Message]
@@ -88,13 +88,13 @@ Agent = Callable[[AgentTask], Awaitable[AgentResult]]
 
 
 async def run_agent(task: AgentTask) -> AgentResult:
-    """Let the model speak and its tools answer, one call after the other, until it calls none or a limit is met.
+    """Alternate between the model and its tools until the model calls no tool or a limit is reached.
 
-    A call that cannot be carried out is answered with what was wrong with it, and the conversation goes on.
+    Tool calls run one after the other. The result of a failed call is its error, and the conversation continues.
 
     Raises:
-        ModelError: the model cannot be asked, or the opening messages are too long for it.
-        HyperRuntimeError: the place that the tools work in is gone.
+        ModelError: the model's server fails, or the opening messages are too long for the model.
+        HyperRuntimeError: the tools have lost their slot or container.
     """
     return await _Conversation(task).run()
 
@@ -133,12 +133,12 @@ class _Conversation:
         return TIME_LIMIT if self._left() == 0 else ""
 
     async def _turn(self) -> str:
-        """Let the model speak once and carry out what it calls; return why that was the last turn, or ""."""
+        """Run one assistant turn and its tool calls; return the stop reason, or "" to continue."""
         try:
             completion = await self._ask()
         except ContextLengthError:
             if self._turns == 0:
-                raise  # the task itself is too long for the model as it is served: nothing the agent did
+                raise  # the opening messages are too long; this is not the agent's fault
             return CONTEXT_LIMIT
         except _OutOfTimeError:
             return TIME_LIMIT
@@ -167,7 +167,7 @@ class _Conversation:
         return await self._in_time(self._task.model.complete(tuple(self._messages), self._task.tools, asked))
 
     async def _answer(self, call: ToolCall) -> str:
-        """Carry out a call and return the text that answers it."""
+        """Run a call and return its result, or its error, as text."""
         if call.problem:
             return self._refuse(call, call.problem)
         try:
@@ -175,8 +175,8 @@ class _Conversation:
         except _OutOfTimeError:
             return self._refuse(call, _OUT_OF_TIME)
         except HyperRuntimeError:
-            raise  # the place is gone: that is no answer of a tool
-        except Exception as error:  # noqa: BLE001 - a handler of anybody's: its fault is told to the model
+            raise  # the slot is lost; this is not a tool result
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything; the model gets the error
             check_cancelled()
             return self._refuse(call, f"{call.name!r} failed: {type(error).__name__}: {error}")
         self._calls += 1
@@ -206,4 +206,4 @@ class _Conversation:
 
 
 class _OutOfTimeError(Exception):
-    """The time of the conversation is over."""
+    """The conversation has reached its time limit."""

@@ -1,6 +1,6 @@
-"""Tool calls that a model writes into its text: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
+"""Parse and render tool calls in a model's text: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
 
-That is the form of the Hermes models, and of others whose servers do not parse it.
+Hermes models and others write tool calls in this form, and not every server parses it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _DECODER = json.JSONDecoder(strict=False)  # models write real newlines into str
 
 @attrs.frozen(kw_only=True)
 class WrittenCall:
-    """A call as it stands in the text.
+    """A tool call in the text of a model.
 
     Attributes:
-        name: of the tool; ``unknown`` where none can be read.
-        arguments: JSON text of its arguments; where the call cannot be read, all that was written.
+        name: name of the tool; ``unknown`` if it cannot be parsed.
+        arguments: the arguments as JSON text; the whole text of the call if it cannot be parsed.
     """
 
     name: str
@@ -32,9 +32,9 @@ class WrittenCall:
 
 
 def parse_hermes(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
-    """Return the text around the calls, and the calls in their order; never raises.
+    """Return the text without the calls, and the calls in order; never raises.
 
-    A last tag that is not closed is a call too, if anything follows it. A ``</tool_call>`` inside a JSON string does
+    An unclosed ``<tool_call>`` is a call too, unless nothing follows it. A ``</tool_call>`` inside a JSON string does
     not end the call.
     """
     if OPEN not in text:
@@ -52,12 +52,12 @@ def parse_hermes(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
 
 
 def render_hermes(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a call as a model writes it."""
+    """Return a call in the form that a model writes."""
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
 
 
 def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
-    """Return the call that begins after a tag, and where the text goes on."""
+    """Return the call after an opening tag, and the position after the call."""
     begin = start + len(text[start:]) - len(text[start:].lstrip())
     try:
         value, after = _DECODER.raw_decode(text, begin)
@@ -72,7 +72,7 @@ def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
 
 
 def _end(text: str, position: int) -> tuple[int, int]:
-    """Return where a call ends and where the text goes on: after its closing tag, else at the next call or nowhere."""
+    """Return the end of a call and the position after its closing tag; an unclosed call ends at the next call."""
     close, opening = text.find(CLOSE, position), text.find(OPEN, position)
     if close >= 0 and not 0 <= opening < close:
         return close, close + len(CLOSE)

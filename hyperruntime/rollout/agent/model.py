@@ -1,4 +1,4 @@
-"""The model seam: whatever answers a conversation with the next assistant message, and says how."""
+"""The model interface: a model returns the next assistant message of a conversation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Sampling:
-    """How to sample.
+    """Sampling parameters.
 
     Attributes:
-        temperature: of the softmax; 0 is greedy.
-        max_tokens: of one turn.
-        seed: for servers that take one.
+        temperature: softmax temperature; 0 is greedy.
+        max_tokens: maximum tokens of one turn.
+        seed: for servers that support a seed.
     """
 
     temperature: float = 1.0
@@ -25,15 +25,15 @@ class Sampling:
 
 @attrs.frozen(kw_only=True)
 class Completion:
-    """One assistant turn as a server gave it.
+    """One assistant turn as the server returned it.
 
     Attributes:
-        message: OpenAI's form: ``role``, ``content``, and ``tool_calls`` where the server parsed them.
+        message: OpenAI's form: ``role``, ``content``, and ``tool_calls`` if the server parsed them.
         finish_reason: ``stop``, ``length``, ``tool_calls``.
         usage: ``prompt_tokens`` and ``completion_tokens``.
-        prompt_ids: the prompt's token ids, or None where the server does not say.
+        prompt_ids: token ids of the prompt, or None if the server does not return them.
         ids: the emitted token ids, or None.
-        logprobs: one for each emitted token, or None.
+        logprobs: one log probability per emitted token, or None.
     """
 
     message: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Model(Protocol):
     """A served model.
 
     Attributes:
-        name: for records.
+        name: name of the model in records.
     """
 
     name: str
@@ -58,11 +58,17 @@ class Model(Protocol):
     ) -> Completion:
         """Return the next turn.
 
+        Args:
+            messages: the conversation so far.
+            tools: tool schemas in OpenAI's form.
+            sampling: sampling parameters.
+
         Raises:
-            ModelError: the server is gone, refuses, or answers with what no turn can be made of.
+            ContextLengthError: the conversation is too long for the model.
+            ModelError: the server cannot be reached, rejects the request, or sends an invalid response.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...

@@ -1,4 +1,4 @@
-"""Write down what an agent does while it does it: tokens, usage, time. The agent sees a model and tools, as ever."""
+"""Record tokens, usage and time of an agent through wrappers of its model and tools."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hyperruntime.rollout.agent.toolset import Tools
 
 
 class Stopwatch:
-    """Seconds by phase.
+    """Measures seconds by phase.
 
     Attributes:
-        seconds: so far.
+        seconds: seconds so far, by phase.
     """
 
     def __init__(self) -> None:
-        """Begin."""
+        """Start the total time."""
         self.seconds: dict[str, float] = {}
         self._started = time.monotonic()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of a block to a phase, also where it fails."""
+        """Add the duration of a block to a phase, even if the block raises."""
         began = time.monotonic()
         try:
             yield
@@ -36,24 +36,30 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
     def total(self) -> dict[str, float]:
-        """Return all phases, and ``total_s`` since the beginning."""
+        """Return the seconds of all phases, and ``total_s`` since the start."""
         seconds = {**self.seconds, "total_s": time.monotonic() - self._started}
         return {name: round(value, 6) for name, value in seconds.items()}
 
 
 class RecordedModel:
-    """A model whose turns are written down.
+    """Wraps a model and records its turns.
 
     Attributes:
-        name: of the model.
-        turns: that were answered.
+        name: name of the model.
+        turns: number of completed turns.
         usage: tokens of all turns.
-        tokens: their record.
-        conversation: what was said last, for the record of one that breaks off.
+        tokens: token record of all turns.
+        conversation: the latest conversation, for the record of a trajectory that fails.
     """
 
     def __init__(self, model: Model, watch: Stopwatch, *, require_tokens: bool = False) -> None:
-        """Ask a model, and write down what it answers; ``require_tokens`` refuses a turn without its tokens."""
+        """Wrap a model.
+
+        Args:
+            model: the model.
+            watch: measures the phase ``model_s``.
+            require_tokens: whether a turn without token ids and log probabilities raises ``ModelError``.
+        """
         self.name = model.name
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0}
         self.tokens = TokenRecord()
@@ -64,8 +70,13 @@ class RecordedModel:
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
         """Return the next turn.
 
+        Args:
+            messages: the conversation so far.
+            tools: tool schemas in OpenAI's form.
+            sampling: sampling parameters.
+
         Raises:
-            ModelError: as the model does; or the turn's tokens do not go together, or are wanted and not there.
+            ModelError: the model raises it, or the tokens of the turn are inconsistent, or required but missing.
         """
         self.conversation = messages
         with self._watch.phase("model_s"):
@@ -73,8 +84,8 @@ class RecordedModel:
         self.conversation = (*messages, completion.message)
         if self._require_tokens and None in (completion.prompt_ids, completion.ids, completion.logprobs):
             raise ModelError(
-                f"the server of {self.name!r} does not say which tokens it saw and emitted, with log probabilities; "
-                "serve it with vLLM 0.10.2 or newer, or use --wire sglang"
+                f"the server of {self.name!r} does not return token ids and log probabilities; "
+                "serve the model with vLLM 0.10.2 or newer, or use --wire sglang"
             )
         self.tokens.add(completion.prompt_ids, completion.ids, completion.logprobs)
         self.turns += 1
@@ -83,23 +94,35 @@ class RecordedModel:
         return completion
 
     async def close(self) -> None:
-        """Do nothing: the model is not ours."""
+        """Do nothing: the owner of the model closes it."""
 
 
 class RecordedTools:
-    """Tools whose time is counted, and what they could not carry out noted.
+    """Wraps tools and records their time and their failed calls.
 
     Attributes:
-        errors: ``turn``, ``tool`` and ``error`` of each such call.
+        errors: ``turn``, ``tool`` and ``error`` of each failed call.
     """
 
     def __init__(self, tools: Tools, model: RecordedModel, watch: Stopwatch) -> None:
-        """Call tools for a model."""
+        """Wrap tools.
+
+        Args:
+            tools: the tools.
+            model: the model that calls them; its turn number is recorded with each error.
+            watch: measures the phase ``tools_s``.
+        """
         self.errors: list[dict[str, Any]] = []
         self._tools, self._model, self._watch = tools, model, watch
 
     async def handle(self, name: str, arguments: Mapping[str, Any], task_id: str) -> str:
-        """Carry a call out."""
+        """Run a tool call and return its result as text.
+
+        Args:
+            name: name of the tool.
+            arguments: arguments by name.
+            task_id: id of the trajectory.
+        """
         before = len(self._tools.errors)
         with self._watch.phase("tools_s"):
             answer = await self._tools.handler(name, arguments, task_id)

@@ -1,6 +1,6 @@
-"""Put the tokens of a trajectory's turns together into segments.
+"""Join the tokens of a trajectory's turns into segments.
 
-The server's word is taken for every token: nothing is tokenised here, so nothing can be tokenised differently.
+All token ids come from the server. No text is tokenised here, so the tokens cannot differ from the server's.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hyperruntime.rollout.run_files.record import Segment
 class TokenRecord:
     """The tokens of one trajectory, turn by turn.
 
-    A turn extends the last segment where its prompt begins with all that the segment holds; else it begins a new one.
-    So each emitted token is unmasked exactly once, however a chat template writes earlier turns anew.
+    A turn extends the last segment if its prompt starts with all tokens of the segment; else it starts a new segment.
+    So each emitted token is unmasked exactly once, even if a chat template renders earlier turns differently.
 
     Attributes:
-        missing: how many turns came without the ids of their prompt and of what was emitted.
+        missing: number of turns without the token ids of the prompt or of the emitted tokens.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty record."""
         self.missing = 0
         self._segments: list[_Open] = []
 
@@ -33,37 +33,37 @@ class TokenRecord:
         """Add a turn.
 
         Args:
-            prompt_ids: of the whole prompt, or None where the server does not say.
-            ids: that were emitted, or None.
-            logprobs: one for each of ``ids``, or None.
+            prompt_ids: token ids of the whole prompt, or None if the server does not return them.
+            ids: the emitted token ids, or None.
+            logprobs: one log probability for each of ``ids``, or None.
 
         Raises:
-            ModelError: there are not as many logprobs as ids, or one is no number.
+            ModelError: the numbers of logprobs and ids differ, or a logprob is not finite.
         """
         if prompt_ids is None or ids is None:
             self.missing += 1
             return
         if logprobs is not None and len(logprobs) != len(ids):
             raise ModelError(
-                f"the server sent {len(ids)} token ids and {len(logprobs)} log probabilities for one turn; they cannot "
-                "be told apart, so run `hyperrun rollout preflight` against it"
+                f"the server sent {len(ids)} token ids and {len(logprobs)} log probabilities for one turn; these "
+                "numbers must be equal, so check the server with `hyperrun rollout preflight`"
             )
         prompt = list(prompt_ids)
         if logprobs is not None and not all(math.isfinite(value) for value in logprobs):
-            raise ModelError("the server sent log probabilities that are no numbers; is its model broken?")
+            raise ModelError("the server sent log probabilities that are not finite; check the model that it serves")
         if not self._segments or not self._segments[-1].begins(prompt):
             self._segments.append(_Open())
         self._segments[-1].extend(prompt, list(ids), logprobs)
 
     def segments(self) -> tuple[Segment, ...]:
-        """Return the segments; none where a turn is missing, for a record with holes is no record."""
+        """Return the segments, or an empty tuple if the token ids of any turn are missing."""
         if self.missing:
             return ()
         return tuple(Segment(ids=s.ids, mask=s.mask, logprobs=s.logprobs) for s in self._segments)
 
 
 class _Open:
-    """A segment that grows."""
+    """A segment that can be extended."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -71,11 +71,11 @@ class _Open:
         self.logprobs: list[float | None] = []
 
     def begins(self, prompt: list[int]) -> bool:
-        """Tell whether a prompt begins with all that is here."""
+        """Return whether a prompt starts with all tokens of this segment."""
         return len(prompt) >= len(self.ids) and prompt[: len(self.ids)] == self.ids
 
     def extend(self, prompt: list[int], emitted: list[int], logprobs: Sequence[float] | None) -> None:
-        """Add what of a prompt is new, and what was emitted after it."""
+        """Add the new tokens of a prompt, and the tokens emitted after it."""
         fresh = len(prompt) - len(self.ids)
         self.ids += prompt[len(self.ids) :] + emitted
         self.mask += [0] * fresh + [1] * len(emitted)
@@ -84,5 +84,5 @@ class _Open:
 
 
 def emitted(segments: Sequence[Segment]) -> tuple[int, ...]:
-    """Return the unmasked ids of all segments, one after the other."""
+    """Return the unmasked ids of all segments in order."""
     return tuple(token for s in segments for token, mask in zip(s.ids, s.mask, strict=True) if mask)

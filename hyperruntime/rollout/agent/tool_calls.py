@@ -1,4 +1,4 @@
-"""The tool calls of an assistant message: read them, whoever wrote them, and say what is wrong with one."""
+"""Normalise and validate the tool calls of an assistant message."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SHOWN = 200
 
 @attrs.frozen(kw_only=True)
 class ToolCall:
-    """A call that an assistant message asks for.
+    """A tool call of an assistant message.
 
     Attributes:
-        id: which its answer names.
-        name: of the tool.
-        arguments: by name; empty where they cannot be read.
-        problem: what is wrong with it, in one sentence, or "".
+        id: id of the call; the tool message refers to it.
+        name: name of the tool.
+        arguments: arguments by name; empty if they cannot be parsed.
+        problem: the error in the call as one sentence, or "" if it is valid.
     """
 
     id: str
@@ -41,13 +41,14 @@ class ToolCall:
 
 
 def settled_message(message: Message, turn: int) -> dict[str, Any]:
-    """Return an assistant message whose calls are all in ``tool_calls``, each with an id of its own.
+    """Return an assistant message with all calls in ``tool_calls``, each with a unique id.
 
-    Calls that stand in the text are taken out of it. The text of arguments stays as it was written, also where it is
-    no JSON. What is settled stays as it is when it is settled again.
+    Calls in the text are moved out of it. The text of arguments does not change, even if it is not valid JSON. The
+    function is idempotent.
 
     Args:
-        message: as a server gave it. turn: number of the turn, from 1; ids that are missing are made of it.
+        message: the message as the server returned it.
+        turn: number of the turn, from 1; missing ids are built from it.
     """
     settled = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
     settled["role"], settled["content"] = "assistant", message.get("content") or ""
@@ -67,13 +68,18 @@ def settled_message(message: Message, turn: int) -> dict[str, Any]:
 
 
 def tool_calls(message: Message, tools: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """Return the calls of a settled message, checked against the tools' schemas."""
+    """Return the calls of a settled message, checked against the tools' schemas.
+
+    Args:
+        message: the result of :func:`settled_message`.
+        tools: tool schemas in OpenAI's form.
+    """
     schemas = {schema["function"]["name"]: schema["function"].get("parameters", {}) for schema in tools}
     return tuple(_checked(call, schemas) for call in message.get("tool_calls", ()))
 
 
 def sendable(messages: Iterable[Message]) -> list[Message]:
-    """Return a conversation that servers accept: arguments that are no JSON object are wrapped into one."""
+    """Return a conversation that servers accept: arguments that are not a JSON object are wrapped in one."""
     return [
         message
         if "tool_calls" not in message
@@ -83,12 +89,12 @@ def sendable(messages: Iterable[Message]) -> list[Message]:
 
 
 def problem_text(problem: str) -> str:
-    """Return the content of the tool message that tells a model what was wrong."""
+    """Return the content of the tool message that reports an error to the model."""
     return json.dumps({"error": problem}, ensure_ascii=False)
 
 
-def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a server sent
-    """Return a call in OpenAI's form, whatever it was."""
+def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send anything
+    """Return a call in OpenAI's form; invalid parts get default values."""
     call = call if isinstance(call, dict) else {}
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
@@ -110,17 +116,17 @@ def _checked(call: Message, schemas: Mapping[str, Any]) -> ToolCall:
     except (ValueError, RecursionError) as error:
         return attrs.evolve(made, problem=f"the call of {name!r} is not valid JSON ({_short(error)}); write it again")
     if name == UNKNOWN and name not in schemas:
-        return attrs.evolve(made, problem='the call names no tool; write {"name": ..., "arguments": {...}}')
+        return attrs.evolve(made, problem='the call has no tool name; write {"name": ..., "arguments": {...}}')
     if name not in schemas:
         known = ", ".join(schemas) or "none"
-        return attrs.evolve(made, problem=f"there is no tool {_short(name)!r}; the tools are: {known}")
+        return attrs.evolve(made, problem=f"unknown tool {_short(name)!r}; the tools are: {known}")
     if not isinstance(arguments, dict):
         return attrs.evolve(made, problem=f"the arguments of {name!r} must be a JSON object")
     return attrs.evolve(made, arguments=arguments, problem=_argument_problem(name, arguments, schemas[name]))
 
 
 def _argument_problem(name: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Return what is wrong with arguments by their schema's required names and plain types, or ""."""
+    """Check arguments against the required names and simple types of a schema; return the problem, or ""."""
     if missing := [key for key in schema.get("required", ()) if key not in arguments]:
         return f"{name!r} needs the argument {missing[0]!r}"
     properties = schema.get("properties", {})

@@ -1,4 +1,4 @@
-"""Which tools an agent is given: their schemas for the model, and who carries them out."""
+"""The tools of an agent: their schemas for the model, and the handler that runs them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Tools:
     """The tools of one trajectory.
 
     Attributes:
-        schemas: in OpenAI's form, for the model.
-        handler: who carries calls out.
-        errors: calls that could not be carried out, as the handler notes them: ``tool`` and ``error`` of each.
+        schemas: tool schemas in OpenAI's form, for the model.
+        handler: runs the calls.
+        errors: the failed calls that the handler records: ``tool`` and ``error`` of each.
     """
 
     schemas: Sequence[Message]
@@ -35,10 +35,10 @@ Toolset = Callable[["Lease"], Tools]
 
 
 def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
-    """Return the tools of the slot by name; every one of them works in the slot, none on the host.
+    """Return the named slot tools; they run in the slot, never on the host.
 
     Raises:
-        SpecError: there is no such tool.
+        SpecError: a tool name is unknown.
     """
     from hyperruntime.pool.tools import tool_schemas
     from hyperruntime.pool.tools.agent_tools import SlotTools

@@ -1,7 +1,7 @@
-"""A batch: each row of prompts is worked on once, in a slot of its own, and nothing is scored.
+"""A batch: an agent works on each row of prompts in its own slot; nothing is scored.
 
-``results.jsonl`` is the truth: one line for each row that is settled, appended when it is. A batch that was killed at
-any instant goes on with the rows that have no line, so none is lost and none is settled twice.
+A row is settled when its line (done or failed) is appended to ``results.jsonl``. A batch can be killed at any time: it
+resumes with the rows that have no line, so no row is lost or settled twice.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ DONE, FAILED = "done", "failed"
 _ERROR_CHARACTERS = 2000
 
 Attend = Callable[[PromptRow], Awaitable[Mapping[str, Any]]]
-"""Works on a row and returns JSON values for its line; what it raises is the row's failure."""
+"""Works on a row and returns JSON values for its line; an exception is the row's failure."""
 
 
 @attrs.frozen(kw_only=True)
 class BatchSummary:
-    """What a batch came to.
+    """The result of a batch.
 
     Attributes:
-        rows: how many there are.
-        done: how many were worked on to their end, in this call or before.
-        failed: the same of those that could not be.
-        skipped: how many were settled before this call.
+        rows: number of all rows.
+        done: rows completed in this call or before.
+        failed: rows failed in this call or before.
+        skipped: rows that were settled before this call.
         duration_s: seconds of this call.
     """
 
@@ -56,12 +56,12 @@ class BatchSummary:
 
 @attrs.frozen(kw_only=True)
 class BatchOptions:
-    """How a batch is run.
+    """Batch options.
 
     Attributes:
-        parallel: rows that are worked on at the same time.
-        attempts: how often a row is begun before it counts as failed.
-        retry_failed: whether rows that failed before are begun again.
+        parallel: maximum rows at the same time.
+        attempts: maximum attempts of a row before it counts as failed.
+        retry_failed: whether to retry rows that failed before this call.
     """
 
     parallel: int = 8
@@ -69,24 +69,24 @@ class BatchOptions:
     retry_failed: bool = False
 
     def __attrs_post_init__(self) -> None:
-        """Check the numbers."""
+        """Validate the numbers."""
         for name in ("parallel", "attempts"):
             if getattr(self, name) < 1:
                 raise SpecError(name, getattr(self, name), "a whole number, at least 1")
 
 
 def iter_results(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of settled rows; a torn one is none.
+    """Yield the lines of settled rows; truncated lines are logged and skipped.
 
     Raises:
-        StorageError: the file is there and cannot be read.
+        StorageError: the file exists but cannot be read.
     """
     for _, value in _lines(path):
         yield value
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each line that says what became of a row, as it is written and as a value."""
+    """Yield each valid line as bytes and as a JSON value."""
     with storage_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -108,17 +108,17 @@ async def run_batch(
     """Work on every row that has no result in ``output`` yet.
 
     Args:
-        rows: in the order in which they are begun.
+        rows: started in this order.
         attend: works on one row.
-        output: directory of ``results.jsonl``; made if need be.
-        options: how.
+        output: directory of ``results.jsonl``; created if missing.
+        options: batch options.
         on_settled: called with each new line.
 
     Raises:
-        SpecError: a row has the id of a settled one and another content.
-        RunLockedError: another process works on this directory.
-        LeaseLostError: another process took it over.
-        StorageError: a result cannot be written; what is settled stays settled.
+        SpecError: a row has the id of a settled row but different content.
+        RunLockedError: another live process owns this directory.
+        LeaseLostError: another process took over the directory.
+        StorageError: a result cannot be written; settled rows stay settled.
     """
     started = time.monotonic()
     make_directory(output)
@@ -150,7 +150,7 @@ async def run_batch(
 
 
 async def _each(rows: Sequence[PromptRow], settle: Callable[[PromptRow], Awaitable[None]], parallel: int) -> None:
-    """Settle all rows, so many at a time; the first that cannot be written ends the others."""
+    """Settle all rows, ``parallel`` at a time; the first error cancels the others."""
     waiting = iter(rows)
 
     async def work() -> None:
@@ -166,15 +166,15 @@ async def _each(rows: Sequence[PromptRow], settle: Callable[[PromptRow], Awaitab
 
 
 async def _line(row: PromptRow, attend: Attend, attempts: int) -> dict[str, Any]:
-    """Return what is written of a row, worked on until it is done or was begun often enough."""
+    """Work on a row until it is done or has no attempts left; return its line."""
     facts: dict[str, Any] = {"id": row.id, "row": dict(row.data), "digest": row.digest, "started_at": time.time()}
     for attempt in itertools.count(1):
         facts["attempts"] = attempt
         try:
             line = {**facts, "status": DONE, "error": None, **await attend(row)}
-            json_line(line)  # what cannot be written is this row's failure, not the batch's
+            json_line(line)  # a result that is not JSON fails this row, not the batch
             return line
-        except Exception as error:  # noqa: BLE001 - one row's failure is no other's, whoever's code it came from
+        except Exception as error:  # noqa: BLE001 - any exception is this row's failure
             check_cancelled()
             log.warning("row failed", row=row.id, attempt=attempt, kind=type(error).__name__, error=str(error)[:300])
             if attempt >= attempts or not isinstance(error, HyperRuntimeError) or isinstance(error, SpecError):
@@ -184,7 +184,7 @@ async def _line(row: PromptRow, attend: Attend, attempts: int) -> dict[str, Any]
 
 
 def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> dict[str, str]:
-    """Return the state, by id, of asked rows that are settled; failed ones are forgotten if they are to be retried."""
+    """Return the status of settled rows by id; with ``retry_failed``, remove failed rows from the file."""
     lines = {value["id"]: (value["status"], value.get("digest")) for value in iter_results(path)}
     known: dict[str, str] = {}
     again: set[str] = set()
@@ -193,7 +193,7 @@ def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> di
         if status == FAILED and retry_failed:
             again.add(row.id)
         elif status and digest != row.digest:
-            allowed = f"the id of the row that {path} has a result of, which differs; use another directory or id"
+            allowed = f"{path} has a result of a different row with this id; use another directory or id"
             raise SpecError("id", row.id, allowed)
         elif status:
             known[row.id] = status
@@ -203,7 +203,7 @@ def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> di
 
 
 def _forget(path: Path, ids: set[str]) -> None:
-    """Write the file anew without some rows, so that a kill leaves the old one or the new one."""
+    """Rewrite the file without some rows; the replacement is atomic."""
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         with partial.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Rows of a batch: prompts from a JSONL file, each with the image and the directory it is to be worked on in."""
+"""Rows of a batch: prompts from a JSONL file, each with an optional image and working directory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ID_CHARACTERS = 200
 
 @attrs.frozen(kw_only=True)
 class PromptRow:
-    """One conversation to be had.
+    """One conversation to run.
 
     Attributes:
-        id: the row's own, or made of its content, so that it stays the same when the file grows.
-        digest: of the row's content.
-        messages: the opening, in OpenAI's form.
-        image: where its commands run, or None for the batch's own.
-        cwd: where they start, an absolute path in the image; "" is a workspace of its own.
-        data: the row as it was written, unknown keys included.
+        id: the row's ``id``, or a digest of its content, which stays the same when the file grows.
+        digest: digest of the row's content.
+        messages: opening messages in OpenAI's form.
+        image: image in which its commands run; None means the batch's image.
+        cwd: working directory of its commands, an absolute path in the image; "" means the batch's own.
+        data: the JSON object of the row, unknown keys included.
     """
 
     id: str
@@ -40,10 +40,10 @@ class PromptRow:
 
 
 def read_rows(path: Path) -> tuple[PromptRow, ...]:
-    """Return the rows of a JSONL file; empty lines are none.
+    """Return the rows of a JSONL file; empty lines are skipped.
 
     Raises:
-        SpecError: a line is no row, or two rows have one id (names the line), or there are none.
+        SpecError: the file cannot be read or has no rows, or a line is not a valid row, or two rows have the same id.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -57,7 +57,7 @@ def read_rows(path: Path) -> tuple[PromptRow, ...]:
             continue
         row = parse_row(_json(line, number), f"line {number}", twins)
         if row.id in seen:
-            raise SpecError(f"line {number}: id", row.id, f"one that no other row has; line {seen[row.id]} has it")
+            raise SpecError(f"line {number}: id", row.id, f"an id must be unique; line {seen[row.id]} has the same id")
         seen[row.id] = number
         rows.append(row)
     if not rows:
@@ -66,14 +66,15 @@ def read_rows(path: Path) -> tuple[PromptRow, ...]:
 
 
 def parse_row(value: Any, where: str, twins: Counter[str] | None = None) -> PromptRow:  # noqa: ANN401 - checked here
-    """Return the row that a JSON value is.
+    """Return the row of a JSON value.
 
     Args:
-        where: how errors name it.
-        twins: how often each content was met, so that rows that are alike get ids that are not; changed here.
+        value: the JSON value of a line.
+        where: name of the line in errors.
+        twins: count of rows by digest, so that identical rows get different ids; updated here.
 
     Raises:
-        SpecError: it is none.
+        SpecError: the value is not a valid row.
     """
     if not isinstance(value, dict):
         raise SpecError(where, value, "a JSON object with 'prompt' or 'messages'")
@@ -96,7 +97,7 @@ def _json(line: bytes, number: int) -> Any:  # noqa: ANN401 - any JSON value
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         shown = line.decode(errors="replace")
-        raise SpecError(f"line {number}", shown, f"one JSON object a line: {error}") from error
+        raise SpecError(f"line {number}", shown, f"one JSON object per line: {error}") from error
 
 
 def _id(value: Any, where: str) -> str:  # noqa: ANN401 - checked here
@@ -111,7 +112,7 @@ def _id(value: Any, where: str) -> str:  # noqa: ANN401 - checked here
 def _text(value: Mapping[str, Any], key: str, where: str) -> str | None:
     found = value.get(key)
     if found is not None and (not isinstance(found, str) or not found or "\0" in found):
-        raise SpecError(f"{where}: {key}", found, "text that is not empty, without NUL")
+        raise SpecError(f"{where}: {key}", found, "non-empty text without NUL")
     return found
 
 
@@ -136,9 +137,9 @@ def _messages(value: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], 
     if isinstance(prompt, str) and prompt:
         return ({"role": "user", "content": prompt},)
     if prompt is not None:
-        raise SpecError(f"{where}: prompt", prompt, "text that is not empty")
+        raise SpecError(f"{where}: prompt", prompt, "non-empty text")
     if not isinstance(messages, list) or not messages:
-        raise SpecError(f"{where}: messages", messages, "a list of messages that is not empty")
+        raise SpecError(f"{where}: messages", messages, "a non-empty list of messages")
     return tuple(_message(message, f"{where}: messages[{index}]") for index, message in enumerate(messages))
 
 
@@ -151,5 +152,5 @@ def _message(value: Any, where: str) -> Mapping[str, Any]:  # noqa: ANN401 - che
 
 
 def unknown_keys(rows: Sequence[PromptRow]) -> Iterator[str]:
-    """Yield the keys of rows that mean nothing here, each once; they are handed through."""
+    """Yield each unknown key of the rows once; the batch copies them to the results unchanged."""
     yield from dict.fromkeys(key for row in rows for key in row.data if key not in KEYS)

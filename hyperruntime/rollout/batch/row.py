@@ -1,4 +1,4 @@
-"""What a batch does with a row: a slot of its image, and the agent loop in it."""
+"""Work on one row of a batch: lease a slot of its image and run the agent loop in it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Leases = Callable[[ContainerSpec, str], AbstractAsyncContextManager[Lease]]
 
 @attrs.frozen(kw_only=True)
 class RowWorker:
-    """Works on rows, many at a time; ``await attendant(row)`` returns what is written of one.
+    """Works on rows: ``await worker(row)`` returns the JSON values of the row's result; safe for concurrent calls.
 
     Attributes:
-        lease: ``lease(spec, id)`` hands out a slot to work in; who leaves its ``async with`` has given it back.
-        model: who is asked.
-        toolset: which tools they get.
-        container: what a row's container begins from: its image and working directory are the row's own, if it has any.
-        system: put in front of a conversation that has no system message, or "".
-        agent: who asks the model.
-        limits: of one conversation.
-        sampling: of the model.
+        lease: ``async with lease(spec, id)`` leases a slot and releases it at the end.
+        model: the model.
+        toolset: the tools of the agents.
+        container: base spec of a row's container; the row's image and cwd replace its image and working directory.
+        system: system message for conversations that do not start with one, or "".
+        agent: the agent.
+        limits: limits of one conversation.
+        sampling: sampling parameters.
     """
 
     lease: Leases
@@ -44,10 +44,10 @@ class RowWorker:
     sampling: Sampling = attrs.field(factory=Sampling)
 
     async def __call__(self, row: PromptRow) -> Mapping[str, Any]:
-        """Hold the conversation of a row.
+        """Run the conversation of a row and return the JSON values of its result.
 
         Raises:
-            HyperRuntimeError: the model or the row's slot is gone, or there was none to be had.
+            HyperRuntimeError: the model's server fails, no slot is available, or the slot is lost.
         """
         watch = Stopwatch()
         model = RecordedModel(self.model, watch)
@@ -80,12 +80,12 @@ class RowWorker:
         }
 
     def container_of(self, row: PromptRow) -> ContainerSpec:
-        """Return the container that a row is worked on in."""
+        """Return the spec of a row's container."""
         spec = self.container
         return attrs.evolve(spec, image=row.image or spec.image, workdir=row.cwd or spec.workdir)
 
     def opening(self, row: PromptRow) -> tuple[Mapping[str, Any], ...]:
-        """Return a row's opening messages."""
+        """Return a row's opening messages, with the system message if the row has none."""
         if self.system and row.messages[0]["role"] != "system":
             return {"role": "system", "content": self.system}, *row.messages
         return tuple(row.messages)

@@ -19,18 +19,18 @@ WIRES: tuple[Wire, ...] = get_args(Wire)
 
 @attrs.frozen(kw_only=True)
 class ModelOptions:
-    """Which model to ask, and how.
+    """A model and its server.
 
     Attributes:
-        name: as its server knows it.
+        name: name of the model on the server.
         base_url: such as ``http://127.0.0.1:8000/v1``.
-        wire: ``chat`` is OpenAI's chat completions; the others take and give tokens: ``sglang`` and ``vllm`` by
-            ``/generate``, ``completions`` by OpenAI's completions with token ids.
-        key_env: name of the environment variable that holds the key.
-        tokenizer: directory of the model's tokenizer and chat template; for the wires that take tokens.
-        timeout_s: for one answer.
-        patience_s: how long a request is tried again after its first failure.
-        extra: fields of each request (``chat``) or sampling parameters beside ours.
+        wire: ``chat`` is OpenAI's chat completions. The others send and receive token ids: ``sglang`` and ``vllm`` use
+            ``/generate``, ``completions`` uses OpenAI's completions.
+        key_env: name of the environment variable that holds the API key, or None.
+        tokenizer: directory of the model's tokenizer and chat template; required unless ``wire`` is ``chat``.
+        timeout_s: timeout of one request.
+        patience_s: how long to retry a request after its first failure.
+        extra: more fields of each request (``chat``), or more sampling parameters (other wires).
     """
 
     name: str
@@ -43,23 +43,23 @@ class ModelOptions:
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        """Check every field."""
+        """Validate the fields."""
         if not self.base_url.startswith(("http://", "https://")) or "@" in self.base_url:
             raise SpecError(
-                "base_url", self.base_url.rpartition("@")[2], "http:// or https:// and a host, no user in it"
+                "base_url", self.base_url.rpartition("@")[2], "http:// or https:// and a host, without a user"
             )
         if self.wire not in WIRES:
             raise SpecError("wire", self.wire, f"one of {', '.join(WIRES)}")
         if self.wire != "chat" and self.tokenizer is None:
-            raise SpecError("tokenizer", None, f"the model's directory, for wire={self.wire!r} takes tokens")
+            raise SpecError("tokenizer", None, f"the model's directory; wire={self.wire!r} needs its tokenizer")
 
 
 def open_model(options: ModelOptions) -> Model:
-    """Return a client; nothing is connected yet.
+    """Return a client; it connects on the first request.
 
     Raises:
-        ModelError: its key is not set, or its tokenizer cannot be loaded.
-        ExtraMissingError: the tokenizer needs the extra ``tokens``.
+        ModelError: the variable of the key is not set, or the tokenizer cannot be loaded.
+        ExtraMissingError: the tokenizer needs the extra ``tokens``, which is not installed.
     """
     from hyperruntime.rollout.models.server import Server, ServerOptions
 

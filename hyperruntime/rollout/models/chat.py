@@ -1,4 +1,4 @@
-"""A model behind OpenAI's chat completions: OpenAI itself, vLLM, SGLang, LiteLLM, the gateway."""
+"""Client of servers with OpenAI's chat completions: OpenAI, vLLM, SGLang, LiteLLM, the gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, sendable
 from hyperruntime.rollout.models.server import Server, ServerRefusedError
 
-# What a server may refuse to know, each with what to do then: leave it out, or say it by another name.
+# Fields that a server may not know, each with its other name, or None to leave it out.
 _OPTIONAL: Mapping[str, str | None] = {
     "return_token_ids": None,
     "logprobs": None,
@@ -20,20 +20,22 @@ _OPTIONAL: Mapping[str, str | None] = {
 
 
 class ChatModel:
-    """A model whose server renders the conversation, and may say which tokens it saw and emitted.
+    """A model whose server renders the conversation, and may return token ids.
 
-    vLLM (0.10.2 and newer) is asked for token ids by ``return_token_ids`` and sends ``prompt_token_ids`` and, for each
-    choice, ``token_ids``. A server that refuses a field that not all know is asked without it from then on.
+    With ``return_token_ids``, vLLM (0.10.2 and newer) returns ``prompt_token_ids`` and, for each choice, ``token_ids``.
+    If a server rejects an optional field, later requests leave it out.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
     """
 
     def __init__(self, name: str, server: Server, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Ask a server for a model.
+        """Create a client.
 
         Args:
-            name: as the server knows it. server: which. extra: fields of every request, which win over ours.
+            name: name of the model on the server.
+            server: the server.
+            extra: more fields of every request; they override our own fields.
         """
         self.name = name
         self._server = server
@@ -43,9 +45,14 @@ class ChatModel:
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
         """Return the next turn.
 
+        Args:
+            messages: the conversation so far.
+            tools: tool schemas in OpenAI's form.
+            sampling: sampling parameters.
+
         Raises:
             ContextLengthError: the conversation is too long for the model.
-            ModelError: as in the seam.
+            ModelError: see ``Model.complete``.
         """
         while True:
             body = self._body(messages, tools, sampling)
@@ -58,7 +65,7 @@ class ChatModel:
             return read_chat(answer)
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         await self._server.close()
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
@@ -81,7 +88,7 @@ class ChatModel:
         return {**body, **self._extra}
 
     def _learn(self, error: ServerRefusedError, body: Mapping[str, Any]) -> bool:
-        """Tell whether the server refuses fields that it can do without, and remember them."""
+        """Remember the optional fields that the server rejects; return whether there are any."""
         if error.status not in (400, 403, 422):
             return False
         refused = {name for name in _OPTIONAL if name in body and name not in self._extra and name in error.text}
@@ -90,10 +97,10 @@ class ChatModel:
 
 
 def read_chat(answer: Mapping[str, Any]) -> Completion:
-    """Return the turn that a chat completion is.
+    """Return the turn of a chat completion.
 
     Raises:
-        ModelError: it is none.
+        ModelError: the answer has no choice with a message.
     """
     choice = first_choice(answer)
     message = choice.get("message")
@@ -112,10 +119,10 @@ def read_chat(answer: Mapping[str, Any]) -> Completion:
 
 
 def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the one choice of an answer.
+    """Return the first choice of an answer.
 
     Raises:
-        ModelError: there is none.
+        ModelError: the answer has no choices.
     """
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -124,7 +131,13 @@ def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def usage(answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequence[int] | None) -> dict[str, int]:
-    """Return the tokens that were used, counted where the server does not say."""
+    """Return the token usage of an answer; missing numbers are counted from the token ids.
+
+    Args:
+        answer: the answer of the server.
+        prompt_ids: token ids of the prompt, or None.
+        ids: the emitted token ids, or None.
+    """
     said = answer.get("usage")
     said = said if isinstance(said, dict) else {}
     counted = {"prompt_tokens": len(prompt_ids or ()), "completion_tokens": len(ids or ())}
@@ -132,7 +145,7 @@ def usage(answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequ
 
 
 def as_ids(value: object) -> tuple[int, ...] | None:
-    """Return token ids, or None for what is none."""
+    """Return a list of token ids as a tuple, or None if the value is not such a list."""
     if not isinstance(value, list) or not all(isinstance(token, int) for token in value):
         return None
     return tuple(value)

@@ -1,7 +1,7 @@
-"""Ask a model's server over HTTP, again and again while that may help.
+"""Send requests to a model's server over HTTP, and retry transient failures.
 
-Why aiohttp and not the openai package: it is a dependency already, it starts in a tenth of the time, and servers are
-asked for fields that the package's types do not know.
+Why aiohttp and not the openai package: it is a dependency already, its import takes a tenth of the time, and requests
+have fields that the types of the openai package do not know.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ _TOO_LONG = re.compile(
 
 
 class ServerRefusedError(ModelError):
-    """The server refuses a request, and would again.
+    """The server rejects a request; a retry would not help.
 
     Attributes:
-        status: of HTTP.
-        text: what it said.
+        status: HTTP status.
+        text: body of the response.
     """
 
     def __init__(self, message: str, status: int, text: str) -> None:
-        """Keep both beside the sentence."""
+        """Store the status and the body with the message."""
         self.status, self.text = status, text
         super().__init__(message)
 
 
 @attrs.frozen(kw_only=True)
 class ServerOptions:
-    """Where a model's server is, and how patient to be with it.
+    """A model's server, with its timeouts.
 
     Attributes:
         base_url: such as ``http://127.0.0.1:8000/v1``.
-        key_env: name of the environment variable that holds its key; without one no key is sent.
-        timeout_s: for one answer.
-        patience_s: how long a request is tried again after its first failure.
-        connections: open at once.
+        key_env: name of the environment variable that holds the API key; None sends no key.
+        timeout_s: timeout of one request.
+        patience_s: how long to retry a request after its first failure.
+        connections: maximum open connections.
     """
 
     base_url: str
@@ -67,13 +67,13 @@ class ServerOptions:
 
 
 class Server:
-    """A server that takes JSON and answers with JSON; connections are made on first use, in the loop that asks."""
+    """A server with a JSON API; connections are opened on first use, in the caller's event loop."""
 
     def __init__(self, options: ServerOptions) -> None:
-        """Read the key.
+        """Read the API key from the environment.
 
         Raises:
-            ModelError: the variable that should hold the key is not set.
+            ModelError: the variable of the key is not set.
         """
         self.url = options.base_url.rstrip("/")
         self._options = options
@@ -88,12 +88,16 @@ class Server:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON object that a request is answered with.
+        """Send a request and return the JSON object of the response.
+
+        Args:
+            url: full URL of the endpoint.
+            body: JSON values of the request.
 
         Raises:
-            ContextLengthError: the server says that the conversation is too long for it.
-            ServerRefusedError: it refuses the request for another reason.
-            ModelError: it cannot be reached, fails on and on, or answers with something else.
+            ContextLengthError: the server reports that the conversation is too long for the model.
+            ServerRefusedError: the server rejects the request for another reason.
+            ModelError: retries failed for ``patience_s``, or the response is not a JSON object.
         """
         data = json.dumps(body).encode()
         failing_since: float | None = None
@@ -112,19 +116,19 @@ class Server:
             wait_s = max(wait_s, _backoff(attempt))
             if time.monotonic() + wait_s - failing_since > self._options.patience_s:
                 raise ModelError(
-                    f"the model's server at {self.url} failed {attempt} times ({problem}); is it up, at that URL?"
+                    f"the model's server at {self.url} failed {attempt} times ({problem}); check that it runs there"
                 )
             log.info("model asked again", url=url, attempt=attempt, wait_s=round(wait_s, 2), problem=problem[:200])
             await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
-        """Let go of connections; a later request makes new ones."""
+        """Close connections; a later request opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def _once(self, url: str, data: bytes) -> tuple[int, str, float]:
-        """Return status, text without keys, and for how many seconds the server asks not to be asked."""
+        """Return status, body without keys, and the seconds of ``Retry-After``."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._options.timeout_s, sock_connect=_CONNECT_S)
             self._session = aiohttp.ClientSession(
@@ -149,7 +153,7 @@ class Server:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise ModelError(f"{url} answers with what is no JSON object: {text[:_SHOWN]!r}; is that its base URL?")
+            raise ModelError(f"{url} did not return a JSON object: {text[:_SHOWN]!r}; check the base URL")
         return value
 
 

@@ -1,6 +1,6 @@
-"""A chat template and a tokenizer from a local directory; nothing is downloaded.
+"""Load a tokenizer and a chat template from a local directory; nothing is downloaded.
 
-The template is the model's own program: it is rendered in jinja2's sandbox.
+The template is untrusted code, so it is rendered in jinja2's sandbox.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ Message = Mapping[str, Any]
 
 
 class ChatTokenizer(Protocol):
-    """Text to tokens and back, and a conversation to text.
+    """Converts text to tokens and back, and renders conversations as text.
 
     Attributes:
         eos: text of the token that ends an assistant's turn.
-        eos_id: its id.
+        eos_id: id of this token.
     """
 
     eos: str
     eos_id: int
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool) -> str:
-        """Return a conversation as text; ``prompt`` adds what an assistant's turn begins with."""
+        """Return a conversation as text.
+
+        Args:
+            messages: the conversation.
+            tools: tool schemas in OpenAI's form.
+            prompt: whether to add the start of an assistant turn.
+        """
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's tokens, with none added; special tokens may stand in the text."""
+        """Return the tokens of a text, without adding special tokens; the text may contain special tokens."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -41,11 +47,11 @@ class ChatTokenizer(Protocol):
 
 
 class DirectoryTokenizer:
-    """The ``tokenizer.json`` and chat template that a model's directory holds.
+    """The ``tokenizer.json`` and the chat template of a model's directory.
 
     Attributes:
         eos: text of the token that ends an assistant's turn.
-        eos_id: its id.
+        eos_id: id of this token.
     """
 
     def __init__(self, directory: str) -> None:
@@ -53,7 +59,7 @@ class DirectoryTokenizer:
 
         Raises:
             ExtraMissingError: the extra ``tokens`` is not installed.
-            ModelError: the directory lacks a part.
+            ModelError: a file of the directory is missing or invalid.
         """
         try:
             from tokenizers import Tokenizer
@@ -63,22 +69,28 @@ class DirectoryTokenizer:
         config = _config(folder)
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # the package raises Exception itself
+        except Exception as error:  # the package raises plain Exception
             raise ModelError(f"{folder}/tokenizer.json cannot be read: {error}; name a model's directory") from error
         self.eos = _text(config.get("eos_token"))
         found = self._tokenizer.token_to_id(self.eos)
         if found is None:
-            raise ModelError(f"{folder}/tokenizer_config.json names no eos_token that tokenizer.json has")
+            raise ModelError(f"the eos_token of {folder}/tokenizer_config.json is missing or not in tokenizer.json")
         self.eos_id: int = found
         self._variables = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         self._template = compile_template(_template(folder, config))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool) -> str:
-        """Return a conversation as text."""
+        """Return a conversation as text.
+
+        Args:
+            messages: the conversation.
+            tools: tool schemas in OpenAI's form.
+            prompt: whether to add the start of an assistant turn.
+        """
         return render_template(self._template, messages, tools, prompt=prompt, variables=self._variables)
 
     def encode(self, text: str) -> list[int]:
-        """Return a text's tokens."""
+        """Return the tokens of a text."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -89,11 +101,11 @@ class DirectoryTokenizer:
 
 
 def compile_template(source: str) -> Any:  # noqa: ANN401 - jinja2's Template
-    """Return a chat template, compiled as the models' own libraries do it.
+    """Compile a chat template with the filters and globals that model authors expect.
 
     Raises:
         ExtraMissingError: the extra ``tokens`` is not installed.
-        ModelError: it is no template.
+        ModelError: the source is not a valid template.
     """
     try:
         from jinja2 import TemplateError
@@ -119,10 +131,17 @@ def render_template(
     prompt: bool,
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a conversation as text; arguments of calls are given to the template as objects, as templates expect.
+    """Return a conversation as text; the template gets the arguments of tool calls as objects.
+
+    Args:
+        template: a result of :func:`compile_template`.
+        messages: the conversation.
+        tools: tool schemas in OpenAI's form.
+        prompt: whether to add the start of an assistant turn.
+        variables: more variables of the template, such as ``bos_token``.
 
     Raises:
-        ModelError: the template refuses the conversation.
+        ModelError: the template raises an error.
     """
     try:
         text: str = template.render(
@@ -131,8 +150,8 @@ def render_template(
             add_generation_prompt=prompt,
             **(variables or {}),
         )
-    except Exception as error:  # a template is a program of the model's authors: it may raise anything
-        raise ModelError(f"the chat template refuses the conversation: {type(error).__name__}: {error}") from error
+    except Exception as error:  # a template may raise anything
+        raise ModelError(f"the chat template rejects the conversation: {type(error).__name__}: {error}") from error
     return text
 
 
@@ -149,16 +168,16 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str:
     if own.is_file():
         return own.read_text(encoding="utf-8")
     template = config.get("chat_template")
-    if isinstance(template, list):  # several by name
+    if isinstance(template, list):  # named templates
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("tool_use") or named.get("default")
     if not isinstance(template, str):
-        raise ModelError(f"{folder} has no chat template; name the directory of a model that is made for chats")
+        raise ModelError(f"{folder} has no chat template; name the directory of a chat model")
     return template
 
 
 def _text(token: object) -> str:
-    """Return a special token, which may be written as an object with its content."""
+    """Return the text of a special token, which may be text or an object with ``content``."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""
 

@@ -1,12 +1,12 @@
-"""A model behind an endpoint that takes and gives tokens: nothing that was emitted is ever tokenised again.
+"""Client of servers that take and return token ids; emitted tokens are never tokenised again.
 
 The wires:
 
-- ``sglang``: ``POST /generate {input_ids, sampling_params, return_logprob}``, answered with
+- ``sglang``: ``POST /generate {input_ids, sampling_params, return_logprob}``; the response has
   ``meta_info.output_token_logprobs``, a list of ``[logprob, token id, text]``;
-- ``vllm``: ``POST /generate {prompt: {prompt_token_ids}, logprobs}``, answered with ``logprobs``, for each sequence a
-  list of ``{token id: logprob}``;
-- ``completions``: OpenAI's ``POST /v1/completions`` with token ids as prompt, as vLLM serves it.
+- ``vllm``: ``POST /generate {prompt: {prompt_token_ids}, logprobs}``; the response has ``logprobs``, for each sequence
+  a list of ``{token id: logprob}``;
+- ``completions``: OpenAI's ``POST /v1/completions`` with token ids as prompt, as vLLM implements it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Emission = tuple[tuple[int, ...], tuple[float, ...], str]
 
 
 class TokenModel:
-    """A model whose conversations are rendered here.
+    """A model whose conversations this client renders.
 
-    What a conversation's turns were made of is remembered (the newest conversations of them all), so that the next
-    prompt is the last prompt, what was emitted, and the tokens of what came since.
+    The client remembers the tokens of recent conversations. So the next prompt is the last prompt, the emitted tokens,
+    and the tokens of the messages since then.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
     """
 
     def __init__(
@@ -49,11 +49,14 @@ class TokenModel:
         wire: str = "sglang",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Ask a server for a model.
+        """Create a client.
 
         Args:
-            name: as the server knows it. server: which. tokenizer: the model's. wire: one of ``WIRES``.
-            extra: sampling parameters beside ours.
+            name: name of the model on the server.
+            server: the server.
+            tokenizer: tokenizer of the model.
+            wire: one of ``WIRES``.
+            extra: more sampling parameters.
         """
         self.name = name
         self._server, self._tokenizer, self._wire = server, tokenizer, wire
@@ -65,9 +68,14 @@ class TokenModel:
     async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
         """Return the next turn.
 
+        Args:
+            messages: the conversation so far.
+            tools: tool schemas in OpenAI's form.
+            sampling: sampling parameters.
+
         Raises:
             ContextLengthError: the conversation is too long for the model.
-            ModelError: as in the seam.
+            ModelError: see ``Model.complete``.
         """
         prompt = self._prompt(messages, tools)
         ids, logprobs, reason = await self._emit(prompt, sampling)
@@ -85,11 +93,11 @@ class TokenModel:
         )
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         await self._server.close()
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[Message]) -> list[int]:
-        """Return the tokens of a prompt: of the turn before and what came since, else of the whole text."""
+        """Return the tokens of a prompt: extend the remembered tokens of the last turn, else encode the whole text."""
         whole = self._tokenizer.render(messages, tools, prompt=True)
         last = max((n for n, message in enumerate(messages) if message.get("role") == "assistant"), default=None)
         if last is not None and (known := self._memory.get(_key(messages[: last + 1], tools))) is not None:
@@ -99,11 +107,13 @@ class TokenModel:
         return self._tokenizer.encode(whole)
 
     def _since(self, spoken: Sequence[Message], tools: Sequence[Message], whole: str, *, ended: bool) -> str | None:
-        """Return what of a prompt's text comes after the last turn, or None where the template tells that turn anew.
+        """Return the text of a prompt after the last turn, or None if the template renders earlier turns differently.
 
         Args:
-            spoken: the conversation up to that turn. tools: its tools. whole: the prompt. ended: whether what was
-                emitted ends with the token that ends a turn.
+            spoken: the conversation up to the last turn.
+            tools: tool schemas.
+            whole: text of the prompt.
+            ended: whether the emitted tokens end with the token that ends a turn.
         """
         told = self._tokenizer.render(spoken, tools, prompt=False)
         if not whole.startswith(told):
@@ -149,10 +159,10 @@ class TokenModel:
 
 
 def read_sglang(answer: Mapping[str, Any]) -> Emission:
-    """Return ids, log probabilities and finish reason of SGLang's answer.
+    """Return token ids, log probabilities and finish reason of SGLang's answer.
 
     Raises:
-        ModelError: they are not there.
+        ModelError: the answer has no token ids with log probabilities.
     """
     meta = answer.get("meta_info")
     meta = meta if isinstance(meta, dict) else {}
@@ -168,10 +178,10 @@ def read_sglang(answer: Mapping[str, Any]) -> Emission:
 
 
 def read_vllm(answer: Mapping[str, Any]) -> Emission:
-    """Return the same of a vLLM server's ``/generate``.
+    """Return token ids, log probabilities and finish reason of the answer of vLLM's ``/generate``.
 
     Raises:
-        ModelError: they are not there.
+        ModelError: the answer has no token ids with log probabilities.
     """
     try:
         pairs = [
@@ -184,10 +194,10 @@ def read_vllm(answer: Mapping[str, Any]) -> Emission:
 
 
 def read_completion(answer: Mapping[str, Any]) -> Emission:
-    """Return the same of a completion of vLLM's.
+    """Return token ids, log probabilities and finish reason of vLLM's completion.
 
     Raises:
-        ModelError: they are not there.
+        ModelError: the answer has no token ids with log probabilities.
     """
     choice = first_choice(answer)
     ids, logprobs = as_ids(choice.get("token_ids")), choice.get("logprobs")

@@ -1,4 +1,4 @@
-"""A run of rollouts: its options, slots and scheduler, one trajectory, and the summary.
+"""A rollout run: options, slots, scheduler, episodes (one trajectory each) and summary.
 
 May import ``rollout`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,6 +1,6 @@
-"""One trajectory: lease, set-up, agent, verification, release.
+"""Run one trajectory: lease, setup, agent, verification, release.
 
-What fails before a verdict is there is an infrastructure failure: recorded with its cause and never as a reward.
+An error before the verdict is recorded as an infrastructure failure with its cause. It is never a reward.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _ERROR_CHARACTERS = 2000
 
 @attrs.frozen(kw_only=True)
 class EpisodeContext:
-    """What all trajectories of a run have in common.
+    """The context of a trajectory; all trajectories of a run share it, except the seed in ``sampling``.
 
     Attributes:
-        environment: what agents are given to do.
-        name: of the environment, for records.
-        model: who is asked.
-        slots: where they work.
-        spec_of: the container that an item needs; may take long, and is called in a thread.
-        toolset: which tools they get.
-        agent: who asks the model.
-        limits: of the conversation.
-        sampling: of the model; its seed is the run's.
+        environment: the environment.
+        name: name of the environment in records.
+        model: the model.
+        slots: leases slots and containers for verification.
+        spec_of: returns the container spec of an item; called in a thread, so it may block.
+        toolset: the tools of the agents.
+        agent: the agent.
+        limits: limits of a conversation.
+        sampling: sampling parameters.
         require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
-        setup_s: how long a set-up may take.
-        verify_s: how long a verification may take.
+        setup_s: timeout of ``Environment.setup``.
+        verify_s: timeout of the end of processes and ``Environment.verify`` together.
     """
 
     environment: Environment
@@ -69,17 +69,24 @@ class EpisodeContext:
 
 
 async def run_episode(setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> Trajectory:
-    """Return a trajectory, scored or with what kept it from being scored; raises nothing but a cancellation."""
+    """Return a trajectory, either scored or with an error; only cancellation is raised.
+
+    Args:
+        setting: the context of the trajectory.
+        item: the item.
+        index: index of the trajectory in its group, from 0.
+        spec: container spec of the item.
+    """
     return await _Episode(setting, item, index, spec).run()
 
 
 def trajectory_id(item: Item, index: int) -> str:
-    """Return the id of one attempt of a group."""
+    """Return the id of a trajectory: ``ITEM/INDEX``."""
     return f"{item.id}/{index}"
 
 
 class _Episode:
-    """What one trajectory has come to so far."""
+    """The state of one trajectory while it runs."""
 
     def __init__(self, setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> None:
         self._setting, self._item, self._spec = setting, item, spec
@@ -103,7 +110,7 @@ class _Episode:
     async def run(self) -> Trajectory:
         try:
             await self._work()
-        except Exception as error:  # noqa: BLE001 - the boundary of one trajectory: recorded, and tried again
+        except Exception as error:  # noqa: BLE001 - any error is recorded, and retried by the scheduler
             check_cancelled()
             if self._verdict is None:
                 return self._record(error=failure(error, self._phase))
@@ -156,7 +163,7 @@ class _Episode:
 
     @contextlib.asynccontextmanager
     async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
-        """Hold a fresh container, and count how long it takes to get it: that is of the verification, and ours."""
+        """Lease an unused container, and measure the wait for it as the phase ``fresh_s``."""
         fresh = self._setting.slots.fresh(self._spec if spec is None else spec, f"{self._id}#verify")
         async with contextlib.AsyncExitStack() as stack:
             with self._watch.phase("fresh_s"):
@@ -165,7 +172,7 @@ class _Episode:
 
     @contextlib.asynccontextmanager
     async def _leased(self, leased: AbstractAsyncContextManager[Lease]) -> AsyncIterator[Lease]:
-        """Hold a lease, and count how long it takes to get it and to give it back."""
+        """Hold a lease, and measure the time to acquire and to release it."""
         with self._watch.phase("acquire_s"):
             lease = await leased.__aenter__()
         try:
@@ -200,7 +207,7 @@ class _Episode:
 
 
 def _limits(setting: EpisodeContext, item: Item) -> AgentLimits:
-    """Return the limits of a conversation: the run's, and the time that the item itself allows."""
+    """Return the limits of the run, with the lower of its time limit and the item's."""
     limit_of = getattr(setting.environment, "time_limit_s", None)
     allowed = None if limit_of is None else limit_of(item)
     if allowed is None:
@@ -210,18 +217,18 @@ def _limits(setting: EpisodeContext, item: Item) -> AgentLimits:
 
 
 def check_verdict(verdict: Verdict) -> None:
-    """Make sure that a reward is a number.
+    """Check that the reward and its parts are finite numbers.
 
     Raises:
-        RunError: it is none; the environment has a fault.
+        RunError: a number is not finite, or not a number.
     """
     numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
     if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-        raise RunError(f"the environment gave the reward {numbers!r}, which is no number; mend the environment")
+        raise RunError(f"reward and parts must be finite numbers, but they are {numbers!r}; fix Environment.verify()")
 
 
 def failure(error: BaseException, phase: str) -> dict[str, str]:
-    """Return what kept a trajectory from being scored, as it is recorded."""
+    """Return an error of a trajectory in its recorded form: ``kind``, ``message`` and ``phase``."""
     text = str(error) or (f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__)
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}

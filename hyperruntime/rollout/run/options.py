@@ -1,4 +1,4 @@
-"""What a run of rollouts is told. Values only."""
+"""Options of a rollout run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _names(value: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class PoolOptions:
-    """Where agents work.
+    """Options of the pools in which agents work.
 
     Attributes:
-        slots_per_container: None is what the environment says, else 1: agents that have a container of their own run
-            as its user, usually root; those that share one have users of their own.
-        min_containers: of one kind, kept ready.
-        max_containers: of one kind; None is what ``parallel`` needs.
+        slots_per_container: agents per container; None means the environment's value, or 1. An agent that has its own
+            container runs as the container's user, usually root; agents that share a container get separate users.
+        min_containers: containers of one spec that are kept ready.
+        max_containers: maximum containers of one spec; None means as many as ``parallel`` needs.
         acquire_timeout_s: how long a trajectory waits for a slot.
     """
 
@@ -58,32 +58,31 @@ class PoolOptions:
 
 @attrs.frozen(kw_only=True)
 class RolloutOptions:
-    """What a run is told.
+    """Rollout options.
 
     Attributes:
-        environment: name of an installed environment, or ``module:Class``.
-        environment_options: its own, as text.
-        model: who is asked; None where a program hands in a model of its own.
-        group_size: trajectories of each item.
-        parallel: trajectories at once.
-        attempts: of a trajectory while infrastructure fails.
-        give_up_after: so many trajectories in a row that infrastructure kept from being scored end the run.
-        items: ids of the items to take; all if empty.
-        max_items: at most so many, from the first.
-        seed: of the sampling; each trajectory and turn has one of its own, made of it. Drawn if not given.
-        temperature: of the sampling.
-        max_tokens: of one turn.
-        limits: of one conversation.
-        tools: of the slot, by name.
-        agent: ``module:function`` or ``path/file.py:function`` of another agent than ours.
-        require_tokens: whether a turn without token ids and log probabilities is a failure.
-        container: what an environment begins from when it says which container an item needs.
-        env_names: variables of the host that containers get too; their values are read when a run starts, and kept in
-            no file.
-        pool: where agents work.
-        setup_s: how long a set-up may take.
-        verify_s: how long a verification may take.
-        retry_failed: whether a resumed run tries those again that infrastructure kept from being scored.
+        environment: name of an installed environment, ``module:Class`` or ``path/file.py:Class``.
+        environment_options: options of the environment, as text by name.
+        model: the model; None if the caller passes its own ``Model``.
+        group_size: trajectories per item.
+        parallel: maximum trajectories at the same time.
+        attempts: maximum attempts of a trajectory whose infrastructure fails.
+        give_up_after: the run ends after this many infrastructure failures in a row.
+        items: ids of the items to run; empty means all.
+        max_items: run at most this many items, from the first; None means all.
+        seed: seed of the run, from which each trajectory and turn gets its own seed; None draws a random seed.
+        temperature: sampling temperature.
+        max_tokens: maximum tokens of one turn.
+        limits: limits of one conversation.
+        tools: names of the slot tools.
+        agent: ``module:function`` or ``path/file.py:function``; None means the default agent.
+        require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
+        container: the base spec that ``Environment.spec`` gets.
+        env_names: host variables that containers get; their values are read at the start of a run and never stored.
+        pool: options of the pools.
+        setup_s: timeout of ``Environment.setup``.
+        verify_s: timeout of ``Environment.verify``.
+        retry_failed: whether a resumed run retries trajectories that ended with an infrastructure failure.
     """
 
     environment: str
@@ -110,22 +109,22 @@ class RolloutOptions:
     retry_failed: bool = False
 
     def base_spec(self) -> ContainerSpec:
-        """Return the container that environments begin from, with the variables of the host.
+        """Return the base container spec with the values of ``env_names``.
 
         Raises:
-            SpecError: one is not set.
+            SpecError: a variable is not set.
         """
         for name in self.env_names:
             if name not in os.environ:
-                raise SpecError("env_names", name, "a variable that is set here; set it, or leave it out")
+                raise SpecError("env_names", name, "the variable is not set here; set it, or remove it from the list")
         named = {name: os.environ[name] for name in self.env_names}
         return attrs.evolve(self.container, env={**self.container.env, **named}) if named else self.container
 
     def settled(self) -> RolloutOptions:
-        """Return the options with a seed."""
+        """Return the options with a seed, drawn at random if it is None."""
         return self if self.seed is not None else attrs.evolve(self, seed=secrets.randbelow(2**31))
 
 
 def new_run_id() -> str:
-    """Return the id of a run that was given none: the time."""
+    """Return a default run id: the local time as ``YYYYmmdd_HHMMSS``."""
     return time.strftime("%Y%m%d_%H%M%S")

@@ -1,4 +1,4 @@
-"""The options of a run as JSON values, and back."""
+"""Convert the options of a run to JSON values and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import cattrs
 from hyperruntime.errors import ArchiveError, RunError
 from hyperruntime.rollout.run.options import RolloutOptions
 
-# What may be otherwise when a run goes on: it changes how fast trajectories are made, and not which.
+# Options that may change when a run resumes; the name of the model may not.
 CHANGEABLE = ("parallel", "attempts", "give_up_after", "pool", "retry_failed", "model")
 
 
@@ -23,13 +23,13 @@ def _converter() -> cattrs.Converter:
 
 
 def _is_union(kind: Any) -> bool:  # noqa: ANN401 - a type
-    """Tell the types of GPUs, ``str | tuple[str, ...] | None``, whose JSON values are lists or text."""
+    """Return whether a type is that of ``gpus``, ``str | tuple[str, ...] | None``; in JSON it is a list or text."""
     arguments = getattr(kind, "__args__", ())
     return str in arguments and any(getattr(one, "__origin__", None) is tuple for one in arguments)
 
 
 def options_to_json(options: RolloutOptions) -> dict[str, Any]:
-    """Return options as JSON values; they hold names of keys and never keys."""
+    """Return options as JSON values; they contain names of variables with keys, never keys."""
     value: dict[str, Any] = _converter().unstructure(options)
     return value
 
@@ -38,21 +38,26 @@ def options_from_json(value: Mapping[str, Any]) -> RolloutOptions:
     """Return options from their JSON value.
 
     Raises:
-        ArchiveError: it is none.
+        ArchiveError: the value is not valid.
     """
     try:
         return _converter().structure(value, RolloutOptions)
     except (cattrs.BaseValidationError, TypeError, ValueError, KeyError) as error:
         raise ArchiveError(
-            f"the options of the run cannot be read: {error}; was it made by another version?"
+            f"the options of the run cannot be read: {error}; check whether another version wrote them"
         ) from error
 
 
 def check_same(run: Mapping[str, Any], options: RolloutOptions, run_dir: Path) -> RolloutOptions:
-    """Return the options with which a run goes on: those it has, and of the new ones what may change.
+    """Return the options of a resumed run: the stored ones, with the new values of those that may change.
+
+    Args:
+        run: content of ``run.json``.
+        options: the new options.
+        run_dir: directory of the run, for messages.
 
     Raises:
-        RunError: another option is not as the run has it.
+        RunError: an option differs that may not change.
     """
     stored = options_from_json(run.get("options", {}))
     for field in attrs.fields(RolloutOptions):
@@ -63,8 +68,8 @@ def check_same(run: Mapping[str, Any], options: RolloutOptions, run_dir: Path) -
             continue
         if before != now:
             raise RunError(
-                f"{str(run_dir)!r} was begun with {field.name}={before!r}, not {now!r}; go on with it by "
-                "`hyperrun rollout run --resume-from`, or give another --run-id"
+                f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; resume it with "
+                "`hyperrun rollout run --resume-from`, or use another --run-id"
             )
     return attrs.evolve(stored, **{name: getattr(options, name) for name in CHANGEABLE})
 

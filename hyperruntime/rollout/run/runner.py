@@ -1,7 +1,7 @@
-"""A run of rollouts: items times group size, kept as it goes, gone on with after a kill.
+"""A rollout run: ``group_size`` trajectories of each item, recorded one by one, so that the run can resume.
 
-``trajectories.jsonl`` is the truth: what has a line there is done, what has none is run. A run that is ended at any
-instant loses nothing that was recorded and counts nothing twice.
+A trajectory is done when it has a line in ``trajectories.jsonl``. A run can be killed at any time: recorded
+trajectories are not lost and not counted twice.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class RolloutEvent:
-    """Something happened in a run.
+    """The start or the end of a trajectory.
 
     Attributes:
         kind: ``start`` or ``done``.
-        id: of the trajectory.
-        done: how many are recorded now, those of an earlier start included.
-        wanted: of the whole run.
-        mean_reward: so far, or None.
-        trajectory: that is done.
+        id: id of the trajectory.
+        done: number of finished trajectories, those before a resume included.
+        wanted: number of trajectories of the whole run.
+        mean_reward: mean of all rewards so far, or None.
+        trajectory: the finished trajectory, or None for ``start``.
     """
 
     kind: str
@@ -58,14 +58,14 @@ class RolloutEvent:
 
 @attrs.define(kw_only=True)
 class Parts:
-    """What a program may hand in instead of having it made from the options.
+    """Objects that the caller passes to a run; fields that are None are created from the options.
 
     Attributes:
-        environment: what agents are given to do.
-        model: who is asked; stays open.
-        slots: where agents work; stay open.
-        agent: who asks the model.
-        toolset: which tools agents get; the options' are of the slot.
+        environment: the environment.
+        model: the model; the run does not close it.
+        slots: leases slots and containers for verification; the run does not close it.
+        agent: the agent.
+        toolset: the tools of the agents, instead of slot tools.
     """
 
     environment: Environment | None = None
@@ -84,26 +84,26 @@ async def run_rollouts(
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Callable[[Trajectory], None] = lambda _: None,
 ) -> RolloutSummary:
-    """Run all trajectories that are not recorded yet, and return figures of the whole run.
+    """Run all trajectories that are not recorded yet, and return the summary of the whole run.
 
-    Cancelled, it ends when every slot is given back; what was recorded stays.
+    On cancellation it releases every slot before it returns; recorded trajectories stay.
 
     Args:
-        runtime: where containers are.
-        options: what to run.
-        run_dir: where to keep it; one that exists is gone on with. None keeps nothing.
-        parts: what is there already.
-        on_event: told of every trajectory.
-        keep: handed every trajectory that is done now.
+        runtime: where containers run.
+        options: rollout options.
+        run_dir: directory of the run; an existing run is resumed. None writes no files.
+        parts: objects of the caller; None creates all from the options.
+        on_event: called at the start and at the end of every trajectory.
+        keep: called with every trajectory that ends in this call.
 
     Raises:
         RunLockedError, LeaseLostError: another live process owns the directory, or took it over.
-        RunError: too many trajectories in a row could not be scored, or the directory is of another run.
-        SpecError: an option cannot be.
+        RunError: too many trajectories in a row failed, or the directory has another run.
+        SpecError: an option is invalid.
         ModelError: the model cannot be opened.
     """
     options = options.settled()
-    parts = await _loaded(options, parts or Parts())  # before there is a directory: what cannot be leaves none behind
+    parts = await _loaded(options, parts or Parts())  # validate before creating the directory
     environment = parts.environment
     assert environment is not None, "loaded"
     items = await asyncio.to_thread(chosen_items, environment, options)
@@ -115,7 +115,7 @@ async def run_rollouts(
             store, options = _open_store(stack, run_dir, options)
         setting = await _open(stack, runtime, options, parts, environment)
         if store is not None:
-            store.keep_options(options)  # not before: what cannot be opened leaves no run behind
+            store.keep_options(options)  # only after everything is open: a failed start writes no run.json
         run = _Run(options, items, store, on_event, keep)
         parallel = min(options.parallel, run.wanted, getattr(setting.slots, "capacity", options.parallel))
         pace = RetryRule(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
@@ -128,7 +128,7 @@ async def run_rollouts(
 
 
 def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -> tuple[RunStore, RolloutOptions]:
-    """Take a directory for this process, and return its files and the options that the run there has."""
+    """Lock a run directory; return its files and the options of the run."""
     make_directory(run_dir)
     stack.enter_context(owned(run_dir))
     store = RunStore(run_dir)
@@ -137,7 +137,7 @@ def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -
 
 
 async def _loaded(options: RolloutOptions, parts: Parts) -> Parts:
-    """Return the parts with the code that the options name: environment and agent."""
+    """Return the parts, with environment and agent loaded from the options if they are None."""
     environment = parts.environment
     if environment is None:
         from hyperruntime.rollout.environment_lookup import load_environment
@@ -157,7 +157,7 @@ def _open_model(stack: AsyncExitStack, options: RolloutOptions) -> Model:
 async def _open(
     stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts, environment: Environment
 ) -> EpisodeContext:
-    """Make what is not there yet; the stack lets go of it."""
+    """Create the context of the run; the stack closes the slots that are created here."""
     model = parts.model
     assert model is not None, "opened"
     slots = parts.slots
@@ -183,24 +183,24 @@ async def _open(
 
 
 def open_chosen_model(options: RolloutOptions) -> Model:
-    """Return the client of the model that the options name.
+    """Return a client of the model that the options name.
 
     Raises:
-        SpecError: they name none.
-        ModelError: it cannot be opened.
+        SpecError: the options have no model.
+        ModelError: the model cannot be opened.
     """
     from hyperruntime.rollout.models import open_model
 
     if options.model is None:
-        raise SpecError("model", None, "ModelOptions, or a Model of your own handed in")
+        raise SpecError("model", None, "ModelOptions; or pass your own Model")
     return open_model(options.model)
 
 
 def load_agent(reference: str | None) -> Agent:
-    """Return an agent by ``module:function`` or ``path/file.py:function``, or ours.
+    """Return an agent by ``module:function`` or ``path/file.py:function``; None means the default agent.
 
     Raises:
-        SpecError: there is no such function.
+        SpecError: the function does not exist.
         DriverLoadError: its code is broken.
     """
     if reference is None:
@@ -212,37 +212,41 @@ def load_agent(reference: str | None) -> Agent:
 
 
 def chosen_items(environment: Environment, options: RolloutOptions) -> list[Item]:
-    """Return the items that a run takes.
+    """Return the items of a run.
+
+    Args:
+        environment: the environment.
+        options: ``items`` and ``max_items`` select the items.
 
     Raises:
-        SpecError: there are none, two have one id, or one that is asked for is not there.
+        SpecError: there are no items, two items have the same id, or a selected item does not exist.
     """
     items = {}
     for item in environment.items():
         if item.id in items:
-            raise SpecError("items", item.id, "each id once in an environment")
+            raise SpecError("items", item.id, "an id that is unique in the environment")
         items[item.id] = item
     for name in options.items:
         if name not in items:
             raise SpecError("items", name, f"an item of {options.environment!r}; {name_hint(name, items)}")
     chosen = [items[name] for name in options.items] or list(items.values())
     if not chosen:
-        raise SpecError("environment", options.environment, "one with items; these options leave none")
+        raise SpecError("environment", options.environment, "an environment with items; these options select none")
     return chosen[: options.max_items]
 
 
 def _sampling(options: RolloutOptions, job: Job) -> Sampling:
-    """Return how a trajectory is sampled: its seed depends on the run's and its id, and on no order."""
+    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
     digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest) % 2**31
     return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
 
 
 class _Run:
-    """What a run has come to so far.
+    """The state of a run.
 
     Attributes:
-        wanted: how many trajectories it has in all.
+        wanted: number of trajectories of the whole run.
     """
 
     def __init__(
@@ -265,7 +269,7 @@ class _Run:
             store.write_groups(filter(None, (self._group(item.id) for item in items)))
 
     def jobs(self) -> Iterator[Job]:
-        """Return what is still to be run, item by item."""
+        """Yield the trajectories that are not done, item by item."""
         for item in self._items:
             for index in range(self._options.group_size):
                 if index not in self._groups[item.id]:
@@ -275,7 +279,7 @@ class _Run:
         self._on_event(self._event("start", job))
 
     async def on_done(self, job: Job, trajectory: Trajectory) -> None:
-        """Record a trajectory, and its group if it was the last of it."""
+        """Record a trajectory, and its group if all of its trajectories are done."""
         if self._store is not None:
             trajectory, line = recordable(trajectory)
             await self._store.add(line)
@@ -294,7 +298,7 @@ class _Run:
         return self._tally.summary(run_dir, self.wanted, complete)
 
     def _take_back(self, trajectory: Trajectory) -> None:
-        """Count what an earlier start recorded; what is to be tried again is not counted."""
+        """Count a trajectory that is recorded already, unless it is to be retried."""
         group = self._groups.get(trajectory.item_id)
         if group is None or trajectory.index >= self._options.group_size:
             return
@@ -305,7 +309,7 @@ class _Run:
         self._done += 1
 
     def _group(self, item_id: str) -> Group | None:
-        """Return an item's group, or None while some of it is still to be run."""
+        """Return an item's group, or None if some of its trajectories are not done."""
         found = self._groups[item_id]
         size = self._options.group_size
         return make_group(item_id, size, list(found.values())) if len(found) == size else None

@@ -1,4 +1,4 @@
-"""Run many trajectories, some at once, each tried again while infrastructure fails."""
+"""Run trajectories in parallel, and retry infrastructure failures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Job:
     """One trajectory to run.
 
     Attributes:
-        item: at what.
-        index: number in its group.
+        item: the item.
+        index: index of the trajectory in its group, from 0.
     """
 
     item: Item
@@ -41,12 +41,12 @@ class Job:
 
 @attrs.frozen(kw_only=True)
 class RetryRule:
-    """How much at once, and how often again.
+    """Limits of parallel work and retries.
 
     Attributes:
-        parallel: trajectories at once.
-        attempts: of one trajectory while infrastructure fails.
-        give_up_after: so many trajectories in a row that infrastructure kept from being scored end the run.
+        parallel: maximum trajectories at the same time.
+        attempts: maximum attempts of a trajectory whose infrastructure fails.
+        give_up_after: the run ends after this many infrastructure failures in a row.
     """
 
     parallel: int = 8
@@ -62,21 +62,24 @@ async def run_jobs(
     on_start: Callable[[Job], None] = lambda _: None,
     on_done: Callable[[Job, Trajectory], Awaitable[None]],
 ) -> None:
-    """Run jobs in their order, ``pace.parallel`` at once; cancelled, it ends when every slot is given back.
+    """Start jobs in order, ``pace.parallel`` at a time; on cancellation, release every slot before returning.
 
     Args:
-        make: returns the setting of a job. jobs: which. pace: how many at once. on_start: called before each.
-        on_done: awaited with each trajectory; what it raises ends all.
+        make: returns the context of a job.
+        jobs: the jobs.
+        pace: limits of parallel work and retries.
+        on_start: called before each job.
+        on_done: awaited with each trajectory; an exception ends all jobs.
 
     Raises:
-        RunError: too many trajectories in a row could not be scored.
+        RunError: too many trajectories in a row failed.
     """
     waiting = iter(jobs)
     specs = _Specs()
     row = _Row(pace.give_up_after)
 
     async def work() -> None:
-        for job in waiting:  # of all workers: each takes the next
+        for job in waiting:  # all workers share one iterator
             on_start(job)
             trajectory = await _settle(make(job), job, specs, pace.attempts)
             await on_done(job, trajectory)
@@ -91,7 +94,7 @@ async def run_jobs(
 
 
 async def _settle(setting: EpisodeContext, job: Job, specs: _Specs, attempts: int) -> Trajectory:
-    """Return a trajectory, tried again while infrastructure fails and attempts are left."""
+    """Return a trajectory, and retry infrastructure failures while attempts are left."""
     attempt = 1
     while True:
         trajectory = attrs.evolve(await _attempt(setting, job, specs), attempts=attempt)
@@ -105,7 +108,7 @@ async def _settle(setting: EpisodeContext, job: Job, specs: _Specs, attempts: in
 async def _attempt(setting: EpisodeContext, job: Job, specs: _Specs) -> Trajectory:
     try:
         spec = await specs.of(setting, job.item)
-    except Exception as error:  # noqa: BLE001 - an environment of anybody's; recorded, and tried again
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
         return Trajectory(
             id=job.id,
             item_id=job.item.id,
@@ -119,7 +122,7 @@ async def _attempt(setting: EpisodeContext, job: Job, specs: _Specs) -> Trajecto
 
 
 class _Specs:
-    """The container of each item, asked for once; one that could not be had is asked for again."""
+    """Caches each item's container spec; failures are not cached."""
 
     def __init__(self) -> None:
         self._asked: dict[str, asyncio.Task[ContainerSpec]] = {}
@@ -132,7 +135,7 @@ class _Specs:
 
 
 class _Row:
-    """Counts trajectories in a row that could not be scored."""
+    """Counts infrastructure failures in a row."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._count = limit, 0
@@ -143,12 +146,12 @@ class _Row:
             error = trajectory.error or {}
             raise RunError(
                 f"the last {self._count} trajectories could not be scored ({error.get('kind')}: "
-                f"{error.get('message')}); mend that, then go on with `hyperrun rollout run --resume-from`"
+                f"{error.get('message')}); fix the cause, then resume with `hyperrun rollout run --resume-from`"
             )
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first error of a group: the others are of workers that ended with it."""
+    """Return the first error of a group; the other workers were cancelled because of it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""Slots out of pools, one pool for each kind of container."""
+"""Lease slots from pools, one pool for each container spec."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ _AGENTS, _VERIFY = "agents", "verify"
 
 
 class PooledSlots:
-    """Slots for agents, and containers for verification; ``async with`` ends all of them.
+    """Slots for agents, and containers for verification; ``async with`` stops all pools at the end.
 
-    A container for verification is a slot's own, and is replaced after its one lease; the next one is started ahead.
+    A container for verification has one slot, and is replaced after one lease.
 
     Attributes:
-        capacity: how many slots of one kind there can be: more agents at once would only wait, and in vain in the end.
+        capacity: upper bound on concurrent agents of one spec; more would wait and time out.
     """
 
     def __init__(self, runtime: Runtime, options: RolloutOptions, slots_per_container: int | None) -> None:
-        """Describe it; nothing starts yet.
+        """Configure the pools; no container starts yet.
 
         Args:
-            runtime: where containers are. options: of the run. slots_per_container: for agents.
+            runtime: where containers run.
+            options: rollout options.
+            slots_per_container: agents per container; None means the pool's default.
         """
         pool = options.pool
         slots = slots_per_container
@@ -62,7 +64,12 @@ class PooledSlots:
 
     @asynccontextmanager
     async def lease(self, spec: ContainerSpec, task_id: str) -> AsyncIterator[Lease]:
-        """Return a slot to work in."""
+        """Lease a slot for an agent.
+
+        Args:
+            spec: container spec of the item.
+            task_id: id of the trajectory.
+        """
         agents = self._agents
         pool = await (agents.pool() if spec == self._base else agents.pool_for(spec))
         async with pool.lease(task_id) as lease:
@@ -70,22 +77,27 @@ class PooledSlots:
 
     @asynccontextmanager
     async def fresh(self, spec: ContainerSpec, task_id: str) -> AsyncIterator[Lease]:
-        """Return a slot in a container that nobody has used, and that nobody uses after it."""
+        """Lease a container that has not been used and is not used again.
+
+        Args:
+            spec: container spec.
+            task_id: id of the lease.
+        """
         async with self._judges.lease(task_id, spec=spec) as lease:
             yield lease
 
     async def end_processes(self, lease: Lease) -> None:
-        """End all that runs in a slot; its files stay."""
+        """Kill all processes of a slot; its files stay."""
         await lease.end_processes()
 
     async def __aenter__(self) -> PooledSlots:
-        """Begin."""
+        """Return the slots; pools start on first use."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all pools, whatever happened."""
+        """Stop all pools."""
         try:
             await self._agents.stop()
         finally:

@@ -1,4 +1,4 @@
-"""Where agents work and where they are judged: what rollouts need of a pool."""
+"""The interface of pools for rollouts: slots for agents, unused containers for verification."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ if TYPE_CHECKING:
 
 
 class Slots(Protocol):
-    """Hands out leases; who leaves the ``async with`` has given the slot back, and it is reset before its next use."""
+    """Leases slots; the end of the ``async with`` releases the slot, which is reset before its next use."""
 
     def lease(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
-        """Return a slot to work in."""
+        """Lease a slot for an agent.
+
+        Args:
+            spec: container spec of the item.
+            task_id: id of the trajectory.
+        """
         ...
 
     def fresh(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
-        """Return a slot in a container that nobody has used, and that nobody uses after it."""
+        """Lease a container that has not been used and is not used again.
+
+        Args:
+            spec: container spec.
+            task_id: id of the lease.
+        """
         ...
 
     async def end_processes(self, lease: Lease) -> None:
-        """End all that runs in a slot; its files stay."""
+        """Kill all processes of a slot; its files stay."""
         ...

@@ -1,4 +1,4 @@
-"""The files of a run while it runs."""
+"""Write the files of a run while it runs."""
 
 from __future__ import annotations
 
@@ -35,48 +35,52 @@ class RunStore:
         self._groups = Journal(run_dir / GROUPS)
 
     def begin(self, options: RolloutOptions) -> RolloutOptions:
-        """Return what is run, with its seed, once it is sure that nothing else was run here before."""
+        """Return the options to run with: the new ones, or those of the run that is resumed.
+
+        Raises:
+            RunError: the directory has another run, or trajectories without ``run.json``.
+        """
         if (self.run_dir / RUN).is_file():
             return check_same(read_run(self.run_dir), options, self.run_dir)
         if (self.run_dir / TRAJECTORIES).exists():
-            raise RunError(f"{str(self.run_dir)!r} has trajectories and no {RUN}; give another --run-id")
+            raise RunError(f"{str(self.run_dir)!r} has trajectories and no {RUN}; use another --run-id")
         return options
 
     def keep_options(self, options: RolloutOptions) -> None:
-        """Write what is run, unless it is written already."""
+        """Write ``run.json``, unless it exists already."""
         if not (self.run_dir / RUN).is_file():
             write_run(self.run_dir, {"created": time.time(), "options": options_to_json(options)})
 
     def recorded(self) -> Iterator[Trajectory]:
-        """Return what is recorded, the last line of each trajectory."""
+        """Yield the last record of each trajectory, without its large fields."""
         last = {trajectory.id: slim(trajectory) for trajectory in iter_trajectories(self.run_dir)}
         yield from last.values()
 
     def write_groups(self, groups: Iterable[Group]) -> None:
-        """Write the file of groups anew: it follows from the trajectories."""
+        """Replace ``groups.jsonl``; groups are always derived from the trajectories."""
         write_atomic(self.run_dir / GROUPS, b"".join(to_line(group) for group in groups))
 
     async def add(self, line: bytes) -> None:
-        """Record a trajectory's line; it is on disk when this returns, and also if this is cancelled."""
+        """Append a trajectory's line; it is on disk when this returns, and is written even if this is cancelled."""
         await asyncio.shield(self._trajectories.add(line))
 
     async def add_group(self, group: Group) -> None:
-        """Record a group."""
+        """Append a group's line."""
         await asyncio.shield(self._groups.add(to_line(group)))
 
     async def close(self) -> None:
-        """Close the files when all that was added is written."""
+        """Close the files after all pending lines are written."""
         await self._trajectories.close()
         await self._groups.close()
 
 
 def slim(trajectory: Trajectory) -> Trajectory:
-    """Return a trajectory without what takes room."""
+    """Return a trajectory without its large fields."""
     return attrs.evolve(trajectory, messages=(), tools=(), segments=(), tool_errors=(), verdict={})
 
 
 def recordable(trajectory: Trajectory) -> tuple[Trajectory, bytes]:
-    """Return a trajectory with its line; one that JSON cannot hold becomes a failure that says so."""
+    """Return a trajectory and its line; if it cannot be written as JSON, return it as an infrastructure failure."""
     try:
         return trajectory, to_line(trajectory)
     except (ValueError, TypeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What became of a run of rollouts, in figures."""
+"""The summary of a rollout run."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ _THEIRS = ("model_s", "tools_s", "setup_s", "verify_s")
 
 @attrs.frozen(kw_only=True)
 class RolloutSummary:
-    """Figures of a run.
+    """The summary of a run; "this call" means the part after the last start or resume.
 
     Attributes:
-        run_dir: where its files are; "" where nothing is kept.
+        run_dir: directory of the run; "" if no files are written.
         wanted: trajectories of the whole run.
-        scored: those with a reward.
-        infrastructure: those that infrastructure kept from being scored.
-        resumed: those that were there when this run went on.
-        mean_reward: of the scored ones, or None.
-        groups: how many are complete.
-        stop_reasons: how often conversations ended by what.
-        errors: kinds of failures, how often each.
-        last_errors: the last message of each kind.
-        usage: tokens of what was run now.
-        duration_s: of what was run now.
-        per_minute: trajectories that were run now.
-        phases: seconds of what was run now, summed over trajectories.
-        own_share: of the trajectories' time, what was neither the model's nor that of commands.
-        cpu_s: of this process meanwhile.
+        scored: trajectories with a reward.
+        infrastructure: trajectories that ended with an infrastructure failure.
+        resumed: trajectories that were recorded before this call.
+        mean_reward: mean reward of the scored trajectories, or None.
+        groups: number of complete groups.
+        stop_reasons: number of scored trajectories by stop reason.
+        errors: number of infrastructure failures by kind.
+        last_errors: the last message by kind.
+        usage: tokens of this call.
+        duration_s: seconds of this call.
+        per_minute: trajectories per minute in this call.
+        phases: seconds by phase in this call, summed over trajectories.
+        own_share: share of the trajectories' time in this call that was not spent in the model, tools, setup or
+            verification; the wait for verification containers is included.
+        cpu_s: processor seconds of this process in this call.
     """
 
     run_dir: str
@@ -54,7 +55,7 @@ class RolloutSummary:
     cpu_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON value."""
+        """Return the summary as a JSON value."""
         return attrs.asdict(self)
 
 
@@ -62,7 +63,7 @@ class Tally:
     """Counts trajectories."""
 
     def __init__(self) -> None:
-        """Begin with none, now."""
+        """Start the clock with no trajectories."""
         self._began, self._cpu = time.monotonic(), time.process_time()
         self._rewards: dict[str, float | None] = {}
         self._errors: dict[str, str] = {}
@@ -73,12 +74,12 @@ class Tally:
         self._resumed = self._run = 0
 
     def seen(self, trajectory: Trajectory) -> None:
-        """Count one that was there before."""
+        """Count a trajectory that was recorded before this call."""
         self._resumed += 1
         self._count(trajectory)
 
     def done(self, trajectory: Trajectory) -> None:
-        """Count one that was run now."""
+        """Count a trajectory of this call."""
         self._run += 1
         self._count(trajectory)
         self._usage.update(trajectory.usage)
@@ -92,7 +93,13 @@ class Tally:
         return sum(rewards) / len(rewards) if rewards else None
 
     def summary(self, run_dir: str, wanted: int, groups: int) -> RolloutSummary:
-        """Return the figures as they are now."""
+        """Return the current summary.
+
+        Args:
+            run_dir: directory of the run, or "".
+            wanted: trajectories of the whole run.
+            groups: number of complete groups.
+        """
         duration = time.monotonic() - self._began
         total = self._phases.get("total_s", 0.0)
         theirs = sum(self._phases.get(name, 0.0) for name in _THEIRS) - self._phases.get("fresh_s", 0.0)

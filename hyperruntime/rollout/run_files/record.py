@@ -1,4 +1,4 @@
-"""What a rollout leaves behind: trajectories and groups, as values that are one JSON line each."""
+"""The records of a rollout run: trajectories and groups; each becomes one JSON line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ SCORED, INFRASTRUCTURE, CANCELLED = "scored", "infrastructure", "cancelled"
 
 @attrs.frozen(kw_only=True)
 class Segment:
-    """One sequence of tokens as the server saw it; all three of the same length.
+    """One sequence of tokens as the server saw it; all attributes have the same length.
 
-    The spans whose mask is 1 are exactly what the server emitted, turn by turn; everything else is a prompt. A
-    trajectory has more than one where a later prompt did not begin with the tokens before it.
+    Tokens with mask 1 are exactly those that the server emitted; all other tokens belong to prompts. A trajectory has
+    more than one segment if a later prompt did not start with the tokens before it.
 
     Attributes:
         ids: token ids.
         mask: 1 for a token that the server emitted, else 0.
-        logprobs: of emitted tokens, natural logarithm; None elsewhere, and where the server gave none.
+        logprobs: natural logarithm of the probability of each emitted token; None for prompt tokens, and if the server
+            does not return it.
     """
 
     ids: Sequence[int]
@@ -30,30 +31,30 @@ class Segment:
 
 @attrs.frozen(kw_only=True)
 class Trajectory:
-    """One attempt of an agent at an item.
+    """One conversation of an agent about an item, with its score.
 
     Attributes:
         id: unique in the run: ``ITEM/INDEX``.
-        item_id: the item.
-        index: its number in the group, from 0.
+        item_id: id of the item.
+        index: index in its group, from 0.
         environment: name of the environment.
         model: name of the model.
-        status: ``scored``; ``infrastructure`` where something of ours, of the engine or of the model's server failed,
-            and ``reward`` is None; ``cancelled``.
-        reward: of the verdict, or None.
-        parts: what the reward is made of, by name.
+        status: ``scored``; ``infrastructure`` if the library, the engine, the environment or the model's server failed
+            (``reward`` is None); ``cancelled``.
+        reward: reward of the verdict, or None.
+        parts: components of the reward by name.
         verdict: JSON: ``phase``, ``detail`` and ``facts`` of the verdict.
         stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit``, or "".
-        turns: assistant turns.
+        turns: number of assistant turns.
         messages: the conversation in OpenAI's form, tool calls and their results included.
-        tools: schemas that the model was given.
-        tool_errors: JSON: calls that could not be carried out: ``turn``, ``tool``, ``error``.
+        tools: schemas of the model's tools.
+        tool_errors: JSON: the failed tool calls: ``turn``, ``tool``, ``error``.
         usage: ``prompt_tokens``, ``completion_tokens``, summed over turns.
-        timing: seconds by phase: ``acquire_s``, ``setup_s``, ``model_s``, ``tools_s``, ``verify_s``, ``release_s``,
-            ``total_s``.
-        segments: token records; empty where the server gives none.
-        error: ``kind`` and ``message`` where the status is not ``scored``.
-        attempts: how often it was begun, failed ones included.
+        timing: seconds by phase: ``acquire_s``, ``setup_s``, ``model_s``, ``tools_s``, ``verify_s``, ``fresh_s``,
+            ``release_s``, ``total_s``.
+        segments: token record; empty if the server does not return token ids.
+        error: ``kind``, ``message`` and ``phase`` if the status is not ``scored``.
+        attempts: number of attempts, failed ones included.
         started_at: seconds since the epoch.
     """
 
@@ -84,12 +85,12 @@ class Group:
     """All trajectories of one item.
 
     Attributes:
-        item_id: the item.
-        size: how many were wanted.
+        item_id: id of the item.
+        size: number of trajectories that the run wants.
         trajectories: their ids in order of their index.
-        rewards: theirs; None where one was not scored.
-        advantages: ``(reward - mean) / (standard deviation + 1e-6)`` over the scored ones, None for the others; the
-            baseline of GRPO (arXiv:2402.03300, section 4.1).
+        rewards: their rewards; None for a trajectory that was not scored.
+        advantages: ``(reward - mean) / (standard deviation + 1e-6)`` over the scored trajectories, None for the others;
+            the baseline of GRPO (arXiv:2402.03300, section 4.1).
         complete: whether every trajectory was scored.
     """
 

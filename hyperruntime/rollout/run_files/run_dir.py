@@ -1,6 +1,7 @@
-"""A run's directory: ``run.json``, ``trajectories.jsonl`` (the truth), ``groups.jsonl``.
+"""Read and write a run's directory: ``run.json``, ``trajectories.jsonl``, ``groups.jsonl``.
 
-A line that a kill has torn is no line: its trajectory is run again. Of several lines of one trajectory the last counts.
+Groups are derived from ``trajectories.jsonl``. A truncated line is skipped, and its trajectory runs again. If a
+trajectory has several lines, the last one counts.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _KNOWN = frozenset(field.name for field in attrs.fields(Trajectory))
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what ``run.json`` says of a run.
+    """Return the content of ``run.json``.
 
     Raises:
-        ArchiveError: there is none, or it is of another kind.
+        ArchiveError: the file cannot be read, or its schema is unknown.
     """
     path = Path(run_dir) / RUN
     try:
@@ -42,7 +43,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         why = error.strerror if isinstance(error, OSError) else error
         raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise ArchiveError(f"{path} is of no rollout run that this version knows")
+        raise ArchiveError(f"{path} is not from a rollout run that this version can read")
     return value
 
 
@@ -50,39 +51,39 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
     """Write ``run.json``.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     write_atomic(run_dir / RUN, json_document({"schema": SCHEMA, **value}))
 
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
-    """Return the trajectories of a run line by line; a trajectory that was run again comes again."""
+    """Return the trajectories of a run line by line; a trajectory with several lines is yielded several times."""
     return _records(Path(run_dir) / TRAJECTORIES, trajectory_from_json)
 
 
 def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
-    """Return the trajectories of a run, each as it was recorded last, in the order of their first lines."""
+    """Return the last record of each trajectory, in the order of their first lines."""
     return list({trajectory.id: trajectory for trajectory in iter_trajectories(run_dir)}.values())
 
 
 def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
-    """Return the groups of a run whose trajectories are all recorded."""
+    """Return the recorded groups of a run; a group is recorded when all its trajectories are."""
     found = {group.item_id: group for group in _records(Path(run_dir) / GROUPS, lambda value: Group(**value))}
     return list(found.values())
 
 
 def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
-    """Return a trajectory from its JSON value; fields that this version does not know are left out."""
+    """Return a trajectory from its JSON value; unknown fields are ignored."""
     fields = {name: entry for name, entry in value.items() if name in _KNOWN}
     fields["segments"] = tuple(Segment(**segment) for segment in value.get("segments", ()))
     return Trajectory(**fields)
 
 
 def to_line(value: Trajectory | Group) -> bytes:
-    """Return a record as one line of UTF-8; what is no character becomes ``?``.
+    """Return a record as one line of UTF-8; lone surrogates become ``?``.
 
     Raises:
-        ValueError: it holds a number that JSON does not have.
+        ValueError: a number is not finite.
     """
     fields = _fields(value)
     if isinstance(value, Trajectory):
@@ -92,22 +93,22 @@ def to_line(value: Trajectory | Group) -> bytes:
 
 
 def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 - an attrs value
-    """Return a record's fields as they are: copying each token, as attrs would, is what costs here."""
+    """Return a record's fields without copying them; ``attrs.asdict`` would copy every token."""
     return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
 
 
 def _plain(value: object) -> object:
-    """Return what JSON's encoder does not know as what it does."""
+    """Convert a value that the JSON encoder does not know."""
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, Sequence) else str(value)
 
 
 def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
-    """Return what lines say; one that is torn is told and passed over.
+    """Yield the records of a file; truncated lines are logged and skipped.
 
     Raises:
-        RunError: a whole line says something else.
+        RunError: a line is valid JSON but not a valid record.
     """
     try:
         file = path.open("rb")
@@ -123,16 +124,16 @@ def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
             try:
                 yield make(value)
             except (TypeError, AttributeError) as error:
-                raise RunError(f"line {number} of {path} is damaged: {error}; mend or remove it") from error
+                raise RunError(f"line {number} of {path} is damaged: {error}; fix or remove the line") from error
 
 
 @contextmanager
 def owned(run_dir: Path) -> Iterator[None]:
-    """Own a run's directory; the task that does is cancelled when another process takes the directory over.
+    """Own a run's directory; the current task is cancelled if another process takes over the directory.
 
     Raises:
-        RunLockedError: another live process owns it.
-        LeaseLostError: another process took it over.
+        RunLockedError: another live process owns the directory.
+        LeaseLostError: another process took over the directory.
     """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None, "inside a coroutine"
@@ -151,30 +152,30 @@ def owned(run_dir: Path) -> Iterator[None]:
 
 
 class Journal:
-    """A file that lines are added to, durably; many that come at once are made durable together."""
+    """A file to which lines are appended durably; concurrent lines share one fsync."""
 
     def __init__(self, path: Path) -> None:
-        """Name the file; it is opened by the first line."""
+        """Set the path; the first line opens the file."""
         self._path = path
         self._waiting: list[bytes] = []
         self._lock = asyncio.Lock()
         self._file: Any = None
 
     async def add(self, line: bytes) -> None:
-        """Add a line; it is on disk when this returns. Not to be cancelled: shield it.
+        """Append a line; it is on disk when this returns. The caller must shield this from cancellation.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the line cannot be written.
         """
         self._waiting.append(line)
         async with self._lock:
             if not self._waiting:
-                return  # somebody who waited before wrote it
+                return  # another task wrote this line
             lines, self._waiting = self._waiting, []
             await asyncio.to_thread(self._write, b"".join(lines))
 
     async def close(self) -> None:
-        """Close the file when all that was added before is written."""
+        """Close the file after all pending lines are written."""
         async with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -187,13 +188,13 @@ class Journal:
                 if _is_torn(self._file):
                     data = b"\n" + data
             left = memoryview(data)
-            while left:  # a disk that fills takes a part
+            while left:  # write may be partial when the disk fills up
                 left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
 
 
 def _is_torn(file: Any) -> bool:  # noqa: ANN401 - a binary file
-    """Tell whether the last line of a file has no end."""
+    """Return whether the last line of a file has no newline."""
     if file.seek(0, os.SEEK_END) == 0:
         return False
     file.seek(-1, os.SEEK_END)

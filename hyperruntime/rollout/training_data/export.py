@@ -1,6 +1,6 @@
 """Write a run's scored trajectories as training data.
 
-Nothing but what was scored is written: what failed for a reason of ours is counted in the summary, and has no reward.
+Infrastructure failures have no reward: they are counted in the summary and not written.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ KEEP, DROP = "keep", "drop"
 
 @attrs.frozen(kw_only=True)
 class ExportOptions:
-    """What is written of a run.
+    """Export options.
 
     Attributes:
         to: one of ``FORMATS``.
-        incomplete: ``keep`` or ``drop`` groups of which a trajectory was not scored; None: drop them for ``atropos``,
-            whose trainers count on groups of one size.
-        equal: the same of groups whose rewards are all equal; None: drop them for ``atropos``.
-        segments: ``all`` or ``last``; see ``scored_group``. For ``atropos`` only.
-        max_tokens: drop groups with a longer sequence. For ``atropos`` only.
+        incomplete: ``keep`` or ``drop`` groups with a trajectory that was not scored; None drops them for ``atropos``,
+            whose trainers expect groups of one size, and keeps them otherwise.
+        equal: ``keep`` or ``drop`` groups whose rewards are all equal; None drops them for ``atropos`` only.
+        segments: ``all`` or ``last``, see ``scored_group``; for ``atropos`` only.
+        max_tokens: drop groups with a longer sequence, for ``atropos`` only; None means no limit.
     """
 
     to: str = attrs.field(default="jsonl")
@@ -45,7 +45,7 @@ class ExportOptions:
     max_tokens: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what is none of the choices."""
+        """Validate the choices."""
         choices = {
             "to": FORMATS,
             "incomplete": (KEEP, DROP, None),
@@ -57,24 +57,24 @@ class ExportOptions:
                 raise SpecError(field, getattr(self, field), " or ".join(repr(each) for each in allowed))
 
     def drops(self, choice: str | None) -> bool:
-        """Whether a choice of the user's, or its absence, drops a group."""
+        """Return whether ``incomplete`` or ``equal`` drops a group, with None as the default of the format."""
         return choice == DROP or (choice is None and self.to == "atropos")
 
 
 @attrs.define(kw_only=True)
 class Summary:
-    """What became of a run's groups and trajectories.
+    """Counts of the groups and trajectories of an export.
 
     Attributes:
         path: the file or directory that was written.
-        groups: written.
-        trajectories: scored and written.
+        groups: groups written.
+        trajectories: trajectories written.
         sequences: token sequences written.
-        not_scored: trajectories without a reward, never written.
-        incomplete: groups left out, for not all was scored.
-        equal: groups left out, for all rewards are equal.
-        too_long: groups left out, for a sequence exceeds ``max_tokens``.
-        no_tokens: groups left out, for a trajectory has no token record.
+        not_scored: trajectories without a reward; they are never written.
+        incomplete: groups dropped because a trajectory was not scored.
+        equal: groups dropped because all rewards are equal.
+        too_long: groups dropped because a sequence exceeds ``max_tokens``.
+        no_tokens: groups dropped because a trajectory has no token record.
     """
 
     path: str = ""
@@ -89,16 +89,21 @@ class Summary:
 
 
 def export_run(run_dir: str | Path, output: str | Path, options: ExportOptions) -> Summary:
-    """Write the training data of a run to a new file, or directory for ``huggingface``; return what was written.
+    """Write the training data of a run to a new file, or to a new directory for ``huggingface``; return the counts.
 
-    The output is there whole or not at all.
+    The output is complete or does not exist.
+
+    Args:
+        run_dir: directory of the run.
+        output: path of the new file or directory.
+        options: export options.
 
     Raises:
-        RunError: this is no run, it is damaged, the output exists, or there is nothing that ``datasets`` could read.
+        RunError: the directory has no run, the run is damaged, the output exists, or a ``huggingface`` export is empty.
     """
     target = Path(output)
     if target.exists():
-        raise RunError(f"{target} exists already; remove it, or name another --output")
+        raise RunError(f"{target} exists already; remove it, or use another --output")
     summary = Summary(path=str(target))
     kept = _kept(run_dir, options, summary)
     write = {"atropos": _write_atropos, "jsonl": _write_jsonl, "huggingface": _write_huggingface}[options.to]
@@ -118,13 +123,13 @@ Kept = Iterable[tuple[ScoredGroup, list[Trajectory]]]
 
 
 def export_groups(run_dir: str | Path, options: ExportOptions) -> Iterator[ScoredGroup]:
-    """Return the groups of a run that the options keep, for a trainer."""
+    """Yield the groups of a run that the options keep, for a trainer."""
     for group, _ in _kept(run_dir, options, Summary()):
         yield group
 
 
 def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept:
-    """Return what is written, counting what is and what is not."""
+    """Yield the groups to write, and count written and dropped groups in ``summary``."""
     temperature = read_temperature(run_dir)
     for size, trajectories in read_items(run_dir):
         group = scored_group(trajectories, size=size, segments=options.segments, temperature=temperature)
@@ -167,12 +172,12 @@ def _write_huggingface(path: Path, kept: Kept, options: ExportOptions) -> None:
     data.parent.mkdir()
     count = _write_lines(data, (row for group, scored in kept for row in rows(group, scored, as_text=True)))
     if not count:
-        raise RunError("nothing of this run can be written, and `datasets` reads no empty directory; see --to jsonl")
+        raise RunError("this run has nothing to export, and `datasets` cannot read an empty directory; use --to jsonl")
     (path / CARD_NAME).write_text(dataset_card(count, data.stat().st_size))
 
 
 def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> int:
-    """Write one JSON line for each value; return how many."""
+    """Write one JSON line for each value; return the number of lines."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for value in values:

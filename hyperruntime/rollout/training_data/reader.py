@@ -1,4 +1,4 @@
-"""Read a run's trajectories for what learns from them, item by item."""
+"""Read a run's trajectories item by item, for exports and trainers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hyperruntime.rollout.run_files.record import Trajectory
 
 
 def read_items(run_dir: str | Path) -> Iterator[tuple[int | None, list[Trajectory]]]:
-    """Return the wanted size and the trajectories of each item, items in the order in which they came first.
+    """Yield the group size (None if unknown) and the trajectories of each item, in the order of their first lines.
 
     Raises:
-        RunError: this is no run, or a record of it is damaged.
+        RunError: the directory has no run, or a record is damaged.
     """
     directory = Path(run_dir)
     if not (directory / rundir.TRAJECTORIES).is_file():
@@ -27,7 +27,7 @@ def read_items(run_dir: str | Path) -> Iterator[tuple[int | None, list[Trajector
 
 
 def read_temperature(run_dir: str | Path) -> float:
-    """Return the temperature that a run sampled at, 1 where it does not say."""
+    """Return the sampling temperature of a run, or 1 if it is not recorded."""
     temperature = _options(Path(run_dir)).get("temperature")
     return float(temperature) if isinstance(temperature, (int, float)) else 1.0
 

@@ -1,7 +1,7 @@
-"""One row for each scored trajectory, and the card that tells Hugging Face ``datasets`` their types.
+"""Convert scored trajectories to rows, and write the card that declares their types for Hugging Face ``datasets``.
 
-``datasets`` wants one type in a column, in all rows. So messages are brought into one shape, and what an environment
-or a tool's schema may fill with anything is JSON text.
+``datasets`` needs the same type for a column in all rows. So all messages get the same keys, and columns with free
+content (of environments and tool schemas) are JSON text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ _PLAIN = {
 
 
 def rows(group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool) -> Iterator[dict[str, Any]]:
-    """Return a row for each trajectory of a group; with ``as_text`` every column has one type."""
+    """Yield a row for each trajectory of a group.
+
+    Args:
+        group: the group.
+        scored: its scored trajectories.
+        as_text: whether to write free JSON as text, so that every column has one type.
+    """
     advantages = group_advantages([each.reward for each in scored])
     for trajectory, advantage in zip(scored, advantages, strict=True):
         row = _plain(trajectory)
@@ -50,7 +56,12 @@ def rows(group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool) -> 
 
 
 def dataset_card(count: int, size_bytes: int) -> str:
-    """Return the README.md of a directory with ``count`` rows."""
+    """Return the README.md of a dataset directory.
+
+    Args:
+        count: number of rows.
+        size_bytes: size of the data file.
+    """
     facts = {
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_NAME}]}],
         "dataset_info": {
@@ -65,15 +76,15 @@ def dataset_card(count: int, size_bytes: int) -> str:
 
 # Scored rollouts
 
-{count} trajectories of agents in containers, written by hyperruntime. One row each:
+{count} trajectories of agents in containers, written by hyperruntime. Each trajectory is one row:
 
 - `messages`: the conversation, with tool calls and their results.
-- `reward`, and `advantage`: its distance from the mean of its group (the rows of one `item_id`) in deviations.
-- `segments`: `ids`, `mask` (1 for what the model emitted, 0 for prompts) and `logprobs` (null for prompts), one entry
-  for each sequence of tokens; empty where the model's server gave no tokens.
+- `reward`, and `advantage`: its distance from the mean of its group (rows of one `item_id`) in standard deviations.
+- `segments`: `ids`, `mask` (1 for emitted tokens, 0 for prompts) and `logprobs` (null for prompts), one entry for each
+  sequence of tokens; empty if the model's server did not return token ids.
 - `parts`, `verdict`, `tools`, `tool_errors`: JSON text.
 
-Attempts that failed for a reason other than the agent's are not here: they have no reward.
+Trajectories with an infrastructure failure have no reward, so they are not included.
 """
 
 
@@ -122,7 +133,7 @@ def _text(content: Any) -> str:  # noqa: ANN401 - OpenAI's content: text, parts,
 
 
 def _features() -> list[dict[str, Any]]:
-    """Return the types of the columns, in the form of the card's metadata."""
+    """Return the column types in the form of the card's metadata."""
     call = [
         {"name": "id", "dtype": "string"},
         {"name": "type", "dtype": "string"},

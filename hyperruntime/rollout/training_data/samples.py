@@ -1,6 +1,6 @@
-"""What is learned from: groups of scored token sequences, made of trajectories.
+"""Training samples: groups of scored token sequences, built from trajectories.
 
-Only what was scored is in a group. What failed for a reason of ours has no reward, and no place here.
+Infrastructure failures have no reward and are left out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ ALL, LAST = "all", "last"
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """One sequence of tokens, and what the trajectory it is part of was worth.
+    """One sequence of tokens, with the reward of its trajectory.
 
     Attributes:
         trajectory: id of the trajectory.
-        part: number of the segment in it, from 0.
-        parts: how many segments it has.
-        segment: tokens, mask and log-probabilities.
-        reward: of the trajectory.
-        advantage: of the trajectory in its group.
-        messages: the trajectory's conversation.
+        part: index of the segment in the trajectory, from 0.
+        parts: number of segments of the trajectory.
+        segment: tokens, mask and log probabilities.
+        reward: reward of the trajectory.
+        advantage: advantage of the trajectory in its group.
+        messages: conversation of the trajectory.
     """
 
     trajectory: str
@@ -42,23 +42,23 @@ class Sample:
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether the server said how likely each token was that it emitted."""
+        """Whether every emitted token has a log probability."""
         segment = self.segment
         return all(value is not None for value, mask in zip(segment.logprobs, segment.mask, strict=True) if mask)
 
 
 @attrs.frozen(kw_only=True)
 class ScoredGroup:
-    """All that was scored of one item's trajectories.
+    """The scored trajectories of one item.
 
     Attributes:
-        item_id: the item.
+        item_id: id of the item.
         environment: name of the environment.
         model: name of the model.
-        size: how many trajectories were wanted.
-        scored: how many were scored.
-        samples: at least one for each trajectory with tokens.
-        temperature: at which the tokens were sampled.
+        size: number of trajectories that the run wants.
+        scored: number of scored trajectories.
+        samples: at least one for each scored trajectory with emitted tokens.
+        temperature: sampling temperature of the tokens.
     """
 
     item_id: str
@@ -81,14 +81,14 @@ class ScoredGroup:
 
     @property
     def all_equal(self) -> bool:
-        """Whether nothing is to be learned from it: no reward differs from another."""
+        """Whether all rewards are equal, so that the group has no training signal."""
         return len(set(self.rewards)) <= 1
 
 
 def group_advantages(rewards: Sequence[float | None]) -> list[float | None]:
-    """Return ``(reward - mean) / (standard deviation + 1e-6)`` over those that are not None, and None for the others.
+    """Return ``(reward - mean) / (standard deviation + 1e-6)`` over the rewards that are not None, and None for None.
 
-    The deviation is that of the population, so that a group of one has advantage 0 and not none at all.
+    The population standard deviation is used, so the advantage of a group of one is 0.
 
     Source: arXiv:2402.03300, section 4.1.2.
     """
@@ -106,13 +106,13 @@ def scored_group(
     """Return the group of one item's trajectories.
 
     Args:
-        trajectories: all of one item, of any status.
-        size: how many were wanted; as many as there are unless given.
-        segments: ``all``, one sample for each segment with emitted tokens, or ``last``, one for each trajectory.
-        temperature: at which the tokens were sampled.
+        trajectories: all trajectories of one item, of any status.
+        size: number of trajectories that the run wants; None means the number of ``trajectories``.
+        segments: ``all``: one sample for each segment with emitted tokens; ``last``: only the last of a trajectory.
+        temperature: sampling temperature of the tokens.
 
     Raises:
-        RunError: a record is damaged: lengths differ, or a log-probability is no finite number.
+        RunError: a token record is damaged: its lengths differ, or a log probability is not finite.
     """
     ordered = sorted(trajectories, key=lambda each: each.index)
     first = ordered[0]
@@ -154,12 +154,12 @@ def _samples(trajectory: Trajectory, advantage: float, segments: str) -> list[Sa
 
 
 def _check(trajectory: Trajectory, segment: Segment) -> None:
-    """Refuse a record that would train on something else than was emitted."""
+    """Raise ``RunError`` if a token record is damaged."""
     if not len(segment.ids) == len(segment.mask) == len(segment.logprobs):
         raise RunError(f"the token record of trajectory {trajectory.id!r} is damaged: its lengths differ; run it again")
     for mask, logprob in zip(segment.mask, segment.logprobs, strict=True):
         if mask and logprob is not None and not math.isfinite(logprob):
             raise RunError(
-                f"trajectory {trajectory.id!r} has a token of log-probability {logprob}: its server's numbers cannot be"
-                " trained with; leave its run out"
+                f"trajectory {trajectory.id!r} has a token with log probability {logprob}, which is not finite; do not"
+                " train on this run"
             )

@@ -1,7 +1,9 @@
-"""Groups in the form that atroposlib's trainers read, ``ScoredDataGroup``, and back.
+"""Convert groups to ``ScoredDataGroup``, the form that atroposlib's trainers read, and back.
 
-In that form a position that is not trained has mask -100, and inference log-probability 1.0, which no token can have;
-a position that is trained has its own id as mask. Source: atroposlib 0.4.0, ``POST /scored_data``.
+The mask of a trained position is its token id. A position that is not trained has mask -100 and inference log
+probability 1.0, which no token can have.
+
+Source: atroposlib 0.4.0, ``POST /scored_data``.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ NO_LOGPROB = 1.0
 def to_scored_data(group: ScoredGroup, *, max_tokens: int | None = None) -> dict[str, Any]:
     """Return a group as JSON values, one sequence for each of its samples.
 
-    A group in which the server left out a log-probability has none at all (``inference_logprobs`` is None): a made-up
-    one would be an importance ratio that is wrong. Advantages are one for each token, those of untrained ones too.
+    If any emitted token has no log probability, ``inference_logprobs`` is None for the whole group; an invented value
+    would make the importance ratio wrong. Every token has an advantage, also untrained ones.
 
     Args:
-        group: with one sample at least.
-        max_tokens: what the trainer's context holds; said in ``generation_params``, nothing is cut.
+        group: a group with at least one sample.
+        max_tokens: context length of the trainer; written to ``generation_params``, no sequence is cut.
     """
     samples = group.samples
     params: dict[str, Any] = {"temperature": group.temperature}
@@ -54,17 +56,17 @@ def to_scored_data(group: ScoredGroup, *, max_tokens: int | None = None) -> dict
 
 
 def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
-    """Return the group that ``to_scored_data`` was given, messages as they were sent.
+    """Return the group of a ``to_scored_data`` value, with the messages as they were sent.
 
     Raises:
-        SpecError: it is not of that form; says what is missing or does not fit.
+        SpecError: a key is missing or empty, or the numbers of sequences differ.
     """
     rows = ("tokens", "masks", "scores", "advantages", "messages", "overrides")
     missing = [key for key in (*rows, "group_overrides") if not data.get(key)]
     if missing:
-        raise SpecError("group", missing[0], "a group that was exported here, with one sequence at least")
+        raise SpecError("group", missing[0], "a group from to_scored_data() with at least one sequence")
     if len({len(data[key]) for key in rows}) != 1:
-        raise SpecError("group", [len(data[key]) for key in rows], f"as many sequences in each of {', '.join(rows)}")
+        raise SpecError("group", [len(data[key]) for key in rows], f"the same number of sequences in {', '.join(rows)}")
     logprobs = data.get("inference_logprobs") or [None] * len(data["tokens"])
     facts = data["group_overrides"]
     return ScoredGroup(
@@ -79,7 +81,7 @@ def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
 
 
 def with_content(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages that all have ``role`` and ``content``, which a turn of nothing but tool calls has not."""
+    """Return messages with ``role`` and ``content``; a turn that only has tool calls may lack ``content``."""
     return [
         {**message, "role": message.get("role", "user"), "content": message.get("content") or ""}
         for message in messages

@@ -1,4 +1,4 @@
-"""What every driver must keep, as named checks: each promise of the library, tried on a real engine.
+"""Named checks for drivers: each check tests one promise of the library on a real engine.
 
 ::
 
@@ -8,13 +8,13 @@
         for result in run_checks(context, select_checks()):
             assert result.outcome != "fail", result.detail
 
-``hyperrun selfcheck NAME`` does the same. What a driver declares that it cannot do (``EngineInfo``) must be refused by
-name; then the result is ``refused`` instead of ``pass``. Design: docs/decisions/0011-conformance.md.
+``hyperrun selfcheck NAME`` does the same. A driver must refuse by name each feature that it declares unsupported in
+``EngineInfo``; then the result is ``refused`` instead of ``pass``. Design: docs/decisions/0011-conformance.md.
 
 May import ``testing`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
-from hyperruntime.testing.conformance import (  # noqa: F401, I001 - they register their checks, in this order
+from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to register their checks, in this order
     exec_checks,
     timeout_checks,
     lost_checks,

@@ -1,4 +1,4 @@
-"""What a driver declares that it refuses, in the words of checks."""
+"""Read from a driver's declaration whether it refuses a feature that a check needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ OTHER_USERS = "exec.user"
 
 
 def declares_refusal(info: EngineInfo, need: str) -> bool:
-    """Tell whether an engine declares that it refuses something.
+    """Return whether an engine declares that it refuses a feature.
 
     Args:
-        info: what it declares.
-        need: a field as :class:`~hyperruntime.errors.UnsupportedOptionError` names it, or one of several that a
-            field may ask for: ``network.host``, ``network.bridge``, ``exec.user``.
+        info: the engine's declaration.
+        need: a field, as in :class:`~hyperruntime.errors.UnsupportedOptionError`, or one value of a field:
+            ``network.host``, ``network.bridge``, ``exec.user``.
     """
     if need == OTHER_USERS:
         return not info.users
@@ -26,5 +26,5 @@ def declares_refusal(info: EngineInfo, need: str) -> bool:
 
 
 def refused_field(need: str) -> str:
-    """Return the field that the refusal must name."""
+    """Return the field that the refusal of a feature must name."""
     return {OTHER_USERS: "user", "network.host": "network", "network.bridge": "network"}.get(need, need)

@@ -1,4 +1,4 @@
-"""A check: one promise of the library as a function, with a name and a sentence."""
+"""A check: a function that tests one promise of the library, with a name and a sentence."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _SHOWN = 200
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One promise.
+    """One check.
 
     Attributes:
         name: ``family.promise``.
-        sentence: what is promised.
-        run: raises AssertionError with one sentence where the promise is broken.
-        needs: what a driver may declare that it refuses (see
-            :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "" where it may not. Such a
-            check asks for it first of all and lets the refusal out.
-        deadline_s: how long it may take.
-        waits: whether it does little but wait, in containers of its own, so that others may run beside it.
+        sentence: the promise.
+        run: raises AssertionError with one sentence if the promise is broken.
+        needs: a feature that a driver may declare as refused (see
+            :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "". Such a check requests the
+            feature first and does not catch the refusal.
+        deadline_s: seconds that the check may take.
+        waits: whether the check mostly waits, in its own containers, so that other checks may run at the same time.
     """
 
     name: str
@@ -40,7 +40,14 @@ class Check:
 
 
 def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, waits: bool = False) -> Callable[[Run], Run]:
-    """Register a function as a check; the first line of its docstring is the promise."""
+    """Return a decorator that registers a function as a check; the first line of its docstring is the promise.
+
+    Args:
+        name: ``family.promise``.
+        needs: a feature that a driver may declare as refused, or "".
+        deadline_s: seconds that the check may take.
+        waits: whether other checks may run at the same time.
+    """
 
     def register(run: Run) -> Run:
         sentence = (run.__doc__ or "").strip().partition("\n")[0].rstrip(".")
@@ -51,19 +58,31 @@ def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, waits: 
 
 
 def expect(condition: bool, sentence: str) -> None:
-    """Fail with a sentence unless a condition holds (``assert`` is dropped by ``python -O``)."""
+    """Raise AssertionError with a sentence unless a condition holds (``python -O`` removes ``assert``)."""
     if not condition:
         raise AssertionError(sentence)
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:
-    """Fail unless something is as it must be."""
+    """Raise AssertionError unless two values are equal.
+
+    Args:
+        found: the actual value.
+        wanted: the expected value.
+        what: the name of the value, for the message.
+    """
     expect(found == wanted, f"{what}: {_shown(found)} instead of {_shown(wanted)}")
 
 
 @contextmanager
 def expect_error(kind: type[BaseException] | tuple[type[BaseException], ...], what: str, *words: str) -> Iterator[None]:
-    """Fail unless the block raises an error of a kind whose message has all the words."""
+    """Raise AssertionError unless the block raises the expected error.
+
+    Args:
+        kind: the expected class, or classes.
+        what: the failing action, for the message.
+        words: texts that the error's message must contain.
+    """
     names = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
     try:
         yield
@@ -75,7 +94,7 @@ def expect_error(kind: type[BaseException] | tuple[type[BaseException], ...], wh
             raise
         raise AssertionError(f"{what}: {type(error).__name__} instead of {names}: {error}") from error
     else:
-        raise AssertionError(f"{what}: no error, where {names} is due")
+        raise AssertionError(f"{what}: no error instead of {names}")
 
 
 def _shown(value: object) -> str:

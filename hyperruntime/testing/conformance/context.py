@@ -1,4 +1,4 @@
-"""What a check works with: an open runtime, a usable image, containers, and a place on the host."""
+"""The context of checks: an open runtime, an image, containers, and a directory on the host."""
 
 from __future__ import annotations
 
@@ -24,18 +24,25 @@ _LIST_PROCESSES = 'for p in /proc/[0-9]*; do cat "$p/cmdline" 2>/dev/null && ech
 
 
 class Context:
-    """A runtime under test.
+    """The runtime under test.
 
     Attributes:
-        driver: the engine's adapter.
-        runtime: it, opened.
-        info: what the driver declares.
+        driver: the driver.
+        runtime: the open runtime of this driver.
+        info: the driver's declaration.
         image: reference of an image with ``/bin/sh``, ``tar`` and the usual small programs.
-        directory: of this suite on the host, removed with its process.
+        directory: directory of the suite on the host; it is removed when the process ends.
     """
 
     def __init__(self, driver: Driver, runtime: Runtime, image: str, directory: Path) -> None:
-        """Start nothing."""
+        """Store the parts; start no container.
+
+        Args:
+            driver: the driver.
+            runtime: the open runtime of this driver.
+            image: reference of the image.
+            directory: directory of the suite on the host.
+        """
         self.driver, self.runtime, self.image, self.directory = driver, runtime, image, directory
         self.info: EngineInfo = runtime.info
         self._shared: Container | None = None
@@ -45,85 +52,92 @@ class Context:
 
     @property
     def container(self) -> Container:
-        """A container of the default spec, shared by all checks that leave it as it was."""
+        """A container of the default spec, shared by all checks that do not change it; started if needed."""
         with self._sharing:
             shared = self._shared = self._shared or self.start()
             return shared
 
     def renew(self) -> None:
-        """Give up the shared container, in which a check went wrong; the next one gets a new one."""
+        """Close the shared container after a failed check; the next check gets a new one."""
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
 
     def start(self, **fields: Any) -> Container:  # noqa: ANN401 - checked by the spec
-        """Start a container of its own for a check; used as a context manager.
+        """Start a container for one check; use it as a context manager.
 
         Raises:
-            ContainerStateError: the checks are over; one that ran past its deadline, or was interrupted, asks still.
+            ContainerStateError: the suite is closed; the caller is a check that outlived its deadline or an interrupt.
         """
         container = None if self._closed else self.runtime.container(self.spec(**fields))
         if container is not None:
             self._started.append(container)
         if self._closed or container is None:
             self.close()
-            raise ContainerStateError("the checks are over; start another suite")
+            raise ContainerStateError("the checks are over; open another context")
         return container
 
     def spec(self, **fields: Any) -> ContainerSpec:  # noqa: ANN401 - checked by the spec
-        """Return the default spec with fields changed; without the limits that a driver declares to refuse."""
+        """Return the default spec with changed fields, and without a pids limit if the driver refuses that."""
         unlimited = declares_refusal(self.info, "limits.pids")
         fields.setdefault("limits", Limits(pids=None) if unlimited else Limits())
         fields.setdefault("image", self.image)
         return ContainerSpec(**fields)
 
     def limits(self, **fields: Any) -> Limits:  # noqa: ANN401 - checked by the limits
-        """Return limits with nothing but these set, and the default of the rest where it is not refused."""
+        """Return the default limits with changed fields, and without a pids limit if the driver refuses that."""
         if declares_refusal(self.info, "limits.pids"):
             fields.setdefault("pids", None)
         return Limits(**fields)
 
     def place(self, name: str = "a 'place\"") -> Path:
-        """Return a new empty directory on the host, by default of an awkward name."""
+        """Return a new empty directory on the host, by default with quotes and a space in its name."""
         path = Path(tempfile.mkdtemp(dir=self.directory), name)
         path.mkdir()
         return path
 
     def own(self) -> dict[str, ContainerRecord]:
-        """Return what the engine lists of this process's containers, by the label ``conformance`` (or their id)."""
+        """Return the engine's records of this process's containers, by their label ``conformance``, else by id."""
         found = (owned for owned in self.runtime.containers() if owned.owner.pid == os.getpid())
         return {owned.record.labels.get(LABEL, owned.record.id): owned.record for owned in found}
 
     def close(self) -> None:
-        """Close every container that was started, so that no thread of a check waits for one any more."""
+        """Close every started container, so that no thread of a check waits for one."""
         self._closed, self._shared = True, None
         for container in tuple(self._started):
             container.close()
 
 
 def marker() -> str:
-    """Return a number of seconds that no other ``sleep`` of this machine sleeps."""
+    """Return a random number of seconds for ``sleep``, by which its process can be found."""
     return f"7{secrets.randbelow(10**8):08}"
 
 
 def shell(container: Container, script: str, *arguments: str, **options: Any) -> ExecResult:  # noqa: ANN401
-    """Run a script of ``sh`` in a container."""
+    """Run a script with ``sh`` in a container.
+
+    Args:
+        container: the container.
+        script: the script.
+        arguments: ``$1`` and the following parameters.
+        options: keywords of ``Container.exec``.
+    """
     return container.exec(["sh", "-c", script, "check", *arguments], **options)
 
 
 def processes(container: Container) -> list[str]:
-    """Return the command lines of what runs in a container, words parted by spaces."""
+    """Return the command lines of the processes in a container, with spaces between arguments."""
     listed = shell(container, _LIST_PROCESSES).stdout
     return [line.replace(b"\0", b" ").decode(errors="replace").strip() for line in listed.split(b"\n") if line]
 
 
 def left_of(container: Container, mark: str) -> list[str]:
-    """Return the command lines in a container that hold a mark."""
+    """Return the command lines of the processes in a container that contain a mark."""
     return [line for line in processes(container) if mark in line]
 
 
 def host_processes(word: str) -> list[str]:
-    """Return the command lines on the host that hold a word."""
+    """Return the command lines of the processes on the host that contain a word."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -136,7 +150,7 @@ def host_processes(word: str) -> list[str]:
 
 
 def interfaces(table: str) -> set[str]:
-    """Return the network interfaces of ``/proc/net/dev``. Source: proc(5)."""
+    """Return the network interfaces in the text of ``/proc/net/dev``. Source: proc(5)."""
     return {line.partition(":")[0].strip() for line in table.splitlines() if ":" in line}
 
 
@@ -148,19 +162,19 @@ def fields_of(text: str) -> Mapping[str, str]:
 
 @contextmanager
 def open_context(driver: Driver, image: str | None = None) -> Iterator[Context]:
-    """Open a driver and yield what checks need; whatever they left is ended.
+    """Open a driver and yield the context of checks; at the end, close all containers.
 
     Args:
-        driver: a fresh one.
-        image: to test with; the base image by default, made if it is missing.
+        driver: an unused driver.
+        image: image reference or recipe; None means the base image, made if it is missing.
 
     Raises:
         EngineUnavailableError: the engine cannot run a container.
-        ImageNotFoundError: the image is not here.
+        ImageNotFoundError: the image does not exist and cannot be made.
     """
     driver.probe()
     with Runtime(driver, run_id=RUN_ID) as runtime:
-        # Below the runtime's own, which goes with this process, however it ends.
+        # In the runtime's private directory, which is removed even after SIGKILL.
         directory = Path(tempfile.mkdtemp(prefix="conformance-", dir=runtime._owner.private_dir))  # noqa: SLF001
         context = Context(driver, runtime, runtime.images.ensure(image or "base"), directory)
         try:

@@ -1,4 +1,4 @@
-"""Checks of exec: what goes in arrives, what comes out is exact."""
+"""Checks of exec: arguments, input, environment, output and exit codes are exact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ODD_NAMES = {"with.dot": "a b", "with-dash": "c", "1digit": "d", "IFS": "x", "PP
 
 @check("exec.argv")
 def argv(context: Context) -> None:
-    """Arguments arrive as they were given, byte for byte, and a shell string is refused."""
+    """Arguments arrive unchanged, byte for byte, and a shell string is refused."""
     script = r"""for a; do printf '%s\0' "$a"; done"""
     result = context.container.exec(["sh", "-c", script, "check", *ARGUMENTS])
     expect_equal(result.stdout, b"".join(argument + b"\0" for argument in ARGUMENTS), "the arguments")
@@ -39,34 +39,36 @@ def argv(context: Context) -> None:
 
 @check("exec.exact-bytes")
 def exact_bytes(context: Context) -> None:
-    """Every byte value survives in both directions, from nothing to more than any pipe holds."""
+    """Input and output are exact for every byte value, from 0 bytes to more than a pipe holds."""
     for data in (b"", b"no newline", EVERY_BYTE * 3, b"\xff\xfe\n\0\n", EVERY_BYTE * 9000):
         expect_equal(context.container.exec(["cat"], input=data).stdout, data, f"{len(data)} bytes through cat")
 
 
 @check("exec.streams-apart")
 def streams_apart(context: Context) -> None:
-    """Standard output and standard error come apart, with the exit code."""
+    """Standard output, standard error and the exit code are returned separately."""
     result = shell(context.container, "printf out; printf err >&2; printf put; exit 7")
     expect_equal((result.stdout, result.stderr, result.exit_code), (b"output", b"err", 7), "stdout, stderr and code")
-    expect(not (result.timed_out or result.truncated), "a short command is said to be timed out or truncated")
+    expect(not (result.timed_out or result.truncated), "a short command is reported as timed out or truncated")
 
 
 @check("exec.input")
 def takes_input(context: Context) -> None:
-    """Input comes from bytes or from a file; without any a command reads nothing."""
+    """Input comes from bytes or a file; without input, a command reads an empty stream."""
     path = context.place() / "input"
     path.write_bytes(EVERY_BYTE * 1000)
     with path.open("rb") as file:
         file.seek(256)
-        expect_equal(context.container.exec(["cat"], input=file).stdout, EVERY_BYTE * 999, "a file from where it stood")
+        expect_equal(
+            context.container.exec(["cat"], input=file).stdout, EVERY_BYTE * 999, "a file from its position on"
+        )
     expect_equal(context.container.exec(["cat"], input=io.BytesIO(b"memory")).stdout, b"memory", "a file in memory")
     expect_equal(context.container.exec(["cat"]).stdout, b"", "no input")
 
 
 @check("exec.unread-input")
 def unread_input(context: Context) -> None:
-    """A command that does not read its input is not waited for."""
+    """A command that does not read its input does not block the call."""
     data = b"x" * 3_000_000
     expect_equal(context.container.exec(["true"], input=data, timeout_s=20).exit_code, 0, "the exit code of true")
     expect_equal(shell(context.container, "exec head -c 3", input=data, timeout_s=20).stdout, b"xxx", "head -c 3")
@@ -74,7 +76,7 @@ def unread_input(context: Context) -> None:
 
 @check("exec.environment")
 def environment(context: Context) -> None:
-    """The environment of the spec and of the exec reaches a command, whatever its names and values."""
+    """The variables of the spec and of the exec reach a command, also with odd names and values."""
     for name, value in ENVIRONMENT.items():
         result = shell(context.container, f'printf %s "${name}"', env={name: value})
         expect_equal(result.stdout, value.encode(), f"the variable {name} of an exec")
@@ -86,16 +88,16 @@ def environment(context: Context) -> None:
 
 @check("exec.workdir")
 def workdir(context: Context) -> None:
-    """A command starts in the working directory of the exec, else of the spec."""
+    """A command starts in the working directory of the exec, else in that of the spec."""
     expect_equal(context.container.exec(["pwd"], workdir="/tmp").stdout, b"/tmp\n", "pwd")  # noqa: S108 - inside
     with context.start(workdir="/usr") as container:
-        expect_equal(container.exec(["pwd"]).stdout, b"/usr\n", "pwd where the spec says /usr")
-        expect_equal(container.exec(["pwd"], workdir="/").stdout, b"/\n", "pwd where the exec says /")
+        expect_equal(container.exec(["pwd"]).stdout, b"/usr\n", "pwd with workdir /usr in the spec")
+        expect_equal(container.exec(["pwd"], workdir="/").stdout, b"/\n", "pwd with workdir / in the exec")
 
 
 @check("exec.missing-workdir")
 def missing_workdir(context: Context) -> None:
-    """A missing working directory is an error of its own, and the container works on."""
+    """A missing working directory raises WorkdirNotFoundError, and the container stays usable."""
     for _ in range(5):
         with expect_error(WorkdirNotFoundError, "a missing workdir", "/no/such dir"):
             context.container.exec(["true"], workdir="/no/such dir")
@@ -104,19 +106,19 @@ def missing_workdir(context: Context) -> None:
 
 @check("exec.user", needs="exec.user")
 def user(context: Context) -> None:
-    """A command can run as another user and group, and the next one does not."""
+    """A command can run as another user and group; the next command does not."""
     ids = "id -u; id -g"
     usual = shell(context.container, ids).stdout
     expect_equal(shell(context.container, ids, user="1234:5678").stdout, b"1234\n5678\n", "id as 1234:5678")
     expect_equal(shell(context.container, ids).stdout, usual, "id of the next command")
     result = shell(context.container, "setsid sleep $1 & sleep $1", mark := marker(), user="1234:5678", timeout_s=0.5)
-    expect(result.timed_out, "a deadline of another user's command did not come")
-    expect(not left_of(context.container, mark), "what another user had started outlived its deadline")
+    expect(result.timed_out, "a command of another user did not time out")
+    expect(not left_of(context.container, mark), "a process of another user outlived its timeout")
 
 
 @check("exec.exit-codes")
 def exit_codes(context: Context) -> None:
-    """Exit codes from 0 to 255 are exact; a failed command is a result, and check() makes it an error."""
+    """Exit codes from 0 to 255 are exact; a failed command is a result, and its check() raises an error."""
     for code in (0, 1, 2, 63, 124, 125, 126, 127, 128, 137, 200, 255):
         result = shell(context.container, f"exit {code}")
         expect_equal((result.exit_code, result.timed_out), (code, False), f"exit {code}")
@@ -126,7 +128,7 @@ def exit_codes(context: Context) -> None:
 
 @check("exec.signals")
 def signals(context: Context) -> None:
-    """A death by signal n is exit code 128+n, and signals have their default meaning."""
+    """A command killed by signal n has exit code 128+n, and signals have their default actions."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM):
         result = shell(context.container, f"kill -{int(number)} $$; sleep 1; echo survived")
         expect_equal((result.exit_code, result.stdout), (128 + number, b""), f"a command killed by {number.name}")
@@ -136,7 +138,7 @@ def signals(context: Context) -> None:
 
 @check("exec.not-runnable")
 def not_runnable(context: Context) -> None:
-    """A missing program is exit code 127, one that cannot be executed 126: results, not errors."""
+    """A missing program has exit code 127, and a file that is not executable 126: results, not errors."""
     expect_equal(context.container.exec(["no-such-program"]).exit_code, 127, "a missing program")
     expect_equal(context.container.exec(["/no/such/program"]).exit_code, 127, "a missing path")
     expect_equal(context.container.exec(["/usr"]).exit_code, 126, "a directory")
@@ -145,18 +147,18 @@ def not_runnable(context: Context) -> None:
 
 @check("exec.output-limit")
 def output_limit(context: Context) -> None:
-    """Past the output limit head and tail are kept, the command goes on, and the result says so."""
+    """Above the output limit, head and tail are kept, the command runs on, and the result is marked truncated."""
     script = "echo first; yes 0123456789 | head -c 3000000; echo last; exit 3"
     result = shell(context.container, script, output_limit_bytes=1000)
     expect_equal((result.truncated, result.exit_code), (True, 3), "truncated and exit code")
     expect(result.stdout.startswith(b"first\n"), "the head is lost")
     expect(result.stdout.endswith(b"last\n"), "the tail is lost")
-    expect(len(result.stdout) < 1200, f"{len(result.stdout)} bytes were kept of 1000 allowed")
+    expect(len(result.stdout) < 1200, f"{len(result.stdout)} bytes were kept with a limit of 1000")
 
 
 @check("exec.streaming")
 def streaming(context: Context) -> None:
-    """Output is handed over while the command runs."""
+    """Output is passed on while the command runs."""
     seen: list[tuple[str, bytes]] = []
     read_fd, write_fd = os.pipe()
 
@@ -168,19 +170,19 @@ def streaming(context: Context) -> None:
     script = "echo one; echo two >&2; read -r _; echo three"
     with os.fdopen(read_fd, "rb", buffering=0) as source, os.fdopen(write_fd, "wb"):
         result = shell(context.container, script, input=source, on_output=hear, timeout_s=30)
-    expect(not result.timed_out, "output of a command that waits did not come")
+    expect(not result.timed_out, "the output of a waiting command did not arrive")
     parts = {("stdout", b"one\n"), ("stderr", b"two\n"), ("stdout", b"three\n")}
     expect_equal((set(seen), seen[-1]), (parts, ("stdout", b"three\n")), "the chunks, and the last one")
 
 
 @check("exec.background-job")
 def background_job(context: Context) -> None:
-    """A background job neither holds the call nor ends with it, and its output reaches no other command."""
+    """A background job does not block the call, does not end with it, and writes to no other command's output."""
     started = time.monotonic()
     script = "sleep $1 & echo $!; (while sleep 0.05; do echo noise; done) & echo $!"
     printed = shell(context.container, script, mark := marker()).stdout
     jobs = [word for word in printed.split() if word.isdigit()]
-    expect(time.monotonic() - started < 20, "a background job that holds stdout holds the call")
+    expect(time.monotonic() - started < 20, "a background job that holds stdout blocks the call")
     for _ in range(20):
         expect_equal(context.container.exec(["echo", "clean"]).stdout, b"clean\n", "another command's output")
     expect(bool(left_of(context.container, mark)), "the background job ended with its command")
@@ -189,7 +191,7 @@ def background_job(context: Context) -> None:
 
 @check("exec.concurrent")
 def concurrent(context: Context) -> None:
-    """Many execs run at once in one container, each with its own output."""
+    """Twenty execs run at the same time in one container, each with its own output."""
 
     def work(number: int) -> None:
         for turn in range(5):
@@ -200,7 +202,7 @@ def concurrent(context: Context) -> None:
     with ThreadPoolExecutor(20) as threads:
         for done in [threads.submit(work, number) for number in range(20)]:
             done.result()
-        together = 'echo >>"$1"; until [ "$(wc -l <"$1")" -ge 20 ]; do sleep 0.1; done'  # ends where all twenty run
+        together = 'echo >>"$1"; until [ "$(wc -l <"$1")" -ge 20 ]; do sleep 0.1; done'  # ends when all twenty run
         paths = [f"/tmp/{marker()}"] * 20  # noqa: S108 - inside
         ended = list(threads.map(lambda path: shell(context.container, together, path, timeout_s=60), paths))
     expect(not any(result.timed_out for result in ended), "twenty commands do not run at the same time")
@@ -208,7 +210,7 @@ def concurrent(context: Context) -> None:
 
 @check("exec.async")
 def asynchronous(context: Context) -> None:
-    """Aexec does not block the event loop, and cancelling it ends the command."""
+    """The method aexec does not block the event loop, and cancelling it ends the command."""
     mark = marker()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Checks of devices: what a CDI spec describes arrives in the container that asked for it, and in no other."""
+"""Checks of devices: a CDI device is present in the container that requests it, and in no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK = f'test -c {NODE} && echo x >{NODE} && echo node; echo "variable ${VARIABL
 
 @check("spec.gpus", needs="gpus")
 def gpus(context: Context) -> None:
-    """A device that was asked for is there with its files and variables, and in no container that did not ask."""
+    """A requested device is present with its files and variables; other containers do not have it."""
     with described_device(context):
         if _gives_described_device(context):
             return
@@ -27,7 +27,11 @@ def gpus(context: Context) -> None:
 
 
 def _gives_described_device(context: Context) -> bool:
-    """Tell whether an engine reads our CDI specs; fail where it does and what they describe does not arrive."""
+    """Return whether the engine reads our CDI specs.
+
+    Raises:
+        AssertionError: the engine reads them, but the device is not as described.
+    """
     try:
         container = context.start(gpus=DEVICE)
     except (DeviceNotFoundError, UnsupportedOptionError) as error:
@@ -36,16 +40,18 @@ def _gives_described_device(context: Context) -> bool:
         expect("gpus" in str(error) or DEVICE in str(error), f"the error does not name the device: {error}")
         return False
     with container:
-        expect_equal(shell(container, LOOK).stdout, b"node\nvariable a b=c\ntext\n", "what the device brings")
+        expect_equal(
+            shell(container, LOOK).stdout, b"node\nvariable a b=c\ntext\n", "node, variable and file of the device"
+        )
         expect(shell(container, f"echo x >{LIBRARY}").exit_code != 0, "a read-only file of the device was changed")
     found = shell(context.container, LOOK).stdout
-    expect_equal(found, b"variable \n", "what is there of a device that was not asked for")
+    expect_equal(found, b"variable \n", "parts of the device in a container that did not request it")
     return True
 
 
 @contextmanager
 def described_device(context: Context) -> Iterator[None]:
-    """Describe a device, which is ``/dev/null``, where only this process looks."""
+    """Describe a device with the node ``/dev/null`` in a CDI directory that only this process reads."""
     place = context.place("devices")
     (place / "library").write_text("text\n")
     mount = {"hostPath": str(place / "library"), "containerPath": LIBRARY, "options": ["ro", "bind"]}
@@ -65,9 +71,9 @@ def described_device(context: Context) -> Iterator[None]:
 
 
 def _expect_own_devices(context: Context) -> None:
-    """Fail where an engine that reads other CDI specs, or none, gives nothing of what it says there is."""
+    """Check that ``gpus="all"`` adds something, for an engine that does not read our CDI specs."""
     script = "ls -R /dev; env; while read -r a b c d target rest; do echo $target; done </proc/self/mountinfo"
     with context.start(gpus="all") as container:
         found = set(shell(container, script).stdout.splitlines())
     added = found - set(shell(context.container, script).stdout.splitlines())
-    expect(bool(added), "nothing is there that is not there without gpus='all'")
+    expect(bool(added), "gpus='all' adds no device, variable or mount")

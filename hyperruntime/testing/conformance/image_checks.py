@@ -1,4 +1,4 @@
-"""Checks of images: exact references, clear errors, and what goes in can be run."""
+"""Checks of images: exact references, clear errors, and usable builds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from hyperruntime.testing.conformance.context import Context
 
 @check("images.exact-match")
 def exact_match(context: Context) -> None:
-    """An image exists by exactly its reference, is listed, and is there to be had."""
-    expect(context.runtime.images.exists(context.image), f"{context.image} does not exist, and containers run from it")
+    """An image exists under exactly its reference, and is listed."""
+    expect(
+        context.runtime.images.exists(context.image), f"{context.image} is reported missing, but containers run from it"
+    )
     for almost in (context.image + "x", context.image[:-1], "x" + context.image):
-        expect(not context.runtime.images.exists(almost), f"{almost} is said to exist")
+        expect(not context.runtime.images.exists(almost), f"{almost} is reported to exist")
     listed = [reference for image in context.runtime.images.list() for reference in image.references]
     expect(context.image in listed, f"{context.image} is not listed: {listed[:20]}")
-    expect_equal(context.runtime.images.ensure(context.image), context.image, "ensure() of an image that is here")
+    expect_equal(context.runtime.images.ensure(context.image), context.image, "ensure() of an existing image")
 
 
 @check("images.missing")
 def missing(context: Context) -> None:
-    """An image that is not here is ImageNotFoundError, which names it, and is never fetched unasked."""
+    """A missing image raises ImageNotFoundError with its reference, and is not pulled."""
     reference = f"localhost/hyperruntime-conformance/{secrets.token_hex(4)}:1"
     with expect_error(ImageNotFoundError, "a container of a missing image", reference):
         context.start(image=reference).close()
@@ -38,7 +40,7 @@ def missing(context: Context) -> None:
 
 @check("images.remove", needs="images.remove")
 def remove_missing(context: Context) -> None:
-    """Removing an image that is not here is ImageNotFoundError."""
+    """Removing a missing image raises ImageNotFoundError."""
     reference = f"localhost/hyperruntime-conformance/{secrets.token_hex(4)}:1"
     with expect_error(ImageNotFoundError, "removing a missing image", reference):
         context.runtime.images.remove(reference)
@@ -46,7 +48,7 @@ def remove_missing(context: Context) -> None:
 
 @check("images.build", needs="images.build", deadline_s=180)
 def build(context: Context) -> None:
-    """A Containerfile is built with its context and arguments, once, and its output is handed over."""
+    """A Containerfile is built once, with its context and arguments, and its output is passed on."""
     place, lines = context.place(), list[str]()
     (place / "hello").write_text("from the context\n")
     steps = f"FROM {context.image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD >/word\n"
@@ -55,28 +57,28 @@ def build(context: Context) -> None:
         options = {"containerfile": place / "Containerfile", "on_output": lines.append}
         context.runtime.images.build(reference, build_args={"WORD": "a b"}, **options)  # type: ignore[arg-type]
         count = len(lines)
-        expect(count > 0, "no line of the build's output was handed over")
+        expect(count > 0, "no output of the build was passed on")
         context.runtime.images.build(reference, **options)  # type: ignore[arg-type]
-        expect_equal(len(lines), count, "lines of output after building what is there already")
+        expect_equal(len(lines), count, "lines of output after building an existing image")
         with context.start(image=reference) as container:
             found = container.exec(["cat", "/hello", "/word"]).stdout
-            expect_equal(found, b"from the context\na b\n", "what the image holds")
+            expect_equal(found, b"from the context\na b\n", "files of the image")
 
 
 @check("images.build-error", needs="images.build", deadline_s=180)
 def build_error(context: Context) -> None:
-    """A build that fails is ImageBuildError with the failing step's words, and makes no image."""
+    """A failing build raises ImageBuildError with the output of the failing step, and makes no image."""
     path = context.place() / "Containerfile"
     path.write_text(f"FROM {context.image}\nRUN echo before; echo the reason >&2; exit 9\n")
     with _reference(context) as reference:
         with expect_error(ImageBuildError, "a failing build", "the reason"):
             context.runtime.images.build(reference, containerfile=path)
-        expect(not context.runtime.images.exists(reference), "a build that failed made an image")
+        expect(not context.runtime.images.exists(reference), "a failed build made an image")
 
 
 @check("images.load-rootfs", needs="images.load_rootfs")
 def load_rootfs(context: Context) -> None:
-    """A root file system becomes an image; one without /bin/sh is refused with an error that says so."""
+    """A root file system becomes an image; a container of an image without /bin/sh is an error that says so."""
     tar = context.place() / "rootfs.tar"
     tar.write_bytes(_tar({"file": b"x"}))
     with _reference(context) as reference:
@@ -88,19 +90,19 @@ def load_rootfs(context: Context) -> None:
 
 @check("images.load", needs="images.load")
 def load(context: Context) -> None:
-    """A saved image is loaded under its own reference, and is gone once it was removed."""
+    """A saved image is loaded under its own reference, and does not exist after its removal."""
     archive = context.place() / "archive.tar"
     with _reference(context) as reference:
         archive.write_bytes(_saved_image(reference))
         expect_equal(context.runtime.images.load(archive), (reference,), "the references of the archive")
         expect(context.runtime.images.exists(reference), "the image does not exist")
         context.runtime.images.remove(reference)
-        expect(not context.runtime.images.exists(reference), "the image is still there after it was removed")
+        expect(not context.runtime.images.exists(reference), "the image still exists after its removal")
 
 
 @contextmanager
 def _reference(context: Context) -> Iterator[str]:
-    """Yield a reference that nobody has, and remove its image afterwards."""
+    """Yield an unused reference; remove its image afterwards."""
     reference = f"localhost/hyperruntime-conformance/{secrets.token_hex(4)}:1"
     try:
         yield reference
@@ -110,7 +112,7 @@ def _reference(context: Context) -> Iterator[str]:
 
 
 def _saved_image(reference: str) -> bytes:
-    """Return an archive as `save` of Podman and Docker makes it. Source: moby, image/spec/v1.2.md."""
+    """Return an archive in the format of `podman save` and `docker save`. Source: moby, image/spec/v1.2.md."""
     layer = _tar({"file": b"x"})
     digest = hashlib.sha256(layer).hexdigest()
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}

@@ -1,4 +1,4 @@
-"""Checks of the defaults, which are safe: no network, no capabilities, nothing of the host."""
+"""Checks of the safe defaults: no network, no dangerous capabilities, nothing of the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, fields_of, interfaces, marker, processes, shell
 
-# What a root shell in a container does not need. Source: linux/capability.h.
+# Capabilities that a root shell in a container does not need. Source: linux/capability.h.
 DANGEROUS = {
     "DAC_READ_SEARCH": 2,
     "NET_ADMIN": 12,
@@ -32,7 +32,7 @@ DANGEROUS = {
     "SYSLOG": 34,
     "BPF": 39,
 }
-# Of another user where the engine has one: a directory that only that user may enter.
+# Makes files with special bits, and directories that only their owner may enter: another user, if the engine has one.
 _WRITE_SPECIAL = """
 cd "$1" && mkdir shut other && cp /bin/sh shut/shell && cp /bin/sh other/shell || exit
 chown 12345:12345 other/shell other 2>/dev/null
@@ -43,7 +43,7 @@ _LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" &&
 
 @check("isolation.no-host-environment")
 def no_host_environment(context: Context) -> None:
-    """Nothing of the host's environment reaches a command."""
+    """No variable of the host's environment reaches a container."""
     name, secret = "HYPERRUNTIME_CONFORMANCE", secrets.token_hex(8)
     os.environ[name] = secret
     try:
@@ -58,11 +58,11 @@ def no_host_environment(context: Context) -> None:
 
 @check("isolation.no-host-files")
 def no_host_files(context: Context) -> None:
-    """No path of the host is visible but what is mounted: not its home, its temporary files, its current directory."""
+    """The host's files are not visible: home, current directory and temporary files."""
     with _canaries(context) as paths:
         for path in paths:
             seen = shell(context.container, 'cat "$1" 2>/dev/null', str(path)).stdout
-            expect_equal(seen, b"", f"what can be read of the host's {path}")
+            expect_equal(seen, b"", f"content of the host's {path}")
         with context.start(workdir="/") as container:
             for path in paths:
                 expect_equal(shell(container, 'cat "$1" 2>/dev/null', str(path)).stdout, b"", f"the host's {path}")
@@ -70,7 +70,7 @@ def no_host_files(context: Context) -> None:
 
 @contextmanager
 def _canaries(context: Context) -> Iterator[list[Path]]:
-    """Put a file in each directory of the host that a container could show by mistake."""
+    """Write a file to each directory of the host that a container could show by mistake; yield their paths."""
     name = f".hyperruntime-conformance-{secrets.token_hex(4)}"
     made: list[Path] = []
     try:
@@ -88,15 +88,15 @@ def _canaries(context: Context) -> Iterator[list[Path]]:
 
 @check("isolation.no-host-processes")
 def no_host_processes(context: Context) -> None:
-    """Processes of the host are neither seen nor reached."""
+    """Processes of the host are not visible, and cannot be killed from inside."""
     mark = marker()
     sleeper = spawn(["sleep", mark], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
         seen = [line for line in processes(context.container) if line == f"sleep {mark}"]
-        expect_equal(seen, [], "processes of the host that are seen")
+        expect_equal(seen, [], "visible processes of the host")
         with context.start() as container:
             shell(container, "kill -KILL $1", str(sleeper.pid))
-        expect(sleeper.poll() is None, "a command ended a process of the host by its pid")
+        expect(sleeper.poll() is None, "a command killed a process of the host by its pid")
     finally:
         kill_group(sleeper)
         sleeper.wait()
@@ -104,7 +104,7 @@ def no_host_processes(context: Context) -> None:
 
 @check("isolation.capabilities")
 def capabilities(context: Context) -> None:
-    """No capability is there but what a root shell in a container needs."""
+    """Commands have no dangerous capability, such as SYS_ADMIN, NET_ADMIN or MKNOD."""
     status = _status(context.container)
     for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
         held = int(status[name], 16)
@@ -114,7 +114,7 @@ def capabilities(context: Context) -> None:
 
 @check("isolation.no-new-privileges")
 def no_new_privileges(context: Context) -> None:
-    """No command can gain privileges: no-new-privileges is set."""
+    """Commands cannot gain privileges: no_new_privs is set."""
     expect_equal(_status(context.container).get("NoNewPrivs"), "1", "NoNewPrivs")
 
 
@@ -124,7 +124,7 @@ def _status(container: Container) -> dict[str, str]:
 
 @check("isolation.init")
 def init(context: Context) -> None:
-    """PID 1 is an init, no command of the user, and reaps what has lost its parent."""
+    """PID 1 is an init, not a command of the caller, and reaps orphans."""
     printed = shell(context.container, "echo $$ $PPID; (sleep 0.05 &) ; (sleep 0.05 &) ; cat /proc/1/cmdline").stdout
     pid, parent = (int(word) for word in printed.split(b"\n")[0].split())
     expect(pid > 1 and b"(sleep 0.05" not in printed, f"a command runs as PID 1 (its pid is {pid}, parent {parent})")
@@ -134,37 +134,40 @@ def init(context: Context) -> None:
         lines = shell(context.container, _LIST_STATES).stdout.decode(errors="replace").splitlines()
         return [line for line in lines if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]]
 
-    expect(wait_until(lambda: not zombies(), 20, 0.2), f"zombies that nobody reaps: {zombies()}")
+    expect(wait_until(lambda: not zombies(), 20, 0.2), f"zombies are not reaped: {zombies()}")
 
 
 @check("isolation.exchange")
 def exchange(context: Context) -> None:
-    """The files through which the library speaks to a container cannot be changed from inside."""
+    """The library's own files in a container cannot be changed from inside."""
     script = "cd /run/hyperruntime || exit; (: >new); rm -rf ./*; mv lane.sh moved; (: >lane.sh); ls"
     with context.start() as container:
         listed = shell(container, script).stdout.split()
-        expect(b"lane.sh" in listed and b"new" not in listed and b"moved" not in listed, f"it now holds {listed}")
+        expect(
+            b"lane.sh" in listed and b"new" not in listed and b"moved" not in listed,
+            f"/run/hyperruntime now contains {listed}",
+        )
         expect_equal(container.exec(["echo", "works"]).stdout, b"works\n", "the next command")
 
 
 @check("isolation.mounts-reclaimed")
 def mounts_reclaimed(context: Context) -> None:
-    """What a container wrote in a mount, as any user, is made its owner's on the host, with no special bits."""
+    """Files that any user wrote to a mount get the owner's uid on the host, and lose their special bits."""
     tree = context.place()
     with context.start(mounts=(Mount(source=str(tree), target="/mnt/tree", read_only=False),)) as container:
         shell(container, _WRITE_SPECIAL, "/mnt/tree").check()
     reclaim_trees([tree], context.info.reclaim_args, 60.0)
     found = {str(path.relative_to(tree)): path.lstat() for path in tree.rglob("*")}
     names = {"shut", "shut/shell", "other", "other/shell"}
-    expect_equal(set(found), names, "what can be read of the mount")
-    expect_equal({status.st_uid for status in found.values()}, {os.geteuid()}, "the owners of what is in it")
+    expect_equal(set(found), names, "readable files of the mount")
+    expect_equal({status.st_uid for status in found.values()}, {os.geteuid()}, "the uids of its files")
     special = [name for name, status in found.items() if status.st_mode & 0o6000]
-    expect_equal(special, [], "what still has special bits")
+    expect_equal(special, [], "files that still have special bits")
 
 
 @check("network.none")
 def no_network(context: Context) -> None:
-    """By default there is no network: no interface but lo, no route, not the host's."""
+    """By default there is no network: only the interface lo, no route, and not the host's network."""
     expect_equal(_interfaces(context.container), {"lo"}, "the interfaces inside")
     routes = context.container.exec(["cat", "/proc/net/route"]).stdout.decode().splitlines()[1:]
     expect_equal(routes, [], "the routes inside")
@@ -173,15 +176,15 @@ def no_network(context: Context) -> None:
 
 @check("network.host", needs="network.host")
 def host_network(context: Context) -> None:
-    """Asked for, the host's network is there."""
+    """With network="host", a container has the host's network."""
     with context.start(network="host") as container:
         expect_equal(_namespace(container), os.readlink("/proc/self/ns/net"), "the network inside")
-        expect("lo" in _interfaces(container), "its interfaces are not seen")
+        expect("lo" in _interfaces(container), "the interface lo is missing")
 
 
 @check("network.bridge", needs="network.bridge")
 def bridge(context: Context) -> None:
-    """Asked for, there is a private network with a way out."""
+    """With network="bridge", a container has a private network with a route out."""
     with context.start(network="bridge") as container:
         found = _interfaces(container)
         expect("lo" in found and len(found) > 1, f"the interfaces inside are {sorted(found)}")

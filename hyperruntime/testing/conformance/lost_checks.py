@@ -1,4 +1,4 @@
-"""Checks of containers that end: told as such, with what is known, never a hang and never a false success."""
+"""Checks of lost containers: every caller gets an error with the known facts, never a hang or a false result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyperruntime.testing.conformance.check import check, expect, expect_equal, 
 from hyperruntime.testing.conformance.context import Context, shell
 
 SOON_S = 60.0
-# The process that was made after the first: the library's own shell.
+# The process with the lowest pid above 1: the library's own shell.
 KILL_SUPERVISOR = """
 least=
 for p in /proc/[0-9]*; do
@@ -24,7 +24,13 @@ kill -$1 $least
 
 
 def expect_lost(container: Container, script: str, *arguments: str) -> None:
-    """Fail unless a script that ends its container is told so, with its siblings and whoever comes later."""
+    """Check that a script that ends its container, its siblings and later commands all get ContainerLostError.
+
+    Args:
+        container: the container.
+        script: the script of ``sh`` that ends it.
+        arguments: parameters of the script.
+    """
     with ThreadPoolExecutor(3) as threads:
         siblings = [threads.submit(container.exec, ["sleep", "60"]) for _ in range(3)]
         time.sleep(0.3)
@@ -35,7 +41,7 @@ def expect_lost(container: Container, script: str, *arguments: str) -> None:
             _expect_post_mortem(error)
         else:
             raise AssertionError(f"a command that ended its container has a result: {result}")
-        expect(time.monotonic() - started < SOON_S, f"the loss was told after more than {SOON_S:g} s")
+        expect(time.monotonic() - started < SOON_S, f"the loss was reported after more than {SOON_S:g} s")
         for sibling in siblings:
             with expect_error(ContainerLostError, "a sibling of the command that ended the container"):
                 sibling.result(timeout=SOON_S)
@@ -45,31 +51,31 @@ def expect_lost(container: Container, script: str, *arguments: str) -> None:
 
 def _expect_post_mortem(error: ContainerLostError) -> None:
     state = error.post_mortem.state if isinstance(error.post_mortem, PostMortem) else None
-    expect(state in {"exited", "removed"}, f"the post-mortem says {state!r} of an ended container: {error}")
+    expect(state in {"exited", "removed"}, f"the post-mortem of a lost container has the state {state!r}: {error}")
 
 
 @check("lost.everything-killed")
 def everything_killed(context: Context) -> None:
-    """A command that kills every process gets ContainerLostError with a post-mortem, and so do its siblings."""
+    """If a command kills every process, it and its siblings get ContainerLostError, with a post-mortem."""
     with context.start() as container:
         expect_lost(container, "kill -KILL -1; sleep 60")
 
 
 @check("lost.supervisor-killed")
 def supervisor_killed(context: Context) -> None:
-    """A command that kills the library's own shell gets ContainerLostError with a post-mortem."""
+    """If a command kills the library's own shell, it gets ContainerLostError with a post-mortem."""
     with context.start() as container:
         expect_lost(container, KILL_SUPERVISOR + "sleep 60", "KILL")
 
 
 @check("lost.supervisor-stopped", waits=True)
 def supervisor_stopped(context: Context) -> None:
-    """A command that stops the library's own shell ends at its deadline, and the next one is told of the loss."""
+    """If a command stops the library's own shell, it ends at its timeout; the next one gets ContainerLostError."""
     with context.start() as container:
         started = time.monotonic()
         try:
             result = shell(container, KILL_SUPERVISOR + "setsid sleep 60", "STOP", timeout_s=6)
-            expect(result.timed_out, f"a command past its deadline is said to have ended by itself: {result}")
+            expect(result.timed_out, f"the command did not time out: {result}")
         except ContainerLostError as error:
             expect(error.post_mortem is not None, f"the error has no post-mortem: {error}")
         expect(time.monotonic() - started < SOON_S, f"the call returned after more than {SOON_S:g} s")
@@ -79,7 +85,7 @@ def supervisor_stopped(context: Context) -> None:
 
 @check("lost.first-process-signalled")
 def first_process_signalled(context: Context) -> None:
-    """Signals to PID 1 end nothing, or end the container and are told so; never a hang or a false result."""
+    """Signals to PID 1 have no effect, or end the container with ContainerLostError; no hang or false result."""
     with context.start() as container:
         try:
             result = shell(
@@ -93,7 +99,7 @@ def first_process_signalled(context: Context) -> None:
 
 @check("lost.closed")
 def closed(context: Context) -> None:
-    """A closed container says so, closing twice is fine, and closing ends what runs in it."""
+    """Closing a container ends its commands; later commands raise ContainerStateError; closing twice is allowed."""
     container = context.start()
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(container.exec, ["sleep", "60"]) for _ in range(2)]

@@ -1,6 +1,6 @@
-"""An owner of containers in a process of its own, for checks that kill it: ``python -m`` with a driver's class.
+"""A process that owns containers, for checks that kill it: ``python -m`` with the arguments of :func:`main`.
 
-Prints one JSON object when its containers run, then waits to be killed.
+It prints one JSON object when its containers run, then waits to be killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ HIDE = "trap '' TERM; setsid sleep $1 & sleep $1"
 
 
 def start_owner(driver: Driver, image: str, *words: str) -> HostProcess:
-    """Start an owner of this driver; ``words`` are what :func:`main` reads."""
+    """Start a process that owns containers.
+
+    Args:
+        driver: its class is used in the new process.
+        image: image of the containers.
+        words: the other arguments of :func:`main`: count, mark, how.
+    """
     kind = type(driver)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     args = [sys.executable, "-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words]
@@ -36,22 +42,29 @@ def main(module: str, name: str, image: str, count: str, mark: str, how: str) ->
     """Own containers until killed.
 
     Args:
-        module: of the driver's class.
-        name: of the driver's class.
-        image: to start from.
-        count: how many containers.
-        mark: how many seconds what runs in them sleeps; also their label.
-        how: ``fork`` to fork a child that lives on, ``stop`` to stop every process in the containers.
+        module: module of the driver's class.
+        name: name of the driver's class.
+        image: image of the containers.
+        count: number of containers.
+        mark: seconds that the commands in the containers sleep; also the containers' label.
+        how: ``fork``: fork a child that lives on; ``stop``: stop every process in the containers; else nothing more.
     """
     driver = getattr(importlib.import_module(module), name)()
     driver.probe()
     with Runtime(driver, run_id=RUN_ID) as runtime:
-        # No directory beside the runtime's own: nobody would remove it after a SIGKILL.
+        # No directory of the suite: after SIGKILL, no process would remove it.
         own(Context(driver, runtime, image, Path("/nowhere")), int(count), mark, how)
 
 
 def own(context: Context, count: int, mark: str, how: str) -> None:
-    """Start the containers, say so, and wait."""
+    """Start the containers, print the owner's facts as JSON, and wait.
+
+    Args:
+        context: the open runtime.
+        count: number of containers.
+        mark: as for :func:`main`.
+        how: as for :func:`main`.
+    """
     containers = [context.start(labels={LABEL: f"{mark}-{number}"}) for number in range(count)]
     for container in containers:
         running: list[Any] = [["sleep", mark], ["sh", "-c", HIDE, "owner", mark]]
@@ -66,7 +79,7 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
     if how == "fork" and child == 0:
         time.sleep(120)
         os._exit(0)
-    private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - its promise is that these files go too
+    private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - these files must be removed too
     print(json.dumps({"pid": os.getpid(), "child": child, "private": private}), flush=True)
     time.sleep(600)
 

@@ -1,6 +1,6 @@
-"""Checks of ownership: nothing outlives its owner, and nobody's cleaning touches what is another's.
+"""Checks of ownership: nothing outlives its owner, and pruning removes nothing of live or foreign owners.
 
-A promise of 10 s holds if it is kept for one of three owners, for the machine may be busy; whatever is left of any of
+The limit of 10 s must hold for one of three owners, because the machine may be busy. Anything that is left of any of
 them after 30 s is a failure.
 """
 
@@ -27,8 +27,8 @@ from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context, hos
 from hyperruntime.testing.conformance.owner import start_owner
 
 GONE_S = 10.0
-TRIES = 3  # a busy machine may be late once
-AT_LAST_S = 20.0  # but not for ever
+TRIES = 3  # a busy machine may be late
+AT_LAST_S = 20.0  # more time for a late removal
 OTHERS_S = 180.0
 _PRINT_IDENTITY = """
 import json
@@ -39,16 +39,16 @@ print(json.dumps(OwnerIdentity.current().to_labels()))
 
 @check("owner.close-removes")
 def close_removes(context: Context) -> None:
-    """Closing a container ends what runs in it and removes it, with its files."""
+    """Closing a container ends its processes and removes it with its files."""
     mark = marker()
     with context.start(labels={LABEL: mark}) as container:
         shell(container, "setsid sleep $1 >/dev/null 2>&1 &", mark)
         expect(mark in context.own(), "an open container is not listed")
-        files = Path(container._dir)  # noqa: SLF001 - its promise is that these files go too
-        expect(files.exists(), "its files are not where they are looked for")
+        files = Path(container._dir)  # noqa: SLF001 - these files must be removed too
+        expect(files.exists(), "the files of an open container do not exist")
     expect(wait_until(lambda: mark not in context.own(), 20, 0.2), "a closed container is still listed")
-    expect(wait_until(lambda: not host_processes(f"sleep {mark}"), 20), "what ran in it still runs")
-    expect(not files.exists(), "its files are still there")
+    expect(wait_until(lambda: not host_processes(f"sleep {mark}"), 20), "a process of a closed container still runs")
+    expect(not files.exists(), "the files of a closed container still exist")
 
 
 @check("owner.listing")
@@ -57,7 +57,7 @@ def listing(context: Context) -> None:
     mark = marker()
     with context.start(labels={LABEL: mark, "mine": 'it\'s "quoted", = and all'}):
         found = [owned for owned in context.runtime.containers() if owned.record.labels.get(LABEL) == mark]
-        expect_equal(len(found), 1, "how many containers are listed by its label")
+        expect_equal(len(found), 1, "number of listed containers with its label")
         expect_equal((found[0].owner.pid, found[0].owner_state), (os.getpid(), "alive"), "its owner")
         labels = found[0].record.labels
         expect_equal(labels.get("mine"), 'it\'s "quoted", = and all', "its label")
@@ -66,19 +66,19 @@ def listing(context: Context) -> None:
 
 @check("owner.killed", deadline_s=240)
 def killed(context: Context) -> None:
-    """When its owner is killed with SIGKILL nothing of it is left after 10 s, though a forked child lives on."""
+    """If an owner is killed with SIGKILL, nothing of it is left after 10 s, even if a forked child lives on."""
     _expect_gone(context, "3", "fork", signal.SIGKILL)
 
 
 @check("owner.killed-while-stopped", deadline_s=240)
 def killed_while_stopped(context: Context) -> None:
-    """Even a container whose processes were all stopped goes with its owner."""
+    """If an owner is killed, a container whose processes are all stopped is removed too."""
     _expect_gone(context, "1", "stop", signal.SIGKILL)
 
 
 @check("owner.terminated", deadline_s=240)
 def terminated(context: Context) -> None:
-    """An owner that is ended by SIGTERM leaves nothing."""
+    """If an owner is ended with SIGTERM, nothing of it is left."""
     _expect_gone(context, "1", "plain", signal.SIGTERM)
 
 
@@ -91,11 +91,15 @@ def _expect_gone(context: Context, count: str, how: str, number: signal.Signals)
 
 
 def _late(context: Context, count: str, how: str, number: signal.Signals) -> str:
-    """End an owner of its own; return what was left of it when all must be gone, or nothing; it must go at last."""
+    """End a new owner; return what was left after 10 s, or "".
+
+    Raises:
+        AssertionError: something was left after 30 s.
+    """
     mark = marker()
     with _owner(context, count, mark, how) as (process, facts):
         listed = _listed(context, mark)
-        expect_equal(len(listed), int(count), f"how many containers of the owner are listed ({listed})")
+        expect_equal(len(listed), int(count), f"number of listed containers of the owner ({listed})")
         os.kill(process.pid, number)
         process.wait()
 
@@ -104,7 +108,7 @@ def _late(context: Context, count: str, how: str, number: signal.Signals) -> str
                 return f"still listed: {listed}"
             if running := host_processes(f"sleep {mark}"):
                 return f"still running: {running[:3]}"
-            return f"still there: {facts['private']}" if os.path.exists(facts["private"]) else ""
+            return f"still existing: {facts['private']}" if os.path.exists(facts["private"]) else ""
 
         if wait_until(lambda: not left(), GONE_S, 0.3):
             return ""
@@ -115,14 +119,14 @@ def _late(context: Context, count: str, how: str, number: signal.Signals) -> str
 
 @contextmanager
 def _owner(context: Context, *words: str) -> Iterator[tuple[HostProcess, dict[str, str]]]:
-    """Start an owner of its own and wait until its containers run; end it, whatever happens."""
+    """Start an owner in its own process and wait until its containers run; kill it at the end."""
     process = start_owner(context.driver, context.image, *words)
     facts: dict[str, str] = {}
     try:
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stdout.readline()
-        expect(bool(line), "an owner in a process of its own ended early")
+        expect(bool(line), "the owner's process ended early")
         facts = json.loads(line)
         yield process, facts
     finally:
@@ -137,7 +141,7 @@ def _listed(context: Context, mark: str) -> list[str]:
 
 @check("owner.prune", deadline_s=240)
 def prune(context: Context) -> None:
-    """Pruning removes what a dead owner of this machine left, and nothing of the living or of other machines."""
+    """Pruning removes the containers of dead owners on this machine, not those of live owners or other machines."""
     dead = json.loads(run_process([sys.executable, "-c", _PRINT_IDENTITY]).stdout)
     elsewhere = {
         **dead,
@@ -147,7 +151,7 @@ def prune(context: Context) -> None:
     }
     mine = OwnerIdentity.current().to_labels()
     with _no_other_prunes(), _left_behind(context, dead, elsewhere, mine) as marks:
-        expect_equal(_alive(context, marks), marks, "the containers that are there")
+        expect_equal(_alive(context, marks), marks, "the containers before pruning")
         context.runtime.prune()
         wait_until(lambda: _alive(context, marks) == marks[1:], 5, 0.2)
         expect_equal(_alive(context, marks), marks[1:], "the containers that pruning leaves")
@@ -155,7 +159,7 @@ def prune(context: Context) -> None:
 
 @contextmanager
 def _no_other_prunes() -> Iterator[None]:
-    """Wait for this user's other runs of the check, which would prune what this one leaves behind for itself."""
+    """Lock out this user's other runs of the check: each would prune the containers of the other."""
     path = cache_directory() / "conformance-prune.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path, timeout=OTHERS_S):
@@ -164,7 +168,7 @@ def _no_other_prunes() -> Iterator[None]:
 
 @contextmanager
 def _left_behind(context: Context, *owners: Mapping[str, str]) -> Iterator[list[str]]:
-    """Launch a container for each owner's labels; yield the marks they can be found by."""
+    """Launch a container with the labels of each owner; yield the marks by which they are found."""
     marks, live = [marker() for _ in owners], list[LiveContainer]()
     try:
         for mark, labels in zip(marks, owners, strict=True):
@@ -179,7 +183,7 @@ def _left_behind(context: Context, *owners: Mapping[str, str]) -> Iterator[list[
             )
             live.append(context.driver.launch(launch))
             os.write(live[-1].shell.input, b"echo up\n")
-            expect_equal(os.read(live[-1].shell.output, 100), b"up\n", "what the shell of a container prints")
+            expect_equal(os.read(live[-1].shell.output, 100), b"up\n", "the output of a container's shell")
         yield marks
     finally:
         for one in live:

@@ -1,4 +1,4 @@
-"""Run checks: each under its own deadline, with a result whatever happens. A skipped check does not exist."""
+"""Run checks, each with its own deadline. Every check has a result; there are no skipped checks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Outcome = Literal["pass", "refused", "fail"]
 
 @attrs.frozen(kw_only=True)
 class CheckResult:
-    """How a check ended.
+    """The result of a check.
 
     Attributes:
-        name: the check's.
-        sentence: its promise.
+        name: name of the check.
+        sentence: promise of the check.
         outcome: ``pass``, ``refused`` (as the driver declares) or ``fail``.
-        detail: why it failed, or how the driver refused; "" for a pass.
-        duration_s: how long it took.
+        detail: why the check failed, or how the driver refused; "" for a pass.
+        duration_s: duration of the check, in seconds.
     """
 
     name: str
@@ -39,10 +39,10 @@ class CheckResult:
 
 
 def select_checks(pattern: str = "*") -> tuple[Check, ...]:
-    """Return the checks whose name matches a shell pattern, or begins with it as a family (``exec``).
+    """Return the checks whose name matches a shell pattern, or whose family (``exec``) is the pattern.
 
     Raises:
-        SpecError: none does.
+        SpecError: no check matches.
     """
     chosen = tuple(c for c in CHECKS.values() if fnmatch.fnmatch(c.name, pattern) or c.name.startswith(f"{pattern}."))
     if not chosen:
@@ -53,7 +53,12 @@ def select_checks(pattern: str = "*") -> tuple[Check, ...]:
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> Iterator[CheckResult]:
-    """Yield the result of each check as it comes; those that only wait run beside the others and come last."""
+    """Yield the result of each check when it ends; checks with ``waits`` run in parallel and come last.
+
+    Args:
+        context: the runtime under test.
+        checks: the checks to run.
+    """
     chosen = tuple(checks)
     with ThreadPoolExecutor(2, thread_name_prefix="check") as beside:
         waiting = [beside.submit(run_check, context, one) for one in chosen if one.waits]
@@ -65,7 +70,12 @@ def run_checks(context: Context, checks: Iterable[Check]) -> Iterator[CheckResul
 
 
 def run_check(context: Context, one: Check) -> CheckResult:
-    """Run a check to its end or its deadline."""
+    """Run a check until it ends or its deadline passes; after a failure, the shared container is replaced.
+
+    Args:
+        context: the runtime under test.
+        one: the check.
+    """
     started = time.monotonic()
     ended: list[BaseException | None] = []
 
@@ -93,19 +103,25 @@ def run_check(context: Context, one: Check) -> CheckResult:
 
 
 def judge(context: Context, one: Check, error: BaseException | None) -> tuple[Outcome, str]:
-    """Return what the end of a check means, given what the driver declares."""
+    """Return the outcome of a check and its detail, given what the driver declares.
+
+    Args:
+        context: the runtime under test.
+        one: the check.
+        error: the error that ended it, or None.
+    """
     declared = bool(one.needs) and declares_refusal(context.info, one.needs)
     if isinstance(error, UnsupportedOptionError):
         field = refused_field(one.needs)
         if not declared:
-            return "fail", f"refused, though the driver does not declare that it refuses {one.needs or 'this'}: {error}"
+            return "fail", f"refused, but the driver does not declare that it refuses {one.needs or 'this'}: {error}"
         if error.field != field:
             return "fail", f"the refusal names the field {error.field!r}, not {field!r}: {error}"
         return "refused", str(error)
     if declared:
         return (
             "fail",
-            f"the driver declares that it refuses {one.needs}, and does not: {_one_line(error) or 'it works'}",
+            f"the driver declares that it refuses {one.needs}, but it does not: {_one_line(error) or 'it works'}",
         )
     return ("pass", "") if error is None else ("fail", _one_line(error))
 

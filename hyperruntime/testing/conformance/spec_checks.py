@@ -1,4 +1,4 @@
-"""Checks of a spec: each field is honoured, or refused by name."""
+"""Checks of the spec: each field is honoured, or refused by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hyperruntime.testing.conformance.context import Context, fields_of, shell
 
 @check("spec.mounts", needs="mounts")
 def mounts(context: Context) -> None:
-    """Mounts show what they name, read-only unless they say otherwise, whatever the paths are called."""
+    """Mounts show their source, also at odd paths, and are read-only unless the spec says otherwise."""
     place, other = context.place(), context.place("comma,colon:equals=")
     (place / "file").write_text("host")
     (place / "one").write_text("alone")
@@ -27,13 +27,13 @@ def mounts(context: Context) -> None:
         for script in (': >"/mounted read only/new"', ': >"/mounted read only/file"', ": >/mounted-file"):
             expect(shell(container, script).exit_code != 0, f"a read-only mount was written to by {script}")
         shell(container, "echo inside >/mounted/new").check()
-    expect_equal((other / "new").read_text(), "inside\n", "what was written into a writable mount")
+    expect_equal((other / "new").read_text(), "inside\n", "the file in a writable mount")
     expect_equal(((place / "file").read_text(), os.listdir(place)), ("host", os.listdir(place)), "a read-only mount")
 
 
 @check("spec.read-only-rootfs", needs="read_only_rootfs")
 def read_only_rootfs(context: Context) -> None:
-    """A read-only root file system cannot be written to, and /tmp can."""
+    """A read-only root file system is not writable, but /tmp is."""
     with context.start(read_only_rootfs=True) as container:
         for directory in ("/", "/usr", "/etc"):
             expect(shell(container, f": >{directory}/new").exit_code != 0, f"{directory} could be written to")
@@ -42,7 +42,7 @@ def read_only_rootfs(context: Context) -> None:
 
 @check("spec.writable-rootfs")
 def writable_rootfs(context: Context) -> None:
-    """Without it the root can be written to, far more than a memory file system would hold by default."""
+    """By default the root file system is writable, and a file of 96 MiB fits."""
     script = (
         "mkdir -p /work/new && dd if=/dev/zero of=/work/new/file bs=1M count=96 2>/dev/null && wc -c </work/new/file"
     )
@@ -53,17 +53,17 @@ def writable_rootfs(context: Context) -> None:
 
 @check("spec.user", needs="user")
 def user(context: Context) -> None:
-    """The user of a spec runs every exec, and what it starts is ended like any other's."""
+    """Every command runs as the spec's user, and a timeout ends everything that it started."""
     with context.start(user="65534:65534") as container:
         status = fields_of(container.exec(["cat", "/proc/self/status"]).stdout.decode())
         expect_equal(set(status["Uid"].split()), {"65534"}, "the uids of a command")
-        expect(shell(container, "setsid sleep 60 & sleep 60", timeout_s=0.5).timed_out, "its deadline did not come")
+        expect(shell(container, "setsid sleep 60 & sleep 60", timeout_s=0.5).timed_out, "the command did not time out")
         expect_equal(container.exec(["echo", "on"]).stdout, b"on\n", "the next command")
 
 
 @check("spec.clear-errors")
 def clear_errors(context: Context) -> None:
-    """What a spec names and is not there is one error that names it, and no container is left."""
+    """A missing mount source or working directory is an error that names it, and no container is left."""
     before = set(context.own())
     for what, fields, word in (
         ("a mount's missing source", {"mounts": (Mount(source="/no/such/source", target="/x"),)}, "/no/such/source"),
@@ -71,11 +71,11 @@ def clear_errors(context: Context) -> None:
     ):
         with expect_error(SpecError, what, word):
             context.start(**fields).close()
-    expect_equal(set(context.own()) - before, set(), "containers that are left")
+    expect_equal(set(context.own()) - before, set(), "remaining containers")
 
 
 @check("spec.unknown-user", needs="user")
 def unknown_user(context: Context) -> None:
-    """A user that the image does not know is an error that names it."""
+    """A user unknown to the image is an error that names the user."""
     with expect_error(SpecError, "an unknown user", "user", "nobody-at-all"):
         context.start(user="nobody-at-all").close()

@@ -1,4 +1,4 @@
-"""Checks of deadlines: everything a command started is ended, in time, and nothing else is."""
+"""Checks of timeouts: everything that a command started is ended in time, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
 
 LATE_S = 2.0
-TRIES = 3  # a busy machine may be late once
-LATE_FORKS_S = 10.0  # the loop takes the processors from whoever ends it
+TRIES = 3  # a busy machine may be late
+LATE_FORKS_S = 10.0  # the fork loop takes processor time from the library
 
 
 def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.5) -> ExecResult:
-    """Run a script that runs past its deadline; it must end in time."""
+    """Run a script that exceeds its timeout, and check that the call returns in time.
+
+    Args:
+        container: the container.
+        script: the script of ``sh``.
+        mark: ``$1`` of the script.
+        timeout_s: the timeout, in seconds.
+
+    Raises:
+        AssertionError: the command did not time out, or the call returned late in every try.
+    """
     late: list[str] = []
     while len(late) < TRIES:
         started = time.monotonic()
@@ -26,69 +36,69 @@ def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.
         if took < timeout_s + LATE_S:
             return result
         late.append(f"{took - timeout_s:.1f} s")
-    raise AssertionError(f"the call returned {', '.join(late)} after its deadline")
+    raise AssertionError(f"the call returned {', '.join(late)} after its timeout")
 
 
 def expect_nothing_escapes(context: Context, script: str) -> None:
-    """Fail if anything of a script that sleeps ``$1`` seconds outlives its deadline."""
+    """Check that no process of a script that sleeps ``$1`` seconds outlives its timeout."""
     mark = marker()
     result = run_late(context.container, f"echo before; {script}", mark)
     for _ in range(TRIES - 1):
         if result.stdout:
             break
-        result = run_late(context.container, f"echo before; {script}", mark)  # it had not begun by its deadline
-    expect_equal(result.stdout, b"before\n", "the output up to the deadline")
-    expect_equal(left_of(context.container, mark), [], "what is left of it")
+        result = run_late(context.container, f"echo before; {script}", mark)  # it had not started in time
+    expect_equal(result.stdout, b"before\n", "the output before the timeout")
+    expect_equal(left_of(context.container, mark), [], "remaining processes")
 
 
 @check("timeout.children")
 def children(context: Context) -> None:
-    """A deadline ends a command and its children, and keeps the output up to then."""
+    """A timeout ends a command and its children, and keeps the output so far."""
     expect_nothing_escapes(context, "sh -c 'sleep $1; true' x $1; true")
 
 
 @check("timeout.background-child")
 def background_child(context: Context) -> None:
-    """A deadline ends background children that hold the output open."""
+    """A timeout ends background children that hold the output open."""
     expect_nothing_escapes(context, "sleep $1 & sleep $1")
 
 
 @check("timeout.daemon")
 def daemon(context: Context) -> None:
-    """A deadline ends a daemon in a session of its own, with no parent, no streams and an empty environment."""
+    """A timeout ends a daemon in its own session without a parent, streams or environment."""
     expect_nothing_escapes(context, "(env -i /bin/sh -c 'exec setsid sleep $1' x $1 <&- >&- 2>&- &); sleep $1")
     expect_nothing_escapes(context, "setsid sleep $1 & sleep $1")
 
 
 @check("timeout.ignores-term")
 def ignores_term(context: Context) -> None:
-    """A deadline ends what ignores every signal that can be ignored."""
+    """A timeout ends processes that ignore SIGTERM, SIGINT, SIGHUP and SIGQUIT."""
     expect_nothing_escapes(context, "trap '' TERM INT HUP QUIT; sleep $1; sleep $1")
 
 
 @check("timeout.stopped")
 def stopped(context: Context) -> None:
-    """A deadline ends what is stopped."""
+    """A timeout ends stopped processes."""
     expect_nothing_escapes(context, "sleep $1 & kill -STOP $!; sleep $1")
 
 
 @check("timeout.fork-loop", needs="limits.pids")
 def fork_loop(context: Context) -> None:
-    """A deadline ends a fork loop, and the container is usable afterwards."""
+    """A timeout ends a fork loop, and the container is usable afterwards."""
     with context.start(limits=context.limits(pids=200)) as container:
         mark = marker()
         started = time.monotonic()
         result = shell(container, "f() { f | f & }; f & exec sleep $1", mark, timeout_s=1)
         took = time.monotonic() - started
-        expect(result.timed_out, f"it is said to have ended by itself, with exit code {result.exit_code}")
-        expect(took < 1 + LATE_FORKS_S, f"the call returned {took - 1:.1f} s after its deadline")
+        expect(result.timed_out, f"the command did not time out; its exit code is {result.exit_code}")
+        expect(took < 1 + LATE_FORKS_S, f"the call returned {took - 1:.1f} s after its timeout")
         expect_equal(container.exec(["echo", "usable"]).stdout, b"usable\n", "the next command")
-        expect_equal(left_of(container, mark), [], "what is left of it")
+        expect_equal(left_of(container, mark), [], "remaining processes")
 
 
 @check("timeout.siblings")
 def siblings(context: Context) -> None:
-    """Commands that run beside one past its deadline live on, and so does what earlier ones left."""
+    """A timeout does not end concurrent commands, or background processes of earlier commands."""
     earlier, mark = marker(), marker()
     pid = shell(context.container, "setsid sleep $1 >/dev/null 2>&1 & echo $!", earlier).stdout.decode().strip()
     with ThreadPoolExecutor(1) as threads:
@@ -103,21 +113,21 @@ def siblings(context: Context) -> None:
 
 @check("timeout.flood")
 def flood(context: Context) -> None:
-    """A flood of output does not delay a deadline."""
+    """A flood of output does not delay a timeout."""
     result = run_late(context.container, "exec yes", "", 1.0)
     for _ in range(TRIES - 1):
-        if not result.truncated:  # it had not begun in time to write so much
+        if not result.truncated:  # it started too late to write so much
             result = run_late(context.container, "exec yes", "", 1.0)
-    expect(result.truncated, "a second of `yes` is not said to be truncated")
+    expect(result.truncated, "the output of one second of `yes` is not reported as truncated")
 
 
 @check("timeout.many")
 def many(context: Context) -> None:
-    """Many deadlines at once are all kept."""
+    """Twenty simultaneous timeouts are all in time."""
     mark = marker()
     with ThreadPoolExecutor(20) as threads:
         script = "setsid sleep $1 & sleep $1"
         late = [threads.submit(run_late, context.container, script, mark, 1.0) for _ in range(20)]
         for one in late:
             one.result()
-    expect_equal(left_of(context.container, mark), [], "what is left of them")
+    expect_equal(left_of(context.container, mark), [], "remaining processes")

@@ -1,4 +1,4 @@
-"""Checks of copying: exact for what is ours, harmless for what is hostile."""
+"""Checks of copies: exact copies of ordinary trees, and no harm from hostile ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hyperruntime.transfer.extract import ExtractLimits
 INSIDE = "/tmp/conformance"  # noqa: S108 - inside a container
 TOOLS = f"{INSIDE}-tools"
 TOOLS_PATH = {"PATH": f"{TOOLS}:/usr/local/bin:/usr/bin:/bin"}
-# (member, kind, link): all that a hostile archive may try.
+# (member, kind, link) of a hostile archive.
 HOSTILE = (
     ("tree", tarfile.DIRTYPE, ""),
     ("tree/good", tarfile.REGTYPE, ""),
@@ -36,7 +36,7 @@ HOSTILE = (
 
 @check("transfer.tree")
 def tree(context: Context) -> None:
-    """A tree that goes in comes back as it was: links, modes, empty directories, every file name."""
+    """A tree is copied in and out unchanged: links, modes, empty directories, every file name."""
     place = context.place()
     source = place / "tree"
     _make_tree(source)
@@ -44,10 +44,10 @@ def tree(context: Context) -> None:
     inside = shell(
         context.container, 'cd "$1" && test -L link && test -x deep/er/script && ./link', f"{INSIDE}/in side/tree"
     )
-    expect_equal(inside.stdout, b"ran\n", f"running a link to a script that was put inside ({inside.stderr!r})")
+    expect_equal(inside.stdout, b"ran\n", f"running a link to a copied script ({inside.stderr!r})")
     report = context.container.get(f"{INSIDE}/in side/tree", place / "back")
-    expect_equal(report.refused, (), "what was refused on the way back")
-    expect_equal(_snapshot(place / "back"), _snapshot(source), "the tree that came back")
+    expect_equal(report.refused, (), "refused members on the way back")
+    expect_equal(_snapshot(place / "back"), _snapshot(source), "the tree after copying in and out")
 
 
 def _make_tree(root: Path) -> None:
@@ -78,29 +78,31 @@ def _snapshot(root: Path) -> dict[str, tuple[int, bytes | str]]:
 
 @check("transfer.file")
 def one_file(context: Context) -> None:
-    """One file goes to exactly the path that is named, with its parents made on the way."""
+    """One file is copied to exactly the given path; missing parents are made."""
     place = context.place()
     (place / "local name").write_bytes(b"\0\xff\n" * 100_000)
     context.container.put(place / "local name", f"{INSIDE}/made/on the way")
-    expect_equal(context.container.exec(["cat", f"{INSIDE}/made/on the way"]).stdout, b"\0\xff\n" * 100_000, "inside")
+    expect_equal(
+        context.container.exec(["cat", f"{INSIDE}/made/on the way"]).stdout, b"\0\xff\n" * 100_000, "the file inside"
+    )
     context.container.get(f"{INSIDE}/made/on the way", place / "back")
-    expect_equal((place / "back").read_bytes(), b"\0\xff\n" * 100_000, "what came back")
+    expect_equal((place / "back").read_bytes(), b"\0\xff\n" * 100_000, "the file after copying out")
 
 
 @check("transfer.clear-errors")
 def clear_errors(context: Context) -> None:
-    """A path that is not there is an error that names it, and leaves nothing behind."""
+    """A missing path is an error that names it, and leaves no files."""
     place = context.place()
-    with expect_error(TransferError, "putting a file that is not there", "nothing", "no such file"):
+    with expect_error(TransferError, "putting a missing file", "nothing", "no such file"):
         context.container.put(place / "nothing", f"{INSIDE}/x")
-    with expect_error(TransferError, "getting a file that is not there", "/no/such/file"):
+    with expect_error(TransferError, "getting a missing file", "/no/such/file"):
         context.container.get("/no/such/file", place / "x")
-    expect_equal(list(place.iterdir()), [], "what is left of it")
+    expect_equal(list(place.iterdir()), [], "remaining files")
 
 
 @check("transfer.hostile-tree")
 def hostile_tree(context: Context) -> None:
-    """A hostile tree coming out writes nothing outside the target, and what was refused is named."""
+    """Copying a hostile tree out writes nothing outside the target, and reports each refused member."""
     place = context.place()
     (place / "canary").mkdir()
     (place / "archive").write_bytes(_hostile_archive())
@@ -108,15 +110,15 @@ def hostile_tree(context: Context) -> None:
         container.put(place / "archive", f"{TOOLS}/archive")
         _replace_tar(container, f"exec cat {TOOLS}/archive")
         report = container.get("/usr", place / "target")
-    expect_equal({path.name for path in place.iterdir()}, {"canary", "archive", "target"}, "what is beside the target")
-    expect_equal(list((place / "canary").iterdir()), [], "what was written through a link")
+    expect_equal({path.name for path in place.iterdir()}, {"canary", "archive", "target"}, "files beside the target")
+    expect_equal(list((place / "canary").iterdir()), [], "files written through a link")
     kept = {path.name for path in (place / "target").iterdir()}
-    expect({"good", "last"} <= kept <= {"good", "last", "out"}, f"what is in the target: {sorted(kept)}")
+    expect({"good", "last"} <= kept <= {"good", "last", "out"}, f"the target contains {sorted(kept)}")
     links = [path.name for path in (place / "target").rglob("*") if path.is_symlink()]
     expect_equal(links, [], "links in the target that lead out of it")
     refused = " ".join(name for name, _ in report.refused)
     for name in ("absolute", "climbed", "sibling", "out", "rooted", "hard", "fifo", "device"):
-        expect(name in refused, f"{name} is not named as refused: {report.refused}")
+        expect(name in refused, f"{name} is not reported as refused: {report.refused}")
 
 
 def _replace_tar(container: Container, script: str) -> None:
@@ -138,7 +140,7 @@ def _hostile_archive() -> bytes:
 
 @check("transfer.bomb")
 def bomb(context: Context) -> None:
-    """A tree larger than the stated cap is stopped at the cap and leaves nothing."""
+    """Copying out a tree above the byte or member limit fails and leaves no files."""
     place = context.place()
     limits = ExtractLimits(max_bytes=1 << 20, max_members=100)
     large = f"mkdir -p {INSIDE}/large && dd if=/dev/zero of={INSIDE}/large/sparse bs=1 count=1 seek=50000000"
@@ -148,12 +150,12 @@ def bomb(context: Context) -> None:
         with expect_error(UnsafeArchiveError, f"a tree that is too {name}"):
             context.container.get(f"{INSIDE}/{name}", place / name, limits=limits)
         shell(context.container, f"rm -rf {INSIDE}/{name}")
-    expect_equal(list(place.iterdir()), [], "what is left of it")
+    expect_equal(list(place.iterdir()), [], "remaining files")
 
 
 @check("transfer.deadline")
 def deadline(context: Context) -> None:
-    """A copy ends at its deadline even if tar hangs: what tar started is ended, nothing is left on either side."""
+    """A copy ends at its deadline even if tar hangs; no process and no file is left on either side."""
     place = context.place()
     (place / "file").write_bytes(bytes(1 << 22))
     with context.start(env=TOOLS_PATH) as container:
@@ -163,19 +165,19 @@ def deadline(context: Context) -> None:
             container.get("/usr", place / "target", timeout_s=0.5)
         with expect_error(TransferTimeoutError, "putting to a tar that never ends", f"{INSIDE}/file", "timeout_s"):
             container.put(place / "file", f"{INSIDE}/file", timeout_s=0.5)
-        expect_equal(left_of(container, mark), [], "what runs of a tar that was ended")
-        expect_equal(shell(container, f"ls -A {INSIDE}").stdout, b"", "what is left in the container")
-    expect_equal([path.name for path in place.iterdir()], ["file"], "what is left on the host")
+        expect_equal(left_of(container, mark), [], "remaining processes of tar")
+        expect_equal(shell(container, f"ls -A {INSIDE}").stdout, b"", "remaining files in the container")
+    expect_equal([path.name for path in place.iterdir()], ["file"], "remaining files on the host")
 
 
 @check("transfer.endless")
 def endless(context: Context) -> None:
-    """A tar that never stops sending is ended, also behind the end of its archive, and nothing of it is kept."""
+    """A tar that keeps sending after the end of its archive is ended, and no file is kept."""
     place = context.place()
     (place / "archive").write_bytes(_hostile_archive())
     with context.start(env=TOOLS_PATH) as container:
         container.put(place / "archive", f"{TOOLS}/archive")
         _replace_tar(container, f"cat {TOOLS}/archive; exec cat /dev/zero")
-        with expect_error(UnsafeArchiveError, "getting an archive that goes on behind its end", "after the end"):
+        with expect_error(UnsafeArchiveError, "getting an archive with data after its end", "after the end"):
             container.get("/usr", place / "target", timeout_s=120)
-    expect_equal([path.name for path in place.iterdir()], ["archive"], "what is left on the host")
+    expect_equal([path.name for path in place.iterdir()], ["archive"], "remaining files on the host")

@@ -172,7 +172,7 @@ def test_a_server_without_tool_calls_gets_them_as_text(agent: Modules, start: St
     assert not any("tools" in request for request in model.requests[1:])
     assert "To call a tool" in model.requests[1]["messages"][0]["content"]
     assert "42\n[exit code 0]" in last(model.requests[2])
-    assert "no valid JSON" in last(model.requests[3])
+    assert "not valid JSON" in last(model.requests[3])
     assert set(roles(model.requests[3])) == {"system", "user", "assistant"}
 
 
@@ -214,7 +214,7 @@ def test_calls_that_make_no_sense_are_answered_each_by_an_error(agent: Modules, 
     assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in asked["tool_calls"])
     told = [message["content"] for message in results]
     assert [text.startswith("Error: ") for text in told] == [True, True, True, False, True, True, True]
-    assert "no JSON" in told[0]
+    assert "not valid JSON" in told[0]
     assert "hammer" in told[1]
     assert told[3] == "ok\n[exit code 0]"
 
@@ -268,10 +268,10 @@ def test_a_conversation_that_is_too_long_loses_its_oldest_results(agent: Modules
         (fails(403, "the run's budget of 5 requests is used up", "budget_exceeded"), "the run's budget of 5 requests"),
         (fails(404, "The model `x` does not exist", "model_not_found"), "does not exist"),
         (fails(500, "it broke"), "HTTP status 500: it broke"),
-        (ModelReply(body=b'{"choices": []}'), "no chat completion"),
-        (ModelReply(body=b'{"choices": [{"message": null}]}'), "no chat completion"),
-        (ModelReply(body=b"<html>"), "no chat completion"),
-        (ModelReply(body=b"[1]"), "no chat completion"),
+        (ModelReply(body=b'{"choices": []}'), "not a chat completion"),
+        (ModelReply(body=b'{"choices": [{"message": null}]}'), "not a chat completion"),
+        (ModelReply(body=b"<html>"), "not a chat completion"),
+        (ModelReply(body=b"[1]"), "not a chat completion"),
         (ModelReply(status=502, body=b"<html>bad gateway</html>"), "502"),
     ],
 )
@@ -314,7 +314,7 @@ def evals(tmp_path: Path) -> Path:
     report = {"overall_accuracy": 0.25, "total": 4, "question_ids_failed": ["t1", "t2", "t4"]}
     (first / "tickets_eval" / "report.json").write_text(json.dumps(report))
     rows = [
-        {"task_id": "t1", "prediction": "urgent", "score": 0.0, "detail": "the answer is none of the 3 labels"},
+        {"task_id": "t1", "prediction": "urgent", "score": 0.0, "detail": "the answer is not one of the 3 labels"},
         {"task_id": "t2", "prediction": None, "score": 0.0, "error": "the task took more than 60 s"},
         {"task_id": "t3", "prediction": "low", "score": 1.0, "detail": "right"},
     ]
@@ -353,7 +353,7 @@ def test_the_meta_agent_changes_its_own_repository(tmp_path: Path, evals: Path) 
     assert "- generation initial (this repository): score 0.2500" in task
     assert "- generation 1, from initial: score 0.5000" in task
     assert "does-not-load: SyntaxError: x" in task
-    assert '- t1: the answer is none of the 3 labels; answered "urgent"' in task
+    assert '- t1: the answer is not one of the 3 labels; answered "urgent"' in task
     assert "- t2: the task took more than 60 s" in task
     assert "t3:" not in task
     assert "changed prompts.py" in task
@@ -395,7 +395,7 @@ def test_a_used_up_budget_ends_the_meta_agent_with_a_clear_sentence(tmp_path: Pa
     with scripted_model(script) as model:
         done = run_meta(repo, tmp_path / "out", url=model.url)
     assert done.returncode == 1
-    said = "the model server refuses to go on: the budget of 1 requests is used up (budget_exceeded)"
+    said = "the model server refuses further requests: the budget of 1 requests is used up (budget_exceeded)"
     assert done.stderr.splitlines()[-1] == f"the meta agent stopped: {said}"
     assert "Traceback" not in done.stderr
     assert len(model.requests) == 2

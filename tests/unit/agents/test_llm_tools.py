@@ -176,7 +176,7 @@ def test_a_malformed_call_is_answered_with_what_is_wrong(agent: Modules, desk: A
 
 
 def test_an_unknown_tool_is_answered_with_those_there_are(agent: Modules, desk: Any) -> None:
-    assert agent.tools.call(desk, "browse", {}) == "Error: there is no tool 'browse'; there are: bash, edit"
+    assert agent.tools.call(desk, "browse", {}) == "Error: unknown tool 'browse'; known: bash, edit"
 
 
 # edit
@@ -189,7 +189,7 @@ def test_view_shows_numbered_lines_ranges_and_directories(edit: Any, tmp_path: P
     assert edit("view", "a.txt", lines=[2, 2]) == "     2\ttwo"
     assert edit("view", str(tmp_path / "a.txt"), lines=[2, -1]) == "     2\ttwo\n     3\tthree"
     assert edit("view", "a.txt", lines=[3, 99]) == "     3\tthree"
-    assert "there are lines 1 to 3" in edit("view", "a.txt", lines=[4, 5])
+    assert "has lines 1 to 3" in edit("view", "a.txt", lines=[4, 5])
     assert edit("view", ".").splitlines()[1:] == ["a.txt", "sub/"]
 
 
@@ -238,7 +238,7 @@ def test_create_makes_folders_and_undo_takes_everything_back_step_by_step(edit: 
     assert file.read_text() == "1\n"
     edit("undo", "new/a.txt")
     assert not file.exists()
-    assert "nothing was changed" in edit("undo", "new/a.txt")
+    assert "there is no change of" in edit("undo", "new/a.txt")
 
 
 @pytest.mark.parametrize(
@@ -246,11 +246,11 @@ def test_create_makes_folders_and_undo_takes_everything_back_step_by_step(edit: 
     [
         ("view", "no", {}, "does not exist"),
         ("view", "a\0b", {}, "NUL"),
-        ("view", "/dev/null", {}, "is no file"),
+        ("view", "/dev/null", {}, "is not a regular file"),
         ("create", ".", {"text": "x"}, "irectory"),
         ("create", "b", {}, "text"),
         ("view", "b", {"text": "x"}, "text"),
-        ("delete", "b", {}, "no command 'delete'"),
+        ("delete", "b", {}, "unknown command 'delete'"),
         ("create", "b", {"text": "\ud800"}, "surrogates"),
         ("view", "x", {"lines": [1, "2"]}, "lines"),
     ],
@@ -290,7 +290,7 @@ def test_undoing_every_change_gives_back_the_first_bytes(
     for before in reversed(states):
         agent.tools.call(desk, "edit", {"command": "undo", "path": "file"})
         assert (file.read_bytes() if file.exists() else None) == before
-    assert "nothing was changed" in agent.tools.call(desk, "edit", {"command": "undo", "path": "file"})
+    assert "there is no change of" in agent.tools.call(desk, "edit", {"command": "undo", "path": "file"})
 
 
 # text
@@ -359,11 +359,11 @@ def test_what_counts_as_a_call(agent: Modules, text: str, names: list[str]) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('```tool\n{"tool": "bash", "arguments": {"command": "ls}\n```', "no valid JSON"),
+        ('```tool\n{"tool": "bash", "arguments": {"command": "ls}\n```', "not valid JSON"),
         ('```tool\n{"command": "ls"}\n```', "a call must be"),
         ('```tool\n{"tool": "bash", "arguments": "ls"}\n```', "must be a JSON object"),
         ('```tool\n{"tool": "bash", "arguments": {"a": ' + "[" * 20 + "]" * 20 + "}}\n```", "too deeply"),
-        ("```tool\n" + "[" * 100_000 + "\n```", "no valid JSON"),
+        ("```tool\n" + "[" * 100_000 + "\n```", "not valid JSON"),
     ],
 )
 def test_a_call_that_cannot_be_read_says_what_is_wrong(agent: Modules, text: str, said: str) -> None:

@@ -121,7 +121,7 @@ def test_help_imports_no_command_and_nothing_heavy(args: tuple[str, ...]) -> Non
         (("generate", "--domains", "circle_packing", "--agent", "/no/such"), "is not a directory"),
         (("generate", "--domains", "circle_packing", "--output-dir-parent", "/proc/x"), "cannot be written"),
         (("status", "/no/such"), "unknown run directory '/no/such'"),
-        (("resume", "/"), "is no run directory"),
+        (("resume", "/"), "is not a run directory"),
         (("doctor", "podmn"), "unknown runtime 'podmn'; did you mean 'podman'?"),
         (("--runtime", "podmn", "ps"), "unknown runtime 'podmn'; did you mean 'podman'?"),
     ],

@@ -198,11 +198,14 @@ def test_a_file_with_what_is_unknown_is_refused(tmp_path: Path, text: str, said:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--optimize-option", "only_ensemble"), "it needs --agent-archive-path"),
-        (("--agent-archive-path", "x"), "it is for --optimize-option only_ensemble"),
+        (("--optimize-option", "only_ensemble"), "requires --agent-archive-path"),
+        (("--agent-archive-path", "x"), "it requires --optimize-option only_ensemble"),
         (("--reset-task-agent",), "--meta-patch-files"),
         (("--reset_meta_agent",), "--meta-patch-files"),
-        (("--optimize-option", "both_agent_ensemble", "--run-baseline", "no_archive"), "no ensemble in the baseline"),
+        (
+            ("--optimize-option", "both_agent_ensemble", "--run-baseline", "no_archive"),
+            "baseline no_archive has no ensemble",
+        ),
         (("--eval-samples", "1", "2"), "one count for each of 1 domains"),
         (("--eval-samples", "0"), "a positive count of tasks, or -1 for all"),
         (("--run-baseline", "dmg"), "'dmg' is not one of"),
@@ -243,7 +246,7 @@ def test_budgets_and_counts_of_a_run_that_goes_on_may_change(run_dir: Path) -> N
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--seed", "8"), "--seed cannot change when a run goes on, and run "),
+        (("--seed", "8"), "--seed cannot change when a run is resumed; run "),
         (("--domains", "other"), "has circle_packing; leave it out"),
         (("--run-id", "2"), "--run-id cannot change"),
         (("--memory", "2g"), "has None; leave it out"),

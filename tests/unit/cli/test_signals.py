@@ -175,8 +175,8 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("name", "grace_s", "why"),
     [
-        ("loses", 0.2, "something did not end within 0.2 s"),
-        ("leaves", 0.2, "something did not end within 0.2 s"),
+        ("loses", 0.2, "the command did not end within 0.2 s"),
+        ("leaves", 0.2, "the command did not end within 0.2 s"),
         ("cleans", 1000, "a second signal came"),
         ("sleeps", 1000, "hyperrun: error: interrupted\n"),
         ("goes_on", 1000, "hyperrun: error: interrupted\n"),

@@ -75,7 +75,7 @@ def test_what_later_agents_read_of_a_wrong_answer_does_not_tell_the_label(review
     ("name", "text", "problem"),
     [
         ("reviews.toml", DEFINITION.replace('"text"', '"text", "outcome"'), "without the label"),
-        ("reviews.toml", DEFINITION.replace("inputs", "input"), "may say"),
+        ("reviews.toml", DEFINITION.replace("inputs", "input"), "the known keys in"),
         ("reviews.toml", DEFINITION.replace("rows.csv", "rows.xls"), "path of a .csv or .jsonl file"),
         ("reviews.toml", DEFINITION.replace("rows.csv", "none.csv"), "No such file"),
         ("reviews.toml", DEFINITION + 'staged_samples = "3"', "numbers for its first stage"),
@@ -112,7 +112,7 @@ def test_json_lines_are_a_table_too(tmp_path: Path) -> None:
 def test_an_argument_goes_to_the_domain_and_its_own_name_counts(reviews: Path) -> None:
     first, second = load_domains(["table", f"table:{reviews}"], DefaultContract())
     assert (first.name, second.name) == ("tickets", "reviews")
-    with pytest.raises(SpecError, match="each once"):
+    with pytest.raises(SpecError, match="unique names"):
         load_domains([f"table:{reviews}", f"table:{reviews}"], DefaultContract())
     with pytest.raises(SpecError, match="'circle_packing' takes no argument"):
         load_domains(["circle_packing:8"], DefaultContract())

@@ -142,7 +142,7 @@ def test_directories_are_found_below_one_another(tmp_path: Path) -> None:
         ({"task_toml": "[environment]\nallowed_hosts = ['x']"}, "network_mode"),
         ({"task_toml": "[verifier]\nenvironment_mode = 'separate'"}, "environment_mode"),
         ({"task_toml": "[metadata.hyperruntime]\nverify = 'never'"}, "verify"),
-        ({"environment__docker-compose_yaml": ""}, "one container"),
+        ({"environment__docker-compose_yaml": ""}, "with one container"),
     ],
 )
 def test_what_cannot_be_done_is_refused_at_once(tmp_path: Path, files: dict[str, str], says: str) -> None:

@@ -99,7 +99,7 @@ def test_a_refusal_in_a_worker_is_the_callers() -> None:
 
 def test_a_worker_that_is_lost_costs_one_request() -> None:
     async def work(pool: ParsePool) -> None:
-        with pytest.raises(RequestRefusedError, match="ask again"):
+        with pytest.raises(RequestRefusedError, match="retry"):
             await pool.run(LARGE, os._exit, 3)
         assert await pool.run(LARGE, len, b"abc") == 3
 

@@ -78,7 +78,7 @@ def test_a_bomb_and_what_is_no_diff_are_refused() -> None:
         filter_patch(delta(1 << 28) * 2, ChangeRules(max_file_bytes=1 << 40))
     with pytest.raises(PatchError, match="at most"):
         parse_patch(bytes(MAX_PATCH_BYTES + 1))
-    with pytest.raises(PatchError, match="no diff"):
+    with pytest.raises(PatchError, match="not a diff"):
         parse_patch(b"I have fixed it.\n")
 
 

@@ -165,7 +165,7 @@ NOT_USABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "changed": (lambda root: (root / "task_agent.py").write_text("x"), r"'task_agent.py'"),
     "staged": (lambda root: git(root, "rm", "-q", "--cached", "link.d/keep"), "link.d"),
     "bare": (lambda root: git(root, "config", "core.bare", "true"), "bare"),
-    "gone": (shutil.rmtree, "no directory"),
+    "gone": (shutil.rmtree, "not a directory"),
 }
 
 
@@ -292,7 +292,7 @@ def test_a_snapshot_leaves_out_what_may_not_change_and_says_so(store: Repository
         "escape": "a symbolic link that leads out of the tree",
         "sneaky": "a symbolic link with .. after a name",
         "dotgit": "a symbolic link into git's own files",
-        "fifo": "a FIFO is no content",
+        "fifo": "a FIFO cannot be stored",
         "link.d": "a symbolic link to an absolute path",
         "nested/.git": "a path into git's own files",
         "nested/GIT~1": "a path into git's own files",

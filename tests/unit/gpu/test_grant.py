@@ -54,7 +54,7 @@ def test_the_least_used_are_taken_first_and_none_twice() -> None:
     second, two = take(2)
     assert one == ("1",)
     assert two == ("2", "3")
-    with pytest.raises(DeviceBusyError, match="of 4 other containers of this user have 3"):
+    with pytest.raises(DeviceBusyError, match="of 4 GPUs other containers of this user hold 3"):
         take(2)
     last, four = take(1)
     assert four == ("0",)
@@ -95,14 +95,14 @@ def test_what_a_killed_process_had_is_free_at_once_and_a_forked_child_keeps_noth
 
 
 def test_more_than_there_are_is_one_clear_error(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceBusyError, match="needs 5 GPUs and this machine lets us have 4"):
+    with pytest.raises(DeviceBusyError, match="needs 5 GPUs, but only 4 are visible"):
         take(5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-aaaa")
     grant, names = take(2)
     assert names == ("0", "2")
     grant.release()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(DeviceBusyError, match="lets us have 0"):
+    with pytest.raises(DeviceBusyError, match="only 0 are visible"):
         take(1)
     smi("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     with pytest.raises(DeviceError, match="exit code 18: Failed to initialize NVML"):
@@ -119,7 +119,7 @@ def test_without_a_driver_the_next_step_is_named(tmp_path: Path, monkeypatch: py
 def test_a_lock_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"hyperruntime-gpus-{os.getuid()}").symlink_to("elsewhere")
-    with pytest.raises(StorageError, match="somebody else's"):
+    with pytest.raises(StorageError, match="belongs to another user"):
         lock_directory()
 
 

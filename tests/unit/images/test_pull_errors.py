@@ -35,7 +35,7 @@ def test_each_cause_has_its_own_error(output: str, kind: type[ImagePullError]) -
 def test_the_next_step_fits_the_cause() -> None:
     outputs = {output: str(explain_pull("r.example/a:1", output, "x login")) for output, _ in CASES}
     assert "log in with `x login r.example`" in outputs[CASES[2][0]]
-    assert "plain HTTP, which is allowed on this machine's own addresses only" in outputs[CASES[7][0]]
+    assert "plain HTTP, which is allowed only on loopback addresses of this machine" in outputs[CASES[7][0]]
     assert "no space left on device" in outputs[CASES[10][0]]
 
 

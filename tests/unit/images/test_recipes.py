@@ -184,7 +184,7 @@ def test_without_wheels_the_build_is_told_why_and_finds_no_half_directory(
     lines: list[str] = []
     assert not download_wheels(tmp_path / "r.txt", tmp_path / "wheels", "3.11", str(program), lines.append)
     assert said in lines[-1]
-    assert "the build fetches the Python packages itself" in lines[-1]
+    assert "the build downloads the packages itself" in lines[-1]
     assert not (tmp_path / "wheels").exists()
 
 

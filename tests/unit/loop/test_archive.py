@@ -255,7 +255,7 @@ def test_a_directory_appears_in_one_step(tmp_path: Path) -> None:
 
 
 def test_no_space_and_no_permission_are_one_sentence() -> None:
-    for code, said in ((errno.ENOSPC, "no space"), (errno.EACCES, "may not be written"), (errno.EROFS, "read-only")):
+    for code, said in ((errno.ENOSPC, "no space"), (errno.EACCES, "no permission"), (errno.EROFS, "read-only")):
         with pytest.raises(StorageError, match=said) as caught, storage_errors("/some/where"):
             raise OSError(code, os.strerror(code))
         assert "'/some/where'" in str(caught.value)

@@ -199,7 +199,7 @@ def test_an_export_takes_an_empty_directory_and_leaves_a_full_one_alone(summary:
     (tmp_path / "full" / "mine").write_text("x")
     (tmp_path / "file").write_text("x")
     export_generation(summary.run_dir, 1, tmp_path / "empty")
-    for name, said in (("full", "is not empty"), ("file", "no directory"), ("empty", "is not empty")):
+    for name, said in (("full", "is not empty"), ("file", "not a directory"), ("empty", "is not empty")):
         with pytest.raises(RepositoryError, match=said):
             export_generation(summary.run_dir, 1, tmp_path / name)
     assert os.listdir(tmp_path / "full") == ["mine"]

@@ -158,7 +158,7 @@ def test_a_contract_is_found_by_files_or_said(tmp_path: Path, checkout: Path) ->
 @pytest.mark.parametrize(
     ("domain", "archive", "said"),
     [
-        ("balrog_babyai", ".", "balrog_babyai cannot be put together"),
+        ("balrog_babyai", ".", "cannot combine answers to balrog_babyai"),
         ("paper_review", "nowhere", "has no gen_<id>"),
         ("paper_review", "run", r"report\.json' is a link"),
     ],

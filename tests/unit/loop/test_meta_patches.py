@@ -141,7 +141,7 @@ def test_a_run_with_diffs_goes_on(run: Run, diffs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hello", "the text is no diff"),
+        ("hello", "the text is not a diff"),
         ("--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n", "does not apply"),
         ("--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+b\n", "tries to leave the repository"),
     ],
@@ -183,7 +183,7 @@ def test_keys_in_a_plain_directory_are_in_no_state(run: Run, tmp_path: Path) -> 
     plain = make_agent_repository(tmp_path / "plain")
     subprocess.run(["rm", "-rf", plain / ".git"], check=True)
     (plain / ".env").write_text("SECRET_OF_MINE=1\n")
-    with pytest.raises(SpecError, match="leave one of them out"):
+    with pytest.raises(SpecError, match="remove one of the two options"):
         run(copy_root_dir=str(plain))
     summary = run(copy_root_dir=str(plain), agent=None, max_generation=0)
     assert summary.generations[0].failure is None

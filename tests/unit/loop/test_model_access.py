@@ -98,7 +98,7 @@ def test_the_environment_goes_before_the_dotenv_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}])
 def test_a_wish_that_no_server_can_fulfil_is_refused(tmp_path: Path, wish: dict[str, Any]) -> None:
-    with pytest.raises(GatewayError, match="no server that has models"):
+    with pytest.raises(GatewayError, match="no model server is configured"):
         choose(tmp_path, **wish)
 
 
@@ -123,7 +123,7 @@ def test_a_tape_is_played_for_any_model_of_both_formats(tmp_path: Path) -> None:
 
 
 def test_exchanges_are_recorded_of_the_servers_that_the_variables_name(tmp_path: Path) -> None:
-    with pytest.raises(GatewayError, match="no server that has models"):
+    with pytest.raises(GatewayError, match="no model server is configured"):
         choose(tmp_path, gateway="record:tape.jsonl")
     config = choose(tmp_path, "OPENAI_BASE_URL=http://there/v1\n", gateway="record:tape.jsonl")
     assert config is not None
@@ -247,7 +247,7 @@ def test_a_key_of_the_host_never_goes_where_an_agent_may_have_said(
     given = options(contract="hyperagents", gateway=gateway)
     check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
-    with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is only in .*--gateway"):
+    with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is set only in .*--gateway"):
         check_stored_servers(given, stored_agent(tmp_path, IMPORTED), IMPORTED)
     with pytest.raises(GatewayConfigError):
         evaluation_models(given, IMPORTED, tmp_path / "evaluations", asks_models=True)

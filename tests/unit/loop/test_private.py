@@ -39,7 +39,7 @@ def run_one(folder: Path) -> RunSummary:
 @pytest.mark.parametrize(
     ("error", "failure", "attempts", "words"),
     [
-        (TimeoutError("too many"), "timeout", 1, "could not be taken back in"),
+        (TimeoutError("too many"), "timeout", 1, "could not be reclaimed within"),
         (ReclaimError("no rights"), "infrastructure", 3, "no rights"),
     ],
 )

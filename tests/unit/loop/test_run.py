@@ -163,8 +163,8 @@ def test_the_state_equals_replaying_the_lineage(run: Callable[..., RunSummary]) 
         ("open('task_agent.py', 'w').write('def')", "does-not-load", "SyntaxError"),
         ("import os; os.remove('meta_agent.py')", "does-not-load", "meta_agent"),
         (ESCAPE, "refused-patch", "escaped"),
-        ("open(f'{out}/model_patch.diff', 'w').write('hello')", "refused-patch", "no diff"),
-        ("import os; os.mkfifo(f'{out}/model_patch.diff')", "refused-patch", "no regular file"),
+        ("open(f'{out}/model_patch.diff', 'w').write('hello')", "refused-patch", "not a diff"),
+        ("import os; os.mkfifo(f'{out}/model_patch.diff')", "refused-patch", "not a regular file"),
         ("import os; os.symlink('/etc/passwd', f'{out}/model_patch.diff')", "refused-patch", "cannot be read"),
     ],
 )

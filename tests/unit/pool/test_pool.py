@@ -155,7 +155,7 @@ def test_r6_w18_the_deadline_of_an_acquire_is_kept_and_says_how_full_the_pool_is
             await fails(
                 SlotTimeoutError,
                 pool.acquire("late", timeout_s=0.05),
-                "2 leased, 0 more wait, at most 1 containers at once",
+                "2 leased, 0 other acquires waiting, at most 1 containers in use",
             )
             assert pool.status().waiting == 0
 
@@ -361,7 +361,7 @@ def test_a_slot_that_was_kept_and_not_asked_for_again_is_made_new_in_the_end() -
 def test_where_slots_cannot_be_kept_apart_that_is_refused_unless_it_is_accepted() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(users=False)
-        await fails(SpecError, pool_of(runtime, slots_per_container=4).start(), "has no users to keep slots apart")
+        await fails(SpecError, pool_of(runtime, slots_per_container=4).start(), "has no users to isolate slots")
         async with pool_of(runtime, slots_per_container=None) as pool:
             assert (pool.status().slots_per_container, pool.status().isolation) == (1, "container")
 

@@ -265,7 +265,7 @@ def test_what_comes_before_the_program_is_the_drivers(tree: Path) -> None:
     ("args", "text"),
     [
         ((), "may not change"),
-        (("false",), "cannot be taken back: exit code 1; see `hyperrun doctor`"),
+        (("false",), "cannot be reclaimed: exit code 1; see `hyperrun doctor`"),
         (("sh", "-c", "echo no such namespace >&2; exit 125"), "no such namespace"),
         (("/there/is/no/such/program",), "cannot be started"),
     ],

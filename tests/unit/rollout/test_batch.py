@@ -74,7 +74,7 @@ def test_rows_without_an_id_keep_theirs_when_the_file_grows(tmp_path: Path) -> N
         ('{"messages": []}', "messages"),
         ('{"messages": [{"role": "robot", "content": ""}]}', "role"),
         ('{"messages": [{"role": "user"}]}', "content"),
-        ('{"prompt": "a", "id": "first"}', "line 1 has it"),
+        ('{"prompt": "a", "id": "first"}', "line 1 has the same id"),
         ('{"prompt": "a", "id": " "}', "printable"),
         ('{"prompt": "a", "id": true}', "printable"),
         ('{"prompt": "a", "image": "x", "docker_image": "y"}', "docker_image"),

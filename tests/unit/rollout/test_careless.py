@@ -67,7 +67,11 @@ def test_an_agent_is_a_function_of_a_module_or_of_a_file(tmp_path: Path) -> None
     file.write_text("async def agent(task):\n    raise RuntimeError\n")
     assert load_agent(f"{file}:agent").__name__ == "agent"
     assert load_agent("hyperruntime.rollout.agent.agent:run_agent") is load_agent(None)
-    for wrong, said in [("agnet", "did you mean 'agent'"), ("none.py:agent", "no file"), ("none:agent", "no module")]:
+    for wrong, said in [
+        ("agnet", "did you mean 'agent'"),
+        ("none.py:agent", "file '.*none.py' does not exist"),
+        ("none:agent", "module 'none' does not exist"),
+    ]:
         with pytest.raises(SpecError, match=said):
             load_agent(wrong if ":" in wrong else f"{file}:{wrong}")
 
@@ -103,5 +107,5 @@ def test_the_name_of_a_run_leads_nowhere(run_id: str, tmp_path: Path, capsys: py
     args = ["rollout", "run", "--environment", "swe", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
 
     assert main([*args, "--output-dir-parent", str(tmp_path), f"--run-id={run_id}"]) == 2
-    assert f"--run-id {run_id!r} is no name" in capsys.readouterr().err
+    assert f"--run-id {run_id!r} is invalid" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -76,7 +76,7 @@ def test_errors_name_what_is_missing(file: str) -> None:
     """An environment, a module, a class, a member."""
     with pytest.raises(SpecError, match="environment='no-such'"):
         load_environment("no-such")
-    with pytest.raises(SpecError, match="no module 'no_such'"):
+    with pytest.raises(SpecError, match="module 'no_such' does not exist"):
         load_environment("no_such.place:Word")
     with pytest.raises(SpecError, match="did you mean 'Word'"):
         load_environment(f"{file}:Wordd")

@@ -51,7 +51,7 @@ def test_r22_a_local_template_is_rendered_with_and_without_tools(
     with token_server(speak) as server:
         code, found = checks(capsys, "--base-url", server.url, *where)
     assert found["template"]["state"] == state
-    assert "never hears" in found["template"]["detail"] or state == "ok"
+    assert "never sees" in found["template"]["detail"] or state == "ok"
     assert state == "ok" or code == 1
 
 

@@ -79,5 +79,5 @@ def test_a_turn_without_its_tokens_leaves_no_record_with_a_hole() -> None:
 def test_logprobs_that_do_not_match_the_tokens_are_refused() -> None:
     with pytest.raises(ModelError, match="2 token ids and 1 log prob"):
         TokenRecord().add([1], [2, 3], [-0.1])
-    with pytest.raises(ModelError, match="no numbers"):
+    with pytest.raises(ModelError, match="not finite"):
         TokenRecord().add([1], [2], [float("-inf")])

@@ -85,7 +85,7 @@ def test_without_the_hook_the_linker_is_told_nothing(library: Path) -> None:
 
 def test_links_in_a_circle_are_refused(library: Path) -> None:
     circle = hook("create-symlinks", "--link", "b::/x/a", "--link", "a::/x/b")
-    with pytest.raises(UnsupportedOptionError, match="which it does not bring"):
+    with pytest.raises(UnsupportedOptionError, match="which it does not mount"):
         apply_edits(edits_of(library, circle))
 
 

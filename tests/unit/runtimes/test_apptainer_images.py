@@ -219,7 +219,7 @@ def test_an_oci_archive_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no tar at all", b"\0" * 4096])
 def test_what_is_no_archive_is_refused_as_that(store: Store, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.tar").write_bytes(content)
-    with pytest.raises(ImageError, match="no image archive"):
+    with pytest.raises(ImageError, match="it is not an image archive"):
         ApptainerImages(store).load(tmp_path / "x.tar")
 
 

@@ -117,4 +117,4 @@ def test_a_store_of_a_login_session_has_a_next_step() -> None:
     step = edge.store_step("Error: creating events dirs: mkdir /run/user/1007/libpod: permission denied")
     for word in ("/run/user/1007", "enable-linger", "XDG_DATA_HOME"):
         assert word in step
-    assert edge.store_step("Error: something else") == "`hyperrun doctor` says more"
+    assert edge.store_step("Error: something else") == "see `hyperrun doctor`"

@@ -1,6 +1,6 @@
-"""The tools a model has: one file each, with NAME, DESCRIPTION, PARAMETERS (a JSON schema) and ``run(desk, ...)``.
+"""The model's tools: each is a file with NAME, DESCRIPTION, PARAMETERS (a JSON schema) and ``run(desk, ...)``.
 
-To add one, write such a file and put it in TOOLS. ``run`` returns the text that the model is answered with.
+To add a tool, write such a file and add it to TOOLS. ``run`` returns the text of the result for the model.
 """
 
 from shell import Shell
@@ -14,7 +14,7 @@ _TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool
 
 
 class Desk:
-    """What tools share while one agent works: its directory, its shell, and what the editor can undo."""
+    """The state that the tools of one agent share: its directory, its shell, and the editor's undo history."""
 
     def __init__(self, workdir):
         self.workdir = str(workdir)
@@ -23,13 +23,13 @@ class Desk:
 
     @property
     def shell(self):
-        """The shell; started when it is first asked for."""
+        """The shell; the first access creates it."""
         if self._shell is None:
             self._shell = Shell(self.workdir)
         return self._shell
 
     def close(self):
-        """End what the shell still runs."""
+        """End the shell and its processes."""
         if self._shell is not None:
             self._shell.close()
             self._shell = None
@@ -42,11 +42,17 @@ class Desk:
 
 
 def call(desk, name, arguments):
-    """Run a tool and return its text; whatever a model may have got wrong is answered by a sentence."""
+    """Run a tool and return its text; an error becomes one sentence for the model.
+
+    Args:
+        desk: the state that tools share.
+        name: the name of the tool.
+        arguments: the model's arguments, any JSON value.
+    """
     try:
         tool = TOOLS.get(name)
         if tool is None:
-            raise ToolError(f"there is no tool {name!r}; there are: {', '.join(TOOLS)}")
+            raise ToolError(f"unknown tool {name!r}; known: {', '.join(TOOLS)}")
         _check(tool, arguments)
         return tool.run(desk, **arguments)
     except (ToolError, OSError, ValueError) as error:
@@ -54,7 +60,7 @@ def call(desk, name, arguments):
 
 
 def _check(tool, arguments):
-    """Raise ToolError unless the arguments are what the tool's schema says."""
+    """Raise ToolError unless the arguments match the tool's schema."""
     if not isinstance(arguments, dict):
         raise ToolError(f"the arguments of {tool.NAME} must be a JSON object")
     known = tool.PARAMETERS["properties"]

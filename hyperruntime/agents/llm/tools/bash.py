@@ -1,4 +1,4 @@
-"""The tool ``bash``: run commands in a shell that stays."""
+"""The tool ``bash``: run commands in a persistent shell."""
 
 import settings
 
@@ -24,7 +24,16 @@ PARAMETERS = {
 
 
 def run(desk, command, timeout_s=settings.COMMAND_TIMEOUT_S):
-    """Return the output of a command, and under it how it ended."""
+    """Run a command and return its output, followed by its exit code.
+
+    Args:
+        desk: the state that tools share.
+        command: any number of lines of bash.
+        timeout_s: the deadline in seconds.
+
+    Raises:
+        ToolError: an argument is invalid.
+    """
     if not 0 < timeout_s <= settings.COMMAND_TIMEOUT_MOST_S:
         raise ToolError(f"timeout_s must be above 0 and at most {settings.COMMAND_TIMEOUT_MOST_S:g}")
     if "\0" in command:

@@ -1,4 +1,4 @@
-"""The tool ``edit``: look at files and change them, exactly, with a way back."""
+"""The tool ``edit``: view files and change them exactly, with undo."""
 
 import inspect
 import os
@@ -33,12 +33,22 @@ _LISTED = 200
 
 
 def run(desk, command, path, **arguments):
-    """Do one of the commands and return what to say."""
+    """Run one of the editor's commands and return its text.
+
+    Args:
+        desk: the state that tools share.
+        command: the name of the command.
+        path: a path, absolute or relative to the working directory.
+        **arguments: the arguments of the command.
+
+    Raises:
+        ToolError: an argument is invalid, or the command cannot be done.
+    """
     if "\0" in path:
         raise ToolError("a path cannot hold a NUL character")
     commands = {"view": view, "create": create, "replace": replace, "insert": insert, "undo": undo}
     if command not in commands:
-        raise ToolError(f"edit has no command {command!r}; it has: {', '.join(commands)}")
+        raise ToolError(f"unknown command {command!r} of edit; known: {', '.join(commands)}")
     try:
         inspect.signature(commands[command]).bind(desk, path, **arguments)
     except TypeError as error:
@@ -47,7 +57,7 @@ def run(desk, command, path, **arguments):
 
 
 def view(desk, path, *, lines=None):
-    """Return a file's lines with their numbers, or what is in a directory."""
+    """Return a file's lines with their numbers, or a directory's entries."""
     if path.is_dir():
         names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
         more = [f"[... {len(names) - _LISTED} more ...]"] if len(names) > _LISTED else []
@@ -61,7 +71,7 @@ def view(desk, path, *, lines=None):
 
 
 def create(desk, path, *, text):
-    """Write a whole file, a new one or over an old one."""
+    """Write a whole file, new or existing."""
     before = path.read_bytes() if path.exists() else None
     write(desk, path, text, before)
     return f"{path} is written: {len(_split(text))} lines" + ("; it was there before" if before is not None else "")
@@ -86,7 +96,7 @@ def replace(desk, path, *, old, new=""):
 
 
 def insert(desk, path, *, line, text):
-    """Put lines after a line."""
+    """Insert lines after a line."""
     content = read(path)
     rows = content.split("\n")
     total = len(_split(content))
@@ -99,10 +109,10 @@ def insert(desk, path, *, line, text):
 
 
 def undo(desk, path):
-    """Bring back what the file was before its last change by this tool."""
+    """Undo this tool's last change of a file."""
     changes = desk.undo.get(str(path))
     if not changes:
-        raise ToolError(f"nothing was changed in {path} that could be taken back")
+        raise ToolError(f"there is no change of {path} to undo")
     before = changes.pop()
     if before is None:
         path.unlink(missing_ok=True)
@@ -112,25 +122,32 @@ def undo(desk, path):
 
 
 def read(path):
-    """Return a file as text; bytes that are no UTF-8 survive."""
+    """Return a file as text; bytes that are not UTF-8 become surrogates, which :func:`write` restores."""
     if not path.exists():
         raise ToolError(f"{path} does not exist")
     if not path.is_file():
-        raise ToolError(f"{path} is no file")
+        raise ToolError(f"{path} is not a regular file")
     if path.stat().st_size > settings.FILE_BYTES:
         raise ToolError(f"{path} has more than {settings.FILE_BYTES} bytes; use bash")
     return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def write(desk, path, text, before):
-    """Write a file and remember what it was."""
+    """Write a file and record its earlier content for undo.
+
+    Args:
+        desk: the state that tools share.
+        path: the file.
+        text: the new content.
+        before: the earlier content in bytes; None if the file did not exist.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     desk.undo.setdefault(str(path), []).append(before)
 
 
 def _split(text):
-    """Return the lines of a text; a line ends with a newline and nothing else."""
+    """Return the lines of a text; only a newline ends a line."""
     rows = text.split("\n")
     return rows[:-1] if rows[-1] == "" else rows
 
@@ -142,5 +159,5 @@ def _range(lines, total):
         raise ToolError("`lines` must be [first, last]")
     first, last = lines[0], total if lines[1] == -1 else lines[1]
     if not 1 <= first <= max(total, 1) or last < first:
-        raise ToolError(f"there are lines 1 to {total}; `lines` {lines} is not among them")
+        raise ToolError(f"`lines` {lines} is not in the file, which has lines 1 to {total}")
     return first, min(last, total)

@@ -1,5 +1,5 @@
-"""What a tool raises when it cannot do what it was asked."""
+"""The error of tools."""
 
 
 class ToolError(Exception):
-    """One sentence for the model: what is wrong, and what to do instead."""
+    """A tool call failed; the message tells the model what is wrong and what to do instead."""

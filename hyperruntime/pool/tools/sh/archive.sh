@@ -10,7 +10,7 @@ else
 fi
 set --
 if [ -n "$whole" ] && tar --hard-dereference -cf /dev/null -T /dev/null 2>/dev/null; then
-  set -- --hard-dereference # for a form that holds no hard links
+  set -- --hard-dereference # for a format without hard links
 fi
 tar "$@" -cf - "./$leaf"
 code=$?

@@ -1,4 +1,4 @@
-# Removes what an ended write left.
+# Removes the temporary file of a write that was ended.
 case $leaf in
 */*) cd -P "./${leaf%/*}" || exit 0 ;;
 esac

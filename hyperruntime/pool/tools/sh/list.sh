@@ -1,4 +1,4 @@
-# Writes `kind|size|mtime|path` and NUL for each entry of a directory; with $depth of it alone, with $hidden all names.
+# Writes `kind|size|mtime|path` and NUL for each entry of a directory; with $depth not below it, with $hidden all names.
 [ -z "$leaf" ] || { [ -e "./$leaf" ] && exit 90 || exit 82; }
 [ -r . ] || exit 85
 set -- . ${depth:+-maxdepth 1}

@@ -1,6 +1,6 @@
-# Finds out where a path really leads, as the kernel will, and refuses what leaves the roots. POSIX sh, no other
-# program but readlink(1), and that for links only. Before it come: path, and the roots as positional parameters.
-# Afterwards: the working directory is that of the file, leaf is its name there ("" where the path is a directory).
+# Resolves a path as the kernel does, and refuses a path outside the roots. POSIX sh; the only program is readlink(1),
+# for links only. Input: the variable path, and the roots as positional parameters. Result: the working directory is
+# that of the file, and leaf is its name there ("" if the path is a directory).
 export LC_ALL=C
 for root do
   shift

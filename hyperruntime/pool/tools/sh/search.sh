@@ -1,5 +1,5 @@
-# Writes a line that says whether it is a file or a directory; then `path`, NUL, `line:text` for each line that $pattern matches, and `line-text`
-# for those around it ($context).
+# Writes a line `file` or `directory`; then `path`, NUL, `line:text` for each line that matches $pattern, and
+# `line-text` for the lines around it ($context).
 command -v grep >/dev/null || { echo grep >&2; exit 91; }
 start=.
 if [ -n "$leaf" ]; then
@@ -15,7 +15,7 @@ flags="-n -$form ${ignore_case:+-i}"
 [ -n "$leaf" ] && echo file || echo directory
 grep -r -Z -I -s --include=x -e x /dev/null 2>/dev/null
 if [ $? -le 1 ]; then
-  set -- ${glob:+"--include=$glob"} # first: what no option names is then left out
+  set -- ${glob:+"--include=$glob"} # first: grep then skips files that no option matches
   [ -n "$hidden" ] || set -- "$@" '--exclude=.?*' '--exclude-dir=.?*'
   grep $flags -H -Z -I -s -r "$@" -e "$pattern" -- "$start"
   exit 0

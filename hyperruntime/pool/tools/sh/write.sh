@@ -1,4 +1,4 @@
-# Puts $size bytes from standard input into a file, whole or not at all: written beside it as $temporary, then renamed.
+# Writes $size bytes from standard input to a file, atomically: writes $temporary beside it, then renames.
 [ -n "$leaf" ] || exit 83
 case $leaf in
 */*)
