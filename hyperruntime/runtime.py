@@ -12,7 +12,14 @@ import attrs
 from hyperruntime import registry
 from hyperruntime.container import Container
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
-from hyperruntime.errors import DriverLoadError, EngineError, EngineUnavailableError, HyperRuntimeError, PruneError
+from hyperruntime.errors import (
+    DriverLoadError,
+    EngineError,
+    EngineUnavailableError,
+    HyperRuntimeError,
+    PruneError,
+    SpecError,
+)
 from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, stale_directories
 from hyperruntime.images.store import ImageStore
 from hyperruntime.logs import get_logger
@@ -86,6 +93,7 @@ class Runtime:
             EngineUnavailableError: the engine cannot run a container.
             EngineError: this process is a forked child of the process that opened the runtime.
             TypeError: ``spec`` is not a ContainerSpec.
+            SpecError: the source of a mount does not exist.
         """
         from hyperruntime.spec import ContainerSpec
 
@@ -94,6 +102,9 @@ class Runtime:
 
         if not isinstance(spec, ContainerSpec):
             raise TypeError(f"container() takes a ContainerSpec, not {type(spec).__name__}")
+        for mount in spec.mounts:
+            if not os.path.exists(mount.source):
+                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
         run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
         given = {**(labels or {}), **run}
         known = self._driver.probe()

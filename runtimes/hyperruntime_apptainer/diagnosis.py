@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import find_program
 from hyperruntime.units import GIB, format_size
-from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, forget, probe
+from hyperruntime_apptainer.args import NAME
+from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, probe
 from hyperruntime_apptainer.scratch import candidates, scratch_directory
 from hyperruntime_apptainer.store import VARIABLE, Store
 
@@ -24,7 +26,7 @@ _TOOLS = (
 
 def diagnose() -> tuple[Finding, ...]:
     """Probe again, without the cached result, and return the findings; never raises."""
-    forget()
+    forget_probes(NAME)
     return tuple(_findings())
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
-from hyperruntime.errors import SpecError
 from hyperruntime.host.inherited import process_ceiling
+from hyperruntime.host.probe_cache import TrustedProbe
 from hyperruntime_apptainer import records
 from hyperruntime_apptainer.args import NAME, Settings, refuse
 from hyperruntime_apptainer.container import ApptainerContainer
 from hyperruntime_apptainer.diagnosis import diagnose
 from hyperruntime_apptainer.images import ApptainerImages
-from hyperruntime_apptainer.probe import Probe, cached_probe, forget
-
-_TRUSTED_S = 60.0
+from hyperruntime_apptainer.probe import cached_probe
 
 
 class ApptainerDriver:
@@ -30,9 +25,7 @@ class ApptainerDriver:
 
     def __init__(self) -> None:
         """Create a driver; the probe runs when it is first needed."""
-        self._probe: Probe | None = None
-        self._info: EngineInfo
-        self._tried_at = 0.0
+        self._probe = TrustedProbe(NAME, cached_probe)
 
     @property
     def images(self) -> ApptainerImages:
@@ -48,8 +41,7 @@ class ApptainerDriver:
         Raises:
             EngineUnavailableError: Apptainer is missing or cannot run a container.
         """
-        self._found()
-        return self._info
+        return self._probe.info()
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe again and return the findings; never raises."""
@@ -66,10 +58,7 @@ class ApptainerDriver:
         """
         settings = self._settings()
         refuse(launch.spec, settings)
-        for mount in launch.spec.mounts:
-            if not Path(mount.source).exists():
-                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
-        return ApptainerContainer(launch, settings, self.images.source(launch.spec.image), self._distrust)
+        return ApptainerContainer(launch, settings, self.images.source(launch.spec.image), self._probe.distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this user's containers, from their records."""
@@ -92,22 +81,7 @@ class ApptainerDriver:
 
     def _settings(self) -> Settings:
         """Return the probed settings with today's process limit, which may be lower than at the probe."""
-        return attrs.evolve(self._found().settings, nproc=process_ceiling())
-
-    def _found(self) -> Probe:
-        """Return the known probe result, or probe; another thread may drop the result at any time."""
-        if (found := self._probe) is None:
-            found, remembered = cached_probe()
-            self._info = found.to_info()
-            self._tried_at = -math.inf if remembered else time.monotonic()
-            self._probe = found
-        return found
-
-    def _distrust(self) -> None:
-        """Drop the probe result after a container did not start, unless the probe is recent."""
-        if time.monotonic() - self._tried_at > _TRUSTED_S:
-            self._probe = None
-            forget()
+        return attrs.evolve(self._probe.get().settings, nproc=process_ceiling())
 
 
 _: type[Driver] = ApptainerDriver

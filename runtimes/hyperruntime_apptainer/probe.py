@@ -5,8 +5,6 @@ The result is cached per boot, Apptainer binary, user, process limit and scratch
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -16,10 +14,10 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.host.process import ProcessResult, boot_id, find_program, run_process
+from hyperruntime.host.probe_cache import ProbeFile
+from hyperruntime.host.process import ProcessResult, find_program, run_process
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
@@ -86,10 +84,8 @@ def cached_probe() -> tuple[Probe, bool]:
     refuse_root()
     if find_program(NAME) is None:
         raise EngineUnavailableError(NAME, "there is no `apptainer` on PATH", INSTALL_HINT)
-    try:
-        return _recall(json.loads(_cache_path().read_bytes())), True
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return probe(), False
+    found = probe_file().read()
+    return (probe(), False) if found is None else (found, True)
 
 
 def _recall(data: dict[str, Any]) -> Probe:
@@ -123,7 +119,7 @@ def probe() -> Probe:
                 found = Probe(
                     version=version, root=tester.root, settings=tester.limits(settings, tried), tried=tuple(tried)
                 )
-                _remember(found)
+                probe_file().write(found)
                 return found
             what = "a container with a private /sys" if settings.sysfs else "a container"
             tried.append((what, result.error_text))
@@ -141,14 +137,6 @@ def refuse_root() -> None:
     if os.geteuid() == 0:
         why = "if it is run by root, a container is root on this machine too and can write to /proc/sys"
         raise EngineUnavailableError(NAME, why, "run as an ordinary user, or use Podman or Docker")
-
-
-def forget() -> None:
-    """Delete the cached result, so that the next call probes again; never raises."""
-    try:
-        _cache_path().unlink()
-    except OSError:
-        pass
 
 
 def installed_version() -> str:
@@ -245,22 +233,11 @@ def _try(args: list[str], script: bytes | None = None) -> ProcessResult:
         return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
 
 
-def _cache_path() -> Path:
+def probe_file() -> ProbeFile[Probe]:
+    """Return the file of what a probe found: for this binary, this limit on processes and this scratch directory."""
     try:
-        stat = os.stat(find_program("apptainer") or "")
-        key = f"{boot_id()[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+        stat = os.stat(find_program(NAME) or "")
+        binary = (stat.st_mtime_ns, stat.st_size)
     except OSError:
-        key = "unknown"
-    place = hashlib.sha256(os.path.realpath(scratch_directory()).encode()).hexdigest()[:12]
-    return cache_directory() / f"apptainer-{os.geteuid()}-{key}-{process_ceiling():x}-{place}.json"
-
-
-def _remember(found: Probe) -> None:
-    try:
-        path = _cache_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(attrs.asdict(found)))
-        os.replace(temporary, path)
-    except OSError as error:
-        log.debug("probe not remembered", error=str(error))
+        binary = (0, 0)
+    return ProbeFile(NAME, (binary, process_ceiling(), os.path.realpath(scratch_directory())), _recall)

@@ -114,9 +114,6 @@ class BubblewrapDriver:
         refuse(launch.spec, self.probe().limits["pids"])
         if not self.images.exists(launch.spec.image):
             raise ImageNotFoundError(launch.spec.image, f"use {IMAGE!r}, the only image of bubblewrap")
-        for mount in launch.spec.mounts:
-            if not os.path.exists(mount.source):
-                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
         return BubblewrapContainer(launch)
 
     def containers(self) -> tuple[ContainerRecord, ...]:

@@ -9,16 +9,18 @@ from typing import Any
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
+from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.units import GIB, format_size
+from hyperruntime_docker.args import NAME
 from hyperruntime_docker.client import Engine, endpoint_or_default
-from hyperruntime_docker.probe import Probe, daemon_info, forget, probe
+from hyperruntime_docker.probe import Probe, daemon_info, probe
 
 _LEAST_FREE_BYTES = 2 * GIB
 
 
 def diagnose(engine: Engine) -> tuple[Finding, ...]:
     """Probe again, without the cached result, and return the findings; never raises."""
-    forget()
+    forget_probes(NAME)
     return tuple(_findings(engine))
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
-from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import LABEL
+from hyperruntime.host.probe_cache import TrustedProbe
 from hyperruntime_docker.args import NAME, UID_LABEL, Settings
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove
 from hyperruntime_docker.diagnosis import diagnose
 from hyperruntime_docker.images import DockerImages
-from hyperruntime_docker.probe import Probe, cached_probe, forget
+from hyperruntime_docker.probe import cached_probe
 
-_TRUSTED_S = 60.0
 _BY_COMMAND = 'ids=$(docker ps --all --quiet --filter "label=$1") && [ -n "$ids" ] && docker rm --force --volumes $ids'
 
 
@@ -32,9 +28,7 @@ class DockerDriver:
     def __init__(self) -> None:
         """Create a driver; it connects to the daemon when that is first needed."""
         self._engine = Engine()
-        self._probe: Probe | None = None
-        self._info: EngineInfo
-        self._tried_at = 0.0
+        self._probe = TrustedProbe(NAME, lambda: cached_probe(self._engine))
 
     @property
     def images(self) -> DockerImages:
@@ -50,8 +44,7 @@ class DockerDriver:
         Raises:
             EngineUnavailableError: no daemon answers, or it cannot run a container.
         """
-        self._found()
-        return self._info
+        return self._probe.info()
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe again and return the findings; never raises."""
@@ -66,10 +59,7 @@ class DockerDriver:
             EngineUnavailableError: no daemon answers, or it cannot run a container.
             HyperRuntimeError: the daemon refused; the class of the error says why.
         """
-        for mount in launch.spec.mounts:
-            if not Path(mount.source).exists():
-                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
-        return DockerContainer(launch, self._settings(), self._engine, self._distrust)
+        return DockerContainer(launch, self._settings(), self._engine, self._probe.distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers, without those of other users of the daemon."""
@@ -96,22 +86,7 @@ class DockerDriver:
         self._engine.close()
 
     def _settings(self) -> Settings:
-        return self._found().settings
-
-    def _found(self) -> Probe:
-        """Return the known probe result, or probe; another thread may drop the result at any time."""
-        if (found := self._probe) is None:
-            found, remembered = cached_probe(self._engine)
-            self._info = found.to_info()
-            self._tried_at = -math.inf if remembered else time.monotonic()
-            self._probe = found
-        return found
-
-    def _distrust(self) -> None:
-        """Drop the probe result after a container did not start, unless the probe is recent."""
-        if time.monotonic() - self._tried_at > _TRUSTED_S:
-            self._probe = None
-            forget()
+        return self._probe.get().settings
 
 
 def _record(entry: dict[str, Any]) -> ContainerRecord:

@@ -7,19 +7,16 @@ or with another file system is refused. The result is cached per boot, user and 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.driver import EngineInfo
-from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
 from hyperruntime.logs import get_logger
 from hyperruntime_docker.args import NAME, Settings
@@ -73,11 +70,8 @@ def cached_probe(engine: Engine) -> tuple[Probe, bool]:
         EngineUnavailableError: no daemon answers, or it cannot run a container.
     """
     info = daemon_info(engine)
-    try:
-        data = json.loads(_cache_path(info).read_bytes())
-        return Probe(settings=Settings(**data.pop("settings")), **data), True
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return probe(engine, info), False
+    found = probe_file(info).read()
+    return (probe(engine, info), False) if found is None else (found, True)
 
 
 def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
@@ -108,7 +102,7 @@ def probe(engine: Engine, info: Mapping[str, Any] | None = None) -> Probe:
             nvidia=has_nvidia(info),
         ),
     )
-    _remember(info, found)
+    probe_file(info).write(found)
     return found
 
 
@@ -139,37 +133,16 @@ def has_nvidia(info: Mapping[str, Any]) -> bool:
     return "nvidia" in (info.get("Runtimes") or {}) or find_program("nvidia-container-runtime-hook") is not None
 
 
-def forget() -> None:
-    """Delete the cached results of all daemons, so that the next call probes again; never raises."""
-    try:
-        for path in cache_directory().glob(f"{NAME}-{os.geteuid()}-*.json"):
-            path.unlink(missing_ok=True)
-    except OSError:
-        pass
+def probe_file(info: Mapping[str, Any]) -> ProbeFile[Probe]:
+    """Return the file of what a probe found: for this daemon, as it describes itself, and this TMPDIR.
 
-
-def _cache_path(info: Mapping[str, Any]) -> Path:
-    """Return the path of the cached result; its name is a hash of everything that affects the result.
-
-    Raises:
-        StorageError: the user has no home directory.
+    Args:
+        info: the daemon's description, of :func:`daemon_info`.
     """
     facts = [info.get(name) for name in _WHAT_MATTERS]
     facts += [sorted(info.get("Runtimes") or {}), cdi_devices(info), endpoint_or_default(), os.environ.get("TMPDIR")]
-    try:
-        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
-    except OSError:
-        facts.append("unknown boot")
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    return cache_directory() / f"{NAME}-{os.geteuid()}-{key}.json"
+    return ProbeFile(NAME, facts, _recall)
 
 
-def _remember(info: Mapping[str, Any], found: Probe) -> None:
-    try:
-        path = _cache_path(info)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(attrs.asdict(found)))
-        os.replace(temporary, path)
-    except OSError as error:
-        log.debug("probe not remembered", error=str(error))
+def _recall(data: dict[str, Any]) -> Probe:
+    return Probe(settings=Settings(**data.pop("settings")), **data)

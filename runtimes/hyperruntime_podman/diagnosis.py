@@ -10,17 +10,19 @@ from pathlib import Path
 
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError
+from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import find_program
 from hyperruntime.units import GIB, format_size
+from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, run_files, run_podman
-from hyperruntime_podman.probe import Probe, forget, probe
+from hyperruntime_podman.probe import Probe, probe
 
 _NETWORK_FS = {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3"}
 
 
 def diagnose() -> tuple[Finding, ...]:
     """Probe again, without the cached result, and return the findings; never raises."""
-    forget()
+    forget_probes(NAME)
     return tuple(_findings())
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
-from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import LABEL, make_short_directory
+from hyperruntime.host.probe_cache import TrustedProbe
 from hyperruntime_podman.args import NAME, Settings, base_args
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.diagnosis import diagnose
 from hyperruntime_podman.edge import environment_args
 from hyperruntime_podman.images import PodmanImages
-from hyperruntime_podman.probe import Probe, cached_probe, forget
+from hyperruntime_podman.probe import cached_probe
 from hyperruntime_podman.service import PodmanService
 
-_TRUSTED_S = 60.0
 _REMOVALS = 10
 
 
@@ -31,9 +27,7 @@ class PodmanDriver:
 
     def __init__(self) -> None:
         """Create a driver; the probe runs, and the API service starts, when they are first needed."""
-        self._probe: Probe | None = None
-        self._info: EngineInfo
-        self._tried_at = 0.0
+        self._probe = TrustedProbe(NAME, cached_probe)
         self._service: PodmanService | None = None
         self._private_dir: str | None = None
 
@@ -52,8 +46,7 @@ class PodmanDriver:
         Raises:
             EngineUnavailableError: Podman is missing or cannot run a container.
         """
-        self._found()
-        return self._info
+        return self._probe.info()
 
     def diagnose(self) -> Sequence[Finding]:
         """Probe again and return the findings; never raises."""
@@ -68,10 +61,7 @@ class PodmanDriver:
             DeviceNotFoundError: no CDI spec describes a requested GPU.
             EngineUnavailableError: Podman is missing or cannot run a container.
         """
-        for mount in launch.spec.mounts:
-            if not Path(mount.source).exists():
-                raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
-        return PodmanContainer(launch, self._settings(), self._distrust)
+        return PodmanContainer(launch, self._settings(), self._probe.distrust)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers in this user's Podman."""
@@ -103,22 +93,7 @@ class PodmanDriver:
             self._service.close()
 
     def _settings(self) -> Settings:
-        return self._found().settings
-
-    def _found(self) -> Probe:
-        """Return the known probe result, or probe; another thread may drop the result at any time."""
-        if (found := self._probe) is None:
-            found, remembered = cached_probe()
-            self._info = found.to_info()
-            self._tried_at = -math.inf if remembered else time.monotonic()
-            self._probe = found
-        return found
-
-    def _distrust(self) -> None:
-        """Drop the probe result after a container did not start, unless the probe is recent."""
-        if time.monotonic() - self._tried_at > _TRUSTED_S:
-            self._probe = None
-            forget()
+        return self._probe.get().settings
 
     def _api(self) -> PodmanService:
         if self._service is None:

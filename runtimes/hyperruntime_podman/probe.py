@@ -7,7 +7,6 @@ boot, Podman binary, user, cgroup version and limits.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import resource
 import sys
@@ -19,9 +18,9 @@ import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.host.process import ProcessResult, boot_id, find_program
+from hyperruntime.host.probe_cache import ProbeFile
+from hyperruntime.host.process import ProcessResult, find_program
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import NAME, Settings, probe_args
 from hyperruntime_podman.edge import require_program, run_podman, store_step, unshare_args
@@ -86,10 +85,8 @@ def cached_probe() -> tuple[Probe, bool]:
     Raises:
         EngineUnavailableError: Podman is missing or cannot run a container.
     """
-    try:
-        return _recall(json.loads(_cache_path().read_bytes())), True
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return probe(), False
+    found = probe_file().read()
+    return (probe(), False) if found is None else (found, True)
 
 
 def _recall(data: dict[str, Any]) -> Probe:
@@ -127,21 +124,13 @@ def probe() -> Probe:
                 settings = _apart(settings, printed, rootfs, userland)
             settings = attrs.evolve(settings, bridge=_bridge_works(settings, rootfs, userland))
             found = Probe(version=version, storage=storage, settings=settings, tried=tuple(tried))
-            _remember(found)
+            probe_file().write(found)
             return found
     raise EngineUnavailableError(
         NAME,
         f"it is installed ({version}) but no container runs: {tried[-1][1]}",
         "see `hyperrun doctor`",
     )
-
-
-def forget() -> None:
-    """Delete the cached result, so that the next call probes again; never raises."""
-    try:
-        _cache_path().unlink()
-    except OSError:
-        pass
 
 
 def _versions() -> tuple[str, str]:
@@ -230,29 +219,12 @@ def _try(args: list[str]) -> ProcessResult:
         return ProcessResult(args=tuple(args), exit_code=124, stdout=b"", stderr=str(error).encode())
 
 
-def _cache_path() -> Path:
-    """Return the path of the cached result; its name holds everything that affects the result.
-
-    Raises:
-        StorageError: the user has no home directory.
-    """
-    binary = find_program("podman")
+def probe_file() -> ProbeFile[Probe]:
+    """Return the file of what a probe found: for this binary, this cgroup version and these limits."""
     try:
-        stat = os.stat(binary or "")
-        key = f"{boot_id()[:13]}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+        stat = os.stat(find_program("podman") or "")
+        binary = (stat.st_mtime_ns, stat.st_size)
     except OSError:
-        key = "unknown"
-    cgroups = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
-    limits = "-".join(f"{hard:x}" for _, hard in _hard_limits())
-    return cache_directory() / f"podman-{os.geteuid()}-{cgroups}-{key}-{limits}.json"
-
-
-def _remember(found: Probe) -> None:
-    try:
-        path = _cache_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(attrs.asdict(found)))
-        os.replace(temporary, path)
-    except OSError as error:
-        log.debug("probe not remembered", error=str(error))
+        binary = (0, 0)
+    cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    return ProbeFile(NAME, (binary, cgroups, *_hard_limits()), _recall)

@@ -198,10 +198,10 @@ def test_a_memory_that_is_out_of_date_is_doubted_when_a_container_does_not_start
     driver = DockerDriver()
     known = driver.probe()
     assert known.gpus
-    driver._distrust()
+    driver._probe.distrust()
     tried_now = driver.probe()
     assert not tried_now.gpus
-    driver._distrust()
+    driver._probe.distrust()
     assert driver.probe() is tried_now
     driver.close()
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime_podman.driver import PodmanDriver
-from hyperruntime_podman.probe import cached_probe, forget
+from hyperruntime_podman.probe import cached_probe, probe_file
 
 pytestmark = pytest.mark.engine
 
@@ -23,9 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: hr.Runtime) 
     """What an honest probe remembers, in a cache of its own."""
     honest = json.dumps(remembered(runtime))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    from hyperruntime_podman.probe import _cache_path
-
-    path = _cache_path()
+    path = probe_file().path
     path.parent.mkdir(parents=True)
     path.write_text(honest)
     assert cached_probe()[1]
@@ -37,9 +36,7 @@ def remembered(runtime: hr.Runtime) -> dict[str, object]:
 
     driver = runtime._driver
     assert isinstance(driver, PodmanDriver)
-    driver.probe()
-    assert driver._probe is not None
-    return attrs.asdict(driver._probe)
+    return attrs.asdict(driver._probe.get())
 
 
 @pytest.mark.parametrize(
@@ -151,5 +148,5 @@ def test_a_diagnosis_never_raises(tmp_path: Path) -> None:
 def test_forgetting_what_cannot_be_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    forget()
-    forget()
+    forget_probes("podman")
+    forget_probes("podman")

@@ -1,0 +1,125 @@
+"""What a driver found out about its engine, kept in memory and in a file of the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import attrs
+
+from hyperruntime.driver import EngineInfo
+from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.process import boot_id
+from hyperruntime.logs import get_logger
+
+log = get_logger(__name__)
+
+_TRUSTED_S = 60.0
+
+
+class Probed(Protocol):
+    """What a probe found; an attrs class."""
+
+    def to_info(self) -> EngineInfo:
+        """Return what the engine can do here."""
+        ...
+
+
+P = TypeVar("P", bound=Probed)
+
+
+class ProbeFile(Generic[P]):
+    """A file with what one probe found; it is valid for one boot, one user and the facts in its name."""
+
+    def __init__(self, engine: str, facts: Sequence[Any], load: Callable[[dict[str, Any]], P]) -> None:
+        """Name the file; nothing is read or written.
+
+        Args:
+            engine: name of the engine.
+            facts: JSON values that decide what works: another value means another file.
+            load: makes a probe of the stored fields; may raise ValueError, TypeError or KeyError.
+        """
+        self._engine, self._facts, self._load = engine, facts, load
+
+    @property
+    def path(self) -> Path:
+        """Where the file is.
+
+        Raises:
+            StorageError: the user has no home directory.
+        """
+        key = hashlib.sha256(json.dumps([*self._facts, boot_id()]).encode()).hexdigest()[:16]
+        return cache_directory() / f"{self._engine}-{os.geteuid()}-{key}.json"
+
+    def read(self) -> P | None:
+        """Return what was found; None if the file does not exist or cannot be read."""
+        try:
+            return self._load(json.loads(self.path.read_bytes()))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def write(self, found: P) -> None:
+        """Store what was found; a failure is logged and costs the next process a probe."""
+        try:
+            path = self.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(attrs.asdict(cast(attrs.AttrsInstance, found))))
+            os.replace(temporary, path)
+        except OSError as error:
+            log.debug("probe not remembered", error=str(error))
+
+
+def forget_probes(engine: str) -> None:
+    """Remove every file of an engine and this user, so that the next probe is a real one; never raises."""
+    try:
+        for path in cache_directory().glob(f"{engine}-{os.geteuid()}-*.json"):
+            path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
+class TrustedProbe(Generic[P]):
+    """A probe that is trusted until a container fails to start; safe to use from many threads."""
+
+    def __init__(self, engine: str, probe: Callable[[], tuple[P, bool]]) -> None:
+        """Find nothing out yet.
+
+        Args:
+            engine: name of the engine.
+            probe: returns what was found, and whether it comes from the file.
+        """
+        self._engine, self._probe = engine, probe
+        self._found: P | None = None
+        self._info: EngineInfo
+        self._tried_at = 0.0
+
+    def get(self) -> P:
+        """Return what is known; probe if nothing is known.
+
+        Raises:
+            EngineUnavailableError: the engine is missing, or runs no container.
+        """
+        if (found := self._found) is None:
+            found, from_file = self._probe()
+            self._info = found.to_info()
+            self._tried_at = -math.inf if from_file else time.monotonic()
+            self._found = found
+        return found
+
+    def info(self) -> EngineInfo:
+        """Return what the engine can do here: the same object until the probe is distrusted; raises as :meth:`get`."""
+        self.get()
+        return self._info
+
+    def distrust(self) -> None:
+        """Forget what is known, because a container did not start; a probe of the last minute stays."""
+        if time.monotonic() - self._tried_at > _TRUSTED_S:
+            self._found = None
+            forget_probes(self._engine)
