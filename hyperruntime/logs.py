@@ -1,7 +1,7 @@
 """The library's logger: silent unless the program configures logging; structured if it configures structlog.
 
 An unconfigured structlog prints to standard output, which belongs to the embedding program. So an event goes to
-structlog only if the program configured it, else to the standard ``logging``. This module does not import structlog.
+structlog only if the program configured it, else to the standard ``logging``. structlog is not imported here.
 """
 
 from __future__ import annotations

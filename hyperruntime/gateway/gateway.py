@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
 from hyperruntime.gateway.config.values import Budget, GatewayConfig
 from hyperruntime.gateway.log.budget import Meter, Spent
@@ -118,9 +119,7 @@ class Gateway:
         self._seats: list[Seat] = []
         self._closed = False
         self._shared = self._share(config)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="hyperruntime-gateway", daemon=True)
-        self._thread.start()
+        self._loop = BackgroundLoop("hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}"))
         self._call(self._shared.sender.open())
 
     @property
@@ -182,10 +181,8 @@ class Gateway:
             if self._closed:
                 return
             self._closed = True
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CALL_S)
+        self._loop.run(self._end(), _CALL_S)
         self._shared.pool.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
         self._loop.close()
         for file in (self._shared.log, self._shared.record):
             if file is not None:
@@ -269,7 +266,7 @@ class Gateway:
         if self._closed:
             work.close()
             raise GatewayError("the gateway is closed; open a new one")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
+        return self._loop.run(work, _CALL_S)
 
 
 async def _nothing() -> None:

@@ -5,7 +5,6 @@ A forked child has neither the thread nor the containers; its calls to the paren
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
@@ -15,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
+from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
@@ -43,54 +43,6 @@ def _end_with_program() -> None:
 threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]  # noqa: SLF001 - see above
 
 
-class LoopThread:
-    """An event loop in a daemon thread."""
-
-    def __init__(self) -> None:
-        """Start the thread."""
-        self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="hyperruntime-pool-loop", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this process started the thread; False in a forked child."""
-        return os.getpid() == self._pid
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop; any thread may wait for the future or cancel it.
-
-        Raises:
-            PoolClosedError: the loop was stopped, or this is a forked child.
-        """
-        if not self.is_here or self._loop.is_closed():
-            work.close()
-            why = "was stopped" if self.is_here else "belongs to this process's parent; open another one"
-            raise PoolClosedError(f"this pool {why}")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and return its result; an exception that interrupts the wait cancels it."""
-        future = self.submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and its thread; may be called again."""
-        if self.is_here and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-
 class SyncLease:
     """A leased slot for programs without asyncio; see :class:`~hyperruntime.pool.lease.Lease`.
 
@@ -98,7 +50,7 @@ class SyncLease:
         slot: the handle of the lease.
     """
 
-    def __init__(self, loop: LoopThread, lease: Lease) -> None:
+    def __init__(self, loop: BackgroundLoop, lease: Lease) -> None:
         """Wrap a lease; its calls run on ``loop``."""
         self._loop, self._lease = loop, lease
         self.slot = lease.slot
@@ -163,7 +115,7 @@ class SyncPool:
             HyperRuntimeError: the pool cannot be started; nothing is left running.
         """
         self.pool = SlotPool(runtime, config)
-        self._loop = LoopThread()
+        self._loop = BackgroundLoop("hyperruntime-pool-loop", lambda why: PoolClosedError(f"this pool {why}"))
         _open_pools.add(self)
         try:
             self._loop.run(self.pool.start())

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import attrs
 from aiohttp import web
+
+from hyperruntime.concurrency.background_loop import BackgroundLoop
 
 
 @attrs.frozen(kw_only=True)
@@ -170,16 +171,12 @@ class ScriptedUpstream:
 def scripted_upstream(script: Script) -> Iterator[ScriptedUpstream]:
     """Run a scripted server on the loopback interface, in its own thread."""
     upstream = ScriptedUpstream(script)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="scripted-upstream", daemon=True)
-    thread.start()
+    loop = BackgroundLoop("scripted-upstream", lambda why: RuntimeError(f"the scripted server {why}"))
     try:
-        runner = asyncio.run_coroutine_threadsafe(_start(upstream), loop).result(10)
+        runner = loop.run(_start(upstream), 10)
         yield upstream
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.run(runner.cleanup(), 10)
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
         loop.close()
 
 

@@ -1,0 +1,71 @@
+"""An event loop in a thread of its own, for programs without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """An event loop in a daemon thread; a forked child has neither."""
+
+    def __init__(self, name: str, closed_error: Callable[[str], Exception]) -> None:
+        """Start it.
+
+        Args:
+            name: name of the thread.
+            closed_error: makes the error of work that cannot be scheduled, from the end of a sentence that says why.
+        """
+        self._closed_error = closed_error
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process started it."""
+        return os.getpid() == self._pid
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Schedule work; any thread may wait for the future or cancel it.
+
+        Raises:
+            Exception: of ``closed_error``: the loop is stopped, or belongs to the parent of this process.
+        """
+        if not self.is_here or self._loop.is_closed():
+            work.close()
+            why = "was stopped" if self.is_here else "belongs to the parent of this process; open another one"
+            raise self._closed_error(why)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run work to its end; an interrupted or late wait cancels it.
+
+        Raises:
+            Exception: as for :meth:`submit`.
+            TimeoutError: it took longer than ``timeout_s`` seconds.
+        """
+        future = self.submit(work)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread; may be called again."""
+        if self.is_here and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
