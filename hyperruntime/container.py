@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import BinaryIO
+from typing import Unpack
 
 import attrs
 
@@ -19,7 +19,7 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.exec.exchange_dir import EXCHANGE_TARGET, make_exchange
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
 from hyperruntime.exec.execution import Execution
-from hyperruntime.exec.options import ExecOptions, OutputCallback
+from hyperruntime.exec.options import ExecKeywords, ExecOptions
 from hyperruntime.exec.persistent.script import check_names
 from hyperruntime.exec.persistent.shell import Shell, ShellStart
 from hyperruntime.exec.user_sessions import SessionContext, UserSessions
@@ -28,7 +28,7 @@ from hyperruntime.host.owner import Owner
 from hyperruntime.host.watchdog import Watch, split_limits, unwatch, watch_container
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Mount
+from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 from hyperruntime.transfer import copy as transfer
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
@@ -134,15 +134,7 @@ class Container:
     def exec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        user: str | RunAs | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
-        on_output: OutputCallback | None = None,
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
-        group: str | None = None,
+        **options: Unpack[ExecKeywords],
     ) -> ExecResult:
         """Run a command and return its result; a non-zero exit code is a result, not an error.
 
@@ -172,30 +164,19 @@ class Container:
             SpecError: an argument is malformed.
             UnsupportedOptionError: the engine or the container cannot run commands as ``user``.
         """
-        options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
-        return self._run(args, env, workdir, options)
+        return self._run(args, ExecOptions(**options).checked())
 
     async def aexec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        user: str | RunAs | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in exec
-        on_output: OutputCallback | None = None,
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
-        group: str | None = None,
+        **options: Unpack[ExecKeywords],
     ) -> ExecResult:
         """Do what :meth:`exec` does without blocking the event loop; cancelling kills all processes of the command.
 
         At most 1024 run at once in one process; others wait. ``on_output`` is called in another thread.
         """
-        options = ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes, user, group)
-        return await run_cancellable(
-            lambda cancel_fd: self._run(args, env, workdir, attrs.evolve(options, cancel_fd=cancel_fd)),
-        )
+        checked = ExecOptions(**options).checked()
+        return await run_cancellable(lambda cancel_fd: self._run(args, attrs.evolve(checked, cancel_fd=cancel_fd)))
 
     def shell(
         self,
@@ -378,16 +359,10 @@ class Container:
         """Close the container."""
         self.close()
 
-    def _run(
-        self,
-        args: Sequence[str | bytes],
-        env: Mapping[str, str] | None,
-        workdir: str | None,
-        options: ExecOptions,
-    ) -> ExecResult:
-        extra = {**self._late_env, **self._live.exec_env, **(env or {})}
-        request = make_request(args, env=extra, workdir=workdir, has_input=options.source is not None)
+    def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
+        env = {**self._late_env, **self._live.exec_env, **(options.env or {})}
+        request = make_request(args, env=env, workdir=options.workdir, has_input=options.input is not None)
         return self._sessions.run(Execution(self._sessions.find(options.user), request, options))
 
     def _copy(self, args: Sequence[str], options: ExecOptions) -> ExecResult:
-        return self._run(args, None, "/", options)
+        return self._run(args, attrs.evolve(options, workdir="/"))

@@ -65,7 +65,7 @@ class Execution:
         """Prepare; nothing runs yet."""
         self.session = session
         self._request, self._on_output, self._group = request, options.on_output, options.group
-        self._feed = None if options.source is None else InputSource(options.source)
+        self._feed = None if options.input is None else InputSource(options.input)
         self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
         self._user = options.user if isinstance(options.user, RunAs) else None
         self._buffers: dict[Stream, OutputBuffer] = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, Unpack
 
+from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
@@ -34,17 +35,12 @@ class Lease:
     async def exec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = 300.0,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        **options: Unpack[SlotExecKeywords],
     ) -> ExecResult:
         """Run a command in the slot. Arguments not listed are those of :meth:`Container.aexec`.
 
         Args:
-            timeout_s: time limit in seconds; None means no limit.
+            timeout_s: time limit in seconds, 300 by default; None means no limit.
             env: variables in addition to the slot's.
             workdir: absolute, or relative to the workspace; None means the workspace.
 
@@ -52,17 +48,8 @@ class Lease:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: the slot's container ended.
         """
-        return await self.pool.run(
-            self.slot,
-            lambda place: place.aexec(
-                args,
-                timeout_s=timeout_s,
-                env=env,
-                workdir=workdir,
-                input=input,
-                output_limit_bytes=output_limit_bytes,
-            ),
-        )
+        options.setdefault("timeout_s", 300.0)
+        return await self.pool.run(self.slot, lambda place: place.aexec(args, **options))
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
@@ -90,7 +77,7 @@ class Lease:
         Args:
             source: path on the host.
             target: path in the slot: absolute, or relative to the workspace.
-            timeout_s: time limit in seconds; None means no limit.
+            timeout_s: time limit in seconds, 300 by default; None means no limit.
         """
 
         async def copy(place: SlotExec) -> None:
@@ -115,7 +102,7 @@ class Lease:
             source: path in the slot: absolute, or relative to the workspace.
             target: path on the host.
             limits: limits on the extracted files; None means the defaults.
-            timeout_s: time limit in seconds; None means no limit.
+            timeout_s: time limit in seconds, 300 by default; None means no limit.
         """
 
         async def copy(place: SlotExec) -> ExtractReport:

@@ -12,10 +12,11 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.errors import PoolClosedError
+from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.config import PoolConfig
@@ -23,7 +24,7 @@ from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
 from hyperruntime.pool.values.status import PoolStatus
 from hyperruntime.runtime import Runtime, open_runtime
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult
+from hyperruntime.spec import ContainerSpec, ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
@@ -58,24 +59,10 @@ class SyncLease:
     def exec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = 300.0,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        **options: Unpack[SlotExecKeywords],
     ) -> ExecResult:
         """Run a command in the slot; see :meth:`Lease.exec`."""
-        return self._loop.run(
-            self._lease.exec(
-                args,
-                timeout_s=timeout_s,
-                env=env,
-                workdir=workdir,
-                input=input,
-                output_limit_bytes=output_limit_bytes,
-            )
-        )
+        return self._loop.run(self._lease.exec(args, **options))
 
     def tool(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
         """Call a tool in the slot; see :meth:`SlotPool.execute`."""

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, Unpack
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ContainerLostError, ImageNotFoundError
+from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.git.command import git
 from hyperruntime.host.process import DEVNULL, HostProcess, kill_group, spawn
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
@@ -62,13 +63,7 @@ class FakeContainer:
     def exec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
-        on_output: Callable[..., None] | None = None,
-        output_limit_bytes: int = 1 << 20,
+        **options: Unpack[SlotExecKeywords],
     ) -> ExecResult:
         """Run a command on the host and wait for its end.
 
@@ -81,11 +76,14 @@ class FakeContainer:
         Raises:
             ContainerLostError: the container is closed, or was closed while the command ran.
         """
+        timeout_s, on_output = options.get("timeout_s"), options.get("on_output")
+        limit = options.get("output_limit_bytes", 1 << 20)
+        cwd, env = self._outside(options.get("workdir") or "/"), options.get("env") or {}
         argv = [self._outside(os.fsdecode(arg)) for arg in args]
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        with _as_file(input) as source:
-            process = self._spawn(argv, self._outside(workdir or "/"), {**kept, **self.spec.env, **(env or {})}, source)
+        with _as_file(options.get("input")) as source:
+            process = self._spawn(argv, cwd, {**kept, **self.spec.env, **env}, source)
         expired = threading.Event()
 
         def expire() -> None:
@@ -105,8 +103,8 @@ class FakeContainer:
         return ExecResult(
             args=tuple(argv),
             exit_code=124 if expired.is_set() else code,
-            stdout=stdout[-output_limit_bytes:],
-            stderr=stderr[-output_limit_bytes:],
+            stdout=stdout[-limit:],
+            stderr=stderr[-limit:],
             timed_out=expired.is_set(),
         )
 

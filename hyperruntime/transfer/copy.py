@@ -80,7 +80,7 @@ def copy_options(timeout_s: float | None, user: str | RunAs | None, group: str |
     Raises:
         SpecError: ``timeout_s`` is not a positive number.
     """
-    return ExecOptions.checked(timeout_s, None, None, _OUTPUT_BYTES, user, group)
+    return ExecOptions(timeout_s=timeout_s, output_limit_bytes=_OUTPUT_BYTES, user=user, group=group).checked()
 
 
 def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOptions) -> None:
@@ -122,7 +122,7 @@ def _feed(run: Exec, feeder: Feeder, words: Sequence[str], options: ExecOptions)
     result = None
     try:
         feeder.start()
-        result = run(_command(_PUT, *words), attrs.evolve(options, source=feeder.reader))
+        result = run(_command(_PUT, *words), attrs.evolve(options, input=feeder.reader))
     except CancelledExecError:
         if feeder.error is None:
             raise

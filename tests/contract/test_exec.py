@@ -359,3 +359,8 @@ def test_check_names_the_command_and_both_tails(container: hr.Container) -> None
 def test_a_long_script_and_then_a_short_one_in_the_same_lane(shell_container: hr.Container) -> None:
     for size in (10, 100_000, 10, 9000, 8190, 8192, 10):
         assert shell_container.exec(["sh", "-c", "printf %s ${#1}", "x", "y" * size]).stdout == str(size).encode()
+
+
+def test_an_unknown_keyword_is_refused_at_once(container: hr.Container) -> None:
+    with pytest.raises(TypeError, match="timout_s"):
+        container.exec(["true"], timout_s=1)  # type: ignore[call-arg]

@@ -114,7 +114,7 @@ class Shell:
             ExecStartError: the image has no bash, or no process could be started for it.
             SpecError: an argument is malformed.
         """
-        return self._run(check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes))
+        return self._run(check_text(text), _options(timeout_s, input, on_output, output_limit_bytes))
 
     async def arun(
         self,
@@ -126,7 +126,7 @@ class Shell:
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
     ) -> ExecResult:
         """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
-        code, options = check_text(text), ExecOptions.checked(timeout_s, input, on_output, output_limit_bytes)
+        code, options = check_text(text), _options(timeout_s, input, on_output, output_limit_bytes)
         return await run_cancellable(lambda cancel_fd: self._run(code, attrs.evolve(options, cancel_fd=cancel_fd)))
 
     def close(self) -> bool:
@@ -268,7 +268,7 @@ class _TextExecution(Execution):
     """One text, run by a persistent bash."""
 
     def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
-        request = ExecRequest(args=(text,), env={}, workdir=None, has_input=options.source is not None)
+        request = ExecRequest(args=(text,), env={}, workdir=None, has_input=options.input is not None)
         super().__init__(session, request, options)
         self._shell, self._text, self._over = shell, text, False
 
@@ -342,3 +342,14 @@ def _said(lane: ShellLane) -> list[list[str]]:
         return [["end"]]
     lines = [line.split() for line in data.decode(errors="replace").splitlines()]
     return [words[1:] for words in lines if words[:1] == ["0"] and len(words) > 1]
+
+
+def _options(
+    timeout_s: float | None,
+    input: bytes | BinaryIO | None,  # noqa: A002 - as in Container.exec
+    on_output: OutputCallback | None,
+    output_limit_bytes: int,
+) -> ExecOptions:
+    return ExecOptions(
+        timeout_s=timeout_s, input=input, on_output=on_output, output_limit_bytes=output_limit_bytes
+    ).checked()

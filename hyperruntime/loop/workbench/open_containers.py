@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Unpack
 
 from hyperruntime.driver import EngineInfo
+from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.spec import ContainerSpec, ExecResult
 
@@ -17,13 +18,7 @@ class LoopContainer(Protocol):
     def exec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - subprocess's own word
-        on_output: Callable[..., None] | None = None,
-        output_limit_bytes: int = ...,
+        **options: Unpack[SlotExecKeywords],
     ) -> ExecResult:
         """Run a command to its end; the parameters are those of :meth:`hyperruntime.container.Container.exec`."""
         ...

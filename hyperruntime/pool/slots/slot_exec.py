@@ -6,12 +6,12 @@ import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal, Unpack
 
 from hyperruntime.container import Container
-from hyperruntime.exec.options import OutputCallback
+from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.exec.persistent.shell import Shell
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
+from hyperruntime.spec import ExecResult
 
 Isolation = Literal["container", "uid", "directory"]
 
@@ -72,13 +72,7 @@ class SlotExec:
     async def aexec(
         self,
         args: Sequence[str | bytes],
-        *,
-        timeout_s: float | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        input: bytes | BinaryIO | None = None,  # noqa: A002 - as in Container.exec
-        on_output: OutputCallback | None = None,
-        output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+        **options: Unpack[SlotExecKeywords],
     ) -> ExecResult:
         """Run a command as the slot.
 
@@ -92,16 +86,9 @@ class SlotExec:
         Raises:
             HyperRuntimeError: as in :meth:`Container.aexec`.
         """
-        return await self.container.aexec(
-            args,
-            timeout_s=timeout_s,
-            env={**self.env, **(env or {})},
-            workdir=posixpath.join(self.workspace, workdir or "").rstrip("/") or "/",
-            input=input,
-            on_output=on_output,
-            output_limit_bytes=output_limit_bytes,
-            **self.options,
-        )
+        options["env"] = {**self.env, **(options.get("env") or {})}
+        options["workdir"] = posixpath.join(self.workspace, options.get("workdir") or "").rstrip("/") or "/"
+        return await self.container.aexec(args, **options, **self.options)
 
     def shell(self) -> Shell:
         """Return the slot's persistent bash; make one if there is none."""
