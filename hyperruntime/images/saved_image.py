@@ -33,6 +33,6 @@ def check_archive(path: Path) -> None:
         raise ImageError(f"{path} cannot be read: {error}") from error
     if not found:
         raise ImageError(
-            f"{path} cannot be loaded as an image: it is a tar without an image manifest (a root filesystem?); "
+            f"{path} cannot be loaded as an image: it is a tar without an image manifest (a root file system?); "
             "create it with `hyperrun image save`, `podman save` or `docker save`"
         )

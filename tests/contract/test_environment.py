@@ -204,7 +204,7 @@ def test_a_cleaned_up_environment_runs_nothing_more(runtime_name: str, image: st
         assert running.result(timeout=60)["returncode"] == 130
     made.stop()
     made.cleanup()
-    with pytest.raises(PoolError, match="make another one"):
+    with pytest.raises(PoolError, match="create a new one"):
         made.execute("true")
 
 

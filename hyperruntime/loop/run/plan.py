@@ -71,7 +71,8 @@ def plan_run(options: GenerateOptions) -> RunPlan:
         GatewayConfigError: the gateway's configuration is invalid, or the models that the agent needs have no server.
         RunError: the run directory exists already.
     """
-    options, adapter = options.settled(), contract_adapter(options.contract)
+    options = options.settled()  # which also detects the contract
+    adapter = contract_adapter(options.contract)
     make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter)
     adapter.check_tasks(options.domains, domains)
     agent = check_agent(options, domains, adapter)

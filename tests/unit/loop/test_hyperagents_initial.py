@@ -16,6 +16,7 @@ from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.hyperagents.domains import DOMAINS
 from hyperruntime.loop.hyperagents.initial import add_labels, make_root, read_dataset
 from hyperruntime.loop.hyperagents.repository_domain import repository_domain
+from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run_files.contract import detect_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -175,3 +176,10 @@ def test_what_can_have_no_ensemble_is_refused_before_anything_is_made(
     )  # fmt: skip
     with pytest.raises(AgentError, match=said):
         HyperAgentsContract().check_agent(options, (repository_domain(domain),))
+
+
+def test_a_run_of_a_checkout_is_planned_with_its_own_contract(tmp_path: Path, checkout: Path) -> None:
+    plan = plan_run(GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)))
+    assert isinstance(plan.adapter, HyperAgentsContract)
+    assert [domain.name for domain in plan.domains] == ["paper_review"]
+    assert not plan.layout.root.exists()
