@@ -13,7 +13,6 @@ import json
 import math
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "domains")]
 
 from hyperdomain_circle_packing import CirclePacking  # noqa: E402 - found through the line above
+from hyperruntime.agents import copy_template  # noqa: E402 - as below
 
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
 RUN_TASK = (
@@ -118,7 +118,7 @@ def finish(work: Path, folder: Path, name: str, parent: Node | None, meta_s: flo
 def simulate(generations: int, seed: int, rule: str, home: Path) -> list[Node]:
     """Return the generations of one run, the initial one first."""
     root, run, rng = home / "root", home / "run", random.Random(seed)
-    shutil.copytree(AGENT, root, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_template("mutator", root)
     git(root, "init", "-q", "-b", "main")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "initial")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.agents import copy_template
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
 from hyperruntime.loop.run.plan import plan_run
@@ -159,7 +160,8 @@ def test_the_meta_agent_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path
         Gateway(config_for(model.url)) as gateway,
         runtime.container(spec) as container,
     ):
-        container.put(str(AGENT), "/repo")
+        copy_template("llm", tmp_path / "repo")
+        container.put(str(tmp_path / "repo"), "/repo")
         commands = "cd /repo && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm initial"
         container.exec(["sh", "-c", commands]).check()
         with Access(gateway, container, "test") as access:

@@ -8,10 +8,11 @@ import past
 import prompts
 import settings
 from conversation import Conversation
-from model import Model
+from model import Model, ModelError
 from tools import Desk
 
 LOADS = "import task_agent, meta_agent; task_agent.TaskAgent, meta_agent.MetaAgent"
+STOPS = (ModelError,)  # a used-up budget is one
 _LISTED = 150
 _ERROR_CHARS = 3000
 _LOAD_S = 120

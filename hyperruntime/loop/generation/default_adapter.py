@@ -10,10 +10,11 @@ from pathlib import Path
 from threading import Lock
 
 from hyperruntime import registry
-from hyperruntime.agents import template_names, template_path
+from hyperruntime.agents import copy_template, template_names, template_path
 from hyperruntime.domain import SPLITS, Domain, Split
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.git.store import RepositoryStore, inspect_repository
+from hyperruntime.host.owner import owned_directory
 from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER, Evaluator, Results, SplitResult, write_results
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.stages import evaluate_domains
@@ -230,8 +231,11 @@ def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> 
     if options.copy_root_dir is not None:
         top = os.path.lexists(os.path.join(options.copy_root_dir, ".git"))
         return store.add_repository(options.copy_root_dir) if top else store.from_directory(options.copy_root_dir)
-    shipped = agent in template_names()
-    return store.from_directory(template_path(agent)) if shipped else store.add_repository(agent)
+    if agent not in template_names():
+        return store.add_repository(agent)
+    with owned_directory() as directory:
+        copy_template(agent, Path(directory, "agent"))
+        return store.from_directory(Path(directory, "agent"))
 
 
 _: tuple[type[GenerationAdapter], type[ContractAdapter]] = (DefaultGeneration, DefaultContract)

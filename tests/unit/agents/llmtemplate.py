@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,20 +12,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hyperruntime.agents import copy_template
+
 AGENT = Path(__file__).resolve().parents[3] / "hyperruntime" / "agents" / "llm"
+SHARED = AGENT.with_name("shared")
 
 
 @contextmanager
 def imported(folder: Path = AGENT) -> Iterator[Any]:
     """Import the template's modules from their own folder, and forget them afterwards."""
-    names = sorted(path.stem for path in folder.glob("*.py"))
+    folders = [folder, *([SHARED] if folder == AGENT else [])]
+    names = sorted(path.stem for one in folders for path in one.glob("*.py"))
     known, kept = set(sys.modules), sys.dont_write_bytecode
-    sys.path.insert(0, str(folder))
+    before = list(sys.path)
+    sys.path[:0] = map(str, folders)
     sys.dont_write_bytecode = True
     try:
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in (*names, "tools")})
     finally:
-        sys.path.remove(str(folder))
+        sys.path[:] = before
         sys.dont_write_bytecode = kept
         for name in set(sys.modules) - known:
             if name in names or name.partition(".")[0] == "tools":
@@ -35,7 +39,7 @@ def imported(folder: Path = AGENT) -> Iterator[Any]:
 
 def make_repository(folder: Path) -> Path:
     """Return a committed copy of the template."""
-    shutil.copytree(AGENT, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_template("llm", folder)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "agent repository")

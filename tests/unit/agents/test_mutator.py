@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 
 from hyperdomain_circle_packing import CirclePacking
 from hyperdomain_circle_packing.score import first_violation
+from hyperruntime.agents import copy_template
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
@@ -41,6 +41,7 @@ def bench() -> ModuleType:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
     """Import the agent's modules from its own folder, as a container would, and forget them afterwards."""
+    monkeypatch.syspath_prepend(str(AGENT.with_name("shared")))
     monkeypatch.syspath_prepend(str(AGENT))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     loaded = {name: importlib.import_module(name) for name in MODULES}
@@ -53,7 +54,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
 def repo(tmp_path: Path) -> Path:
     """Return a committed copy of the template."""
     copy = tmp_path / "the agent's repo"
-    shutil.copytree(AGENT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_template("mutator", copy)
     git(copy, "init", "-q", "-b", "main")
     git(copy, "add", "-A")
     git(copy, "commit", "-qm", "initial")

@@ -9,12 +9,14 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from meta_agent import MetaAgent
+import meta_agent
+
+STOPS = getattr(meta_agent, "STOPS", ())  # errors that end the meta agent without a traceback
 
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="none", help="part of the contract; this agent uses no model")
+    parser.add_argument("--model", default=None, help="name of a model; default: the agent's choice")
     parser.add_argument("--chat_history_file", default="", help="default: OUTDIR/meta_agent_chat_history.md")
     parser.add_argument("--repo_path", default="./", help="the repository to change")
     parser.add_argument("--evals_folder", default="", help="the folder of earlier generations and their scores")
@@ -86,11 +88,14 @@ def main(arguments=None):
     outdir.mkdir(parents=True, exist_ok=True)
     history = options.chat_history_file or str(outdir / "meta_agent_chat_history.md")
     try:
-        MetaAgent(options.model, history).forward(str(repo), options.evals_folder, options.iterations_left)
+        meta_agent.MetaAgent(options.model, history).forward(str(repo), options.evals_folder, options.iterations_left)
         patch = take_diff(repo, git_directory(Path(options.git_dir or repo).resolve()), options.base_commit, outdir)
         partial = outdir / "model_patch.diff.partial"
         partial.write_bytes(patch)
         shutil.move(partial, outdir / "model_patch.diff")
+    except STOPS as error:  # such as a used-up budget
+        print(f"the meta agent stopped: {error}", file=sys.stderr)
+        return 1
     except Exception:  # noqa: BLE001 - the exit code is the contract
         traceback.print_exc()
         return 1
