@@ -41,6 +41,7 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/",),
     "openai": (),
+    "dotenv": ("hyperruntime/gateway/config/",),
     "aiohttp": (
         "hyperruntime/gateway/",
         "hyperruntime/rollout/models/",
