@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import random
 import time
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
@@ -12,6 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import attrs
 
+from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
 from hyperruntime.gateway.answer.tokens import asks_for_tokens
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
@@ -23,7 +22,7 @@ from hyperruntime.units import KIB
 
 _CONNECT_S = 15.0
 _LARGE_BYTES = 256 * KIB
-_RETRIED = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
+_TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
 _DECODED = ("", "identity", "gzip", "deflate")  # Content-Encodings that aiohttp decodes on every platform
 _ANTHROPIC_VERSION = "2023-06-01"
 
@@ -112,27 +111,36 @@ class Sender:
         extra = asks_for_tokens(call, ids=upstream.token_ids) if self._config.tokens else {}
         body = call.encode(rule.send_as, extra)
         deadline = exchange.started + self._config.deadline_s
-        while True:
+
+        async def attempt() -> Answer:
             exchange.attempts += 1
-            last = exchange.attempts > self._config.retries
-            wait_s = self._backoff(exchange.attempts)
             exchange.pending = True
             try:
                 answer = await self._attempt(call, upstream, body)
                 exchange.id, exchange.upstream_id = request_id(answer.headers), answer.upstream_id
                 if not answer.streams:
                     answer = await self._read(answer, exchange)
+            except _TRANSPORT:
                 exchange.pending = False
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                exchange.pending = False
-                if last or time.monotonic() + wait_s > deadline:
-                    raise _unreachable(upstream, error) from None
-            else:
-                wait_s = max(wait_s, answer.retry_s)
-                if answer.status not in _RETRIED or last or time.monotonic() + wait_s > deadline:
-                    return answer
-                answer.close()
-            await asyncio.sleep(wait_s)
+                raise
+            exchange.pending = False
+            return answer
+
+        try:
+            answer = await with_retries(
+                attempt,
+                first_s=self._config.backoff_s,
+                longest_s=self._config.backoff_max_s,
+                errors=_TRANSPORT,
+                asked_s=lambda answer: answer.retry_s if answer.status in RETRIED_STATUSES else None,
+                gives_up=lambda made, next_at: made > self._config.retries or next_at > deadline,
+                before_wait=lambda outcome, *_: outcome.close() if isinstance(outcome, Answer) else None,
+            )
+        except _TRANSPORT as error:
+            raise _unreachable(upstream, error) from None
+        if answer.status in RETRIED_STATUSES:
+            answer.headers[SHOULD_RETRY] = "false"
+        return answer
 
     async def _attempt(self, call: ModelRequest, upstream: Upstream, body: bytes) -> Answer:
         assert self._session is not None, "opened"
@@ -194,10 +202,6 @@ class Sender:
         if not key:
             return {}
         return {"x-api-key": key} if upstream.wire == "anthropic" else {"Authorization": f"Bearer {key}"}
-
-    def _backoff(self, attempt: int) -> float:
-        longest = min(self._config.backoff_max_s, self._config.backoff_s * 2.0 ** min(attempt - 1, 30))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
 def endpoint(upstream: Upstream, path: str) -> str:

@@ -41,6 +41,7 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/",),
     "openai": (),
+    "tenacity": ("hyperruntime/concurrency/retry.py",),
     "dotenv": ("hyperruntime/gateway/config/",),
     "aiohttp": (
         "hyperruntime/gateway/",

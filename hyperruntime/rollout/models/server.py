@@ -6,10 +6,8 @@ have fields that the types of the openai package do not know.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import random
 import re
 import time
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from typing import Any
 import aiohttp
 import attrs
 
+from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
 from hyperruntime.errors import ContextLengthError, ModelError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.log.redact import Redactor
@@ -25,7 +24,7 @@ from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
-_AGAIN = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
+_TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
 _CONNECT_S, _BACKOFF_S, _BACKOFF_MAX_S = 15.0, 0.25, 20.0
 _SHOWN = 500
 _TOO_LONG = re.compile(
@@ -66,6 +65,47 @@ class ServerOptions:
     connections: int = 256
 
 
+@attrs.frozen(kw_only=True)
+class _Answer:
+    """One response.
+
+    Attributes:
+        status: HTTP status.
+        text: body, without keys.
+        asked_s: seconds of ``Retry-After``.
+        retried: whether a retry may help.
+    """
+
+    status: int
+    text: str
+    asked_s: float
+    retried: bool
+
+
+class _Failing:
+    """Counts how long one request has been failing."""
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        self._url, self._patience_s = url, patience_s
+        self._since: float | None = None
+        self.made = 0
+
+    def gives_up(self, next_at: float) -> bool:
+        """Return whether the next attempt would come later than the patience allows."""
+        self._since = self._since or time.monotonic()
+        return next_at - self._since > self._patience_s
+
+    def note(self, problem: str, made: int, wait_s: float) -> None:
+        """Log a retry."""
+        log.info("model asked again", url=self._url, attempt=made, wait_s=round(wait_s, 2), problem=problem[:200])
+
+    def error(self, problem: str) -> ModelError:
+        """Return the error after the last attempt."""
+        return ModelError(
+            f"the model's server at {self._url} failed {self.made} times ({problem}); check that it runs there"
+        )
+
+
 class Server:
     """A server with a JSON API; connections are opened on first use, in the caller's event loop."""
 
@@ -99,27 +139,32 @@ class Server:
             ServerRefusedError: the server rejects the request for another reason.
             ModelError: retries failed for ``patience_s``, or the response is not a JSON object.
         """
-        data = json.dumps(body).encode()
-        failing_since: float | None = None
-        attempt = 0
-        while True:
-            attempt += 1
-            wait_s = 0.0
-            try:
-                status, text, asked_s = await self._once(url, data)
-                if status not in _AGAIN:
-                    return self._read(url, status, text)
-                problem, wait_s = f"status {status}: {text[:_SHOWN]}", asked_s
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                problem = self._redactor.clean_text(f"{type(error).__name__}: {error}".rstrip(": "))
-            failing_since = failing_since or time.monotonic()
-            wait_s = max(wait_s, _backoff(attempt))
-            if time.monotonic() + wait_s - failing_since > self._options.patience_s:
-                raise ModelError(
-                    f"the model's server at {self.url} failed {attempt} times ({problem}); check that it runs there"
-                )
-            log.info("model asked again", url=url, attempt=attempt, wait_s=round(wait_s, 2), problem=problem[:200])
-            await asyncio.sleep(wait_s)
+        data, failing = json.dumps(body).encode(), _Failing(self.url, self._options.patience_s)
+
+        async def attempt() -> _Answer:
+            failing.made += 1
+            return await self._once(url, data)
+
+        try:
+            answer = await with_retries(
+                attempt,
+                first_s=_BACKOFF_S,
+                longest_s=_BACKOFF_MAX_S,
+                errors=_TRANSPORT,
+                asked_s=lambda answer: answer.asked_s if answer.retried else None,
+                gives_up=lambda _, next_at: failing.gives_up(next_at),
+                before_wait=lambda outcome, made, wait_s: failing.note(self._problem(outcome), made, wait_s),
+            )
+        except _TRANSPORT as error:
+            raise failing.error(self._problem(error)) from None
+        if answer.status in RETRIED_STATUSES:
+            raise failing.error(self._problem(answer))
+        return self._read(url, answer.status, answer.text)
+
+    def _problem(self, outcome: _Answer | Exception) -> str:
+        if isinstance(outcome, _Answer):
+            return f"status {outcome.status}: {outcome.text[:_SHOWN]}"
+        return self._redactor.clean_text(f"{type(outcome).__name__}: {outcome}".rstrip(": "))
 
     async def close(self) -> None:
         """Close connections; a later request opens new ones."""
@@ -127,8 +172,7 @@ class Server:
         if session is not None:
             await session.close()
 
-    async def _once(self, url: str, data: bytes) -> tuple[int, str, float]:
-        """Return status, body without keys, and the seconds of ``Retry-After``."""
+    async def _once(self, url: str, data: bytes) -> _Answer:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._options.timeout_s, sock_connect=_CONNECT_S)
             self._session = aiohttp.ClientSession(
@@ -140,7 +184,13 @@ class Server:
         async with self._session.post(url, data=data, allow_redirects=False) as response:
             text = (await response.read()).decode(errors="replace")
             asked_s = retry_after(response.headers.get("Retry-After", ""))
-        return response.status, self._redactor.clean_text(text), asked_s
+            final = response.headers.get(SHOULD_RETRY) == "false"
+        return _Answer(
+            status=response.status,
+            text=self._redactor.clean_text(text),
+            asked_s=asked_s,
+            retried=response.status in RETRIED_STATUSES and not final,
+        )
 
     def _read(self, url: str, status: int, text: str) -> dict[str, Any]:
         if status != 200:
@@ -155,8 +205,3 @@ class Server:
         if not isinstance(value, dict):
             raise ModelError(f"{url} did not return a JSON object: {text[:_SHOWN]!r}; check the base URL")
         return value
-
-
-def _backoff(attempt: int) -> float:
-    longest = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0 ** min(attempt - 1, 20))
-    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

@@ -220,7 +220,9 @@ def test_a_failing_upstream_is_asked_again_until_it_answers(start: Callable[...,
 def test_the_last_failure_is_handed_on(start: Callable[..., Rig]) -> None:
     rig = start(json_reply({"error": {"message": "full"}}, 529), retries=2)
     seat = rig.seat()
-    assert ask(seat, {"model": "m"}) == (529, {"error": {"message": "full"}})
+    response = send(seat, {"model": "m"})
+    assert (response.status, json.loads(response.read())) == (529, {"error": {"message": "full"}})
+    assert response.headers["x-should-retry"] == "false", "the client's retries would multiply the gateway's"
     assert len(rig.upstream.received) == 3
     assert seat.spent.input_tokens == 0
     assert rig.lines()[0]["attempts"] == 3

@@ -57,6 +57,14 @@ def test_a_server_that_fails_on_is_an_error_with_the_cause() -> None:
         ask(chat_model("http://127.0.0.1:9", patience_s=0.1))
 
 
+def test_a_server_that_has_retried_itself_is_not_asked_again() -> None:
+    said = json_reply({"error": "no upstream"}, status=502, x_should_retry="false")
+    with scripted_upstream(lambda _: said) as server:
+        with pytest.raises(ModelError, match=r"failed 1 times \(status 502"):
+            ask(chat_model(server.url))
+        assert len(server.received) == 1
+
+
 def test_a_conversation_that_is_too_long_has_an_error_of_its_own() -> None:
     said = {"message": "This model's maximum context length is 16 tokens", "code": 400}
     with scripted_upstream(lambda _: json_reply(said, status=400)) as server, pytest.raises(ContextLengthError):

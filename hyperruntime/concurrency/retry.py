@@ -1,0 +1,82 @@
+"""Retries of requests to model servers: one rule for what is retried, how long to wait, and when to give up."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, retry_if_result
+from tenacity.wait import wait_exponential
+
+RETRIED_STATUSES = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
+SHOULD_RETRY = "x-should-retry"
+"""Header by which a server that has retried already asks its client not to; OpenAI's clients obey it.
+
+Source: openai-python, ``_base_client.py``, ``_should_retry``.
+"""
+
+T = TypeVar("T")
+
+
+async def with_retries(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    first_s: float,
+    longest_s: float,
+    errors: tuple[type[Exception], ...],
+    asked_s: Callable[[T], float | None],
+    gives_up: Callable[[int, float], bool],
+    before_wait: Callable[[T | Exception, int, float], None],
+) -> T:
+    """Return the first final result of an attempt, or the last result when no retry is left.
+
+    The wait doubles with each attempt, times a random factor from 0.5 to 1.
+
+    Args:
+        attempt: makes one request.
+        first_s: longest wait after the first attempt, in seconds.
+        longest_s: longest wait after any attempt, in seconds.
+        errors: exceptions after which a request is retried.
+        asked_s: returns the seconds that the server asks to wait, 0 if it asks nothing; None if the result is final.
+        gives_up: told the number of attempts made, and the time of the next one by the monotonic clock.
+        before_wait: called before each wait with the result or exception, the attempts made, and the wait in seconds.
+
+    Raises:
+        Exception: of ``errors``, if the last attempt raised it.
+    """
+    exponential = wait_exponential(multiplier=first_s, max=longest_s)
+
+    def wait(state: RetryCallState) -> float:
+        asked = 0.0 if _failed(state) else asked_s(_result(state)) or 0.0
+        return max(asked, exponential(state) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+
+    def stop(state: RetryCallState) -> bool:
+        return gives_up(state.attempt_number, time.monotonic() + state.upcoming_sleep)
+
+    def note(state: RetryCallState) -> None:
+        before_wait(_outcome(state), state.attempt_number, state.upcoming_sleep)
+
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(errors) | retry_if_result(lambda result: asked_s(result) is not None),
+        wait=wait,
+        stop=stop,
+        before_sleep=note,
+        retry_error_callback=_result,
+    )
+    return cast(T, await retrying(attempt))
+
+
+def _failed(state: RetryCallState) -> bool:
+    return state.outcome is not None and state.outcome.failed
+
+
+def _outcome(state: RetryCallState) -> Any:  # noqa: ANN401 - a result of any type, or an exception
+    assert state.outcome is not None
+    return state.outcome.exception() if state.outcome.failed else state.outcome.result()
+
+
+def _result(state: RetryCallState) -> Any:  # noqa: ANN401 - a result of any type
+    assert state.outcome is not None
+    return state.outcome.result()
