@@ -144,7 +144,7 @@ class Relay:
             self._exchange.error = "client_gone: the client did not read its stream to the end"
             raise
         except (aiohttp.ClientError, TimeoutError) as error:
-            why = f"the stream broke off: {describe(error)}"
+            why = f"the stream broke off: {describe(error) or 'its deadline passed'}"
             await self._broken(response, RequestRefusedError(502, "upstream_lost", why))
         return response  # the server sends its end, after the usage is counted
 

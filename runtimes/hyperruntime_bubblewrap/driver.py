@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -62,6 +63,8 @@ class BubblewrapContainer:
         try:
             self.shell = process.ProcessShell(process.spawn_attached(run_args(launch), ENV))
         except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise EngineUnavailableError(NAME, f"bwrap does not start: {error}", "end other processes") from error
             raise SpecError("labels", "...", "shorten labels or mounts: more than a command line holds") from error
 
     def observe(self) -> None:

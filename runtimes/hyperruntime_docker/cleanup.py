@@ -21,18 +21,25 @@ def remove_labelled(label: str) -> None:
     """Remove all containers with a label.
 
     Raises:
-        HyperRuntimeError: the daemon does not answer or refuses.
+        HyperRuntimeError: the daemon does not answer, or did not remove a container in the last round.
     """
     engine, quiet = Engine(), 0
+    failed: HyperRuntimeError | None = None
     for _ in range(_ROUNDS):
         with translated("containers cannot be listed"):
             found = engine.api().containers(all=True, filters={"label": label})
+        failed = None
         for entry in found:
-            remove(engine, str(entry["Id"]))
+            try:
+                remove(engine, str(entry["Id"]))
+            except HyperRuntimeError as error:  # the others must go all the same
+                failed = error
         quiet = 0 if found else quiet + 1
         if quiet == 2:
             break
         time.sleep(_PAUSE_S)
+    if failed is not None:
+        raise failed
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import click
 
 from hyperruntime.cli.config_file import generate_table
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.cli.params import COUNT, DURATION, GPUS, MOUNT_PAIR, NAMES, SIZE
+from hyperruntime.cli.params import COUNT, DURATION, GPUS, MOUNT_PAIR, NAMES, SIZE, option_name
 from hyperruntime.errors import SpecError
 from hyperruntime.images.recipes import image_reference
 from hyperruntime.rollout.agent.agent import AgentLimits
@@ -41,7 +41,7 @@ class OptionPair(_ParamType):
         """Return the name and the value."""
         name, equals, text = str(value).partition("=")
         if not equals or not name:
-            raise SpecError("--option", value, "NAME=VALUE")
+            raise SpecError(option_name(param), value, "NAME=VALUE")
         return name, text
 
 

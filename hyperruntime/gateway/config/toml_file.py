@@ -25,6 +25,8 @@ def load_config(path: Path) -> GatewayConfig:
         raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
     except KeyError:
         raise GatewayConfigError(f"{path} has no table [{_TABLE}]; add one with upstreams and models") from None
+    if not isinstance(table, dict):
+        raise GatewayConfigError(f"{path}: {_TABLE} = {table!r} is not a table; write [{_TABLE}] and its keys")
     return config_from(table, path.parent)
 
 

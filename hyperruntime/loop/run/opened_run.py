@@ -33,7 +33,13 @@ from hyperruntime.loop.run_files.run_log import log_args
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.loop.workbench.gateway_choice import agent_directory
 from hyperruntime.reclaim.trees import remove_reclaimed
-from hyperruntime.storage.atomic import json_document, make_directory, make_private_directory, write_atomic
+from hyperruntime.storage.atomic import (
+    json_document,
+    make_directory,
+    make_private_directory,
+    storage_errors,
+    write_atomic,
+)
 
 log = get_logger(__name__)
 
@@ -186,7 +192,7 @@ def commit_of(run: OpenedRun, genid: GenId) -> str:
     Raises:
         PatchError: a patch does not apply, so the state cannot be rebuilt.
         RepositoryError: the state cannot be stored.
-        OSError: a patch cannot be read.
+        StorageError: a patch cannot be read.
     """
     if genid not in run.archive:
         return run.start.commit
@@ -199,5 +205,6 @@ def commit_of(run: OpenedRun, genid: GenId) -> str:
     if record.parent is None:
         return run.start.commit
     path = run.layout.generation(genid) / AGENT_OUTPUT / PATCH
-    patch = path.read_bytes() if path.is_file() else b""
+    with storage_errors(path):
+        patch = path.read_bytes() if path.is_file() else b""
     return run.store.apply_patch(commit_of(run, record.parent), patch, genid, max_file_bytes=sys.maxsize).commit

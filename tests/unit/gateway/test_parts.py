@@ -273,6 +273,7 @@ def test_a_configuration_is_read_from_toml_with_its_paths(tmp_path: Path) -> Non
         ("[gateway]\nmodels = []\nupstream = 3", "upstream"),
         ("[gateway]\nmodels = []\n[[gateway.upstreams]]\nname = 'a'\nurl = 'ftp://x'", "http"),
         ("[gateway]\nmodels = []\nretries = -1", "zero or more"),
+        ('gateway = "abc"', "is not a table"),
     ],
 )
 def test_a_wrong_configuration_is_told(tmp_path: Path, text: str, why: str) -> None:
