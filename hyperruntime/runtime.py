@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
 import attrs
@@ -21,6 +21,8 @@ from hyperruntime.errors import (
     SpecError,
 )
 from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, stale_directories
+from hyperruntime.host.process import wait_until
+from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.images.store import ImageStore
 from hyperruntime.logs import get_logger
 
@@ -28,6 +30,7 @@ log = get_logger(__name__)
 
 AUTO = "auto"
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
+_REMOVE_AGAIN_S = 10.0  # for the directory of a dead owner
 
 
 @attrs.frozen(kw_only=True)
@@ -143,11 +146,10 @@ class Runtime:
             removed.append(owned.record.id)
             log.info("container pruned", container=owned.record.id, owner_pid=owned.owner.pid)
         for directory in stale_directories():
-            shutil.rmtree(directory, ignore_errors=True)
-            if directory.exists():
-                reasons.append(f"{str(directory)!r} could not be removed")
-            else:
+            if _remove_directory(directory):
                 removed.append(str(directory))
+            else:
+                reasons.append(f"{str(directory)!r} could not be removed")
         if reasons:
             raise PruneError(tuple(removed), tuple(reasons))
         return tuple(removed)
@@ -202,3 +204,17 @@ def _usable_driver(name: str) -> Driver:
     with registry.blaming(registry.RUNTIMES, name):
         driver.probe()
     return driver
+
+
+def _remove_directory(path: Path) -> bool:
+    """Remove a dead owner's directory; return whether it is gone.
+
+    The owner's guard may be removing it at the same moment, and a process that outlived the owner may still write into
+    it, so that one attempt can leave a file behind.
+    """
+
+    def is_gone() -> bool:
+        remove_tree(path)
+        return not path.exists()
+
+    return wait_until(is_gone, _REMOVE_AGAIN_S, 0.05)

@@ -7,7 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import attrs
 import pytest
@@ -22,6 +26,8 @@ from hyperruntime.host.owner import (
     stale_directories,
 )
 from hyperruntime.host.process import is_alive, process_start_ticks
+from hyperruntime.runtime import Runtime
+from hyperruntime.testing.driver import FakeDriver
 
 
 @pytest.fixture
@@ -31,6 +37,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(path))
     return path
+
+
+@pytest.fixture
+def short_root() -> Iterator[str]:
+    """An empty directory with a short path."""
+    with tempfile.TemporaryDirectory(prefix="hr-", dir="/tmp") as path:
+        yield path
 
 
 @pytest.mark.parametrize(
@@ -165,7 +178,10 @@ def test_a_short_directory_is_short_and_plain_wherever_the_environment_points(
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(temporary: Path) -> None:
+def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, short_root: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", short_root)  # where no `prune` of another process looks
     script = (
         "import os, tempfile\n"
         f"tempfile.tempdir = {str(temporary)!r}\n"
@@ -185,6 +201,20 @@ def test_what_a_killed_process_left_is_found_and_what_a_living_one_has_is_not(te
     for path in left:
         Path(path, "owner.json").unlink()
         os.rmdir(path)
+
+
+def test_prune_removes_a_directory_that_is_written_into_meanwhile(temporary: Path) -> None:
+    left = temporary / f"hyperruntime-{os.getuid()}-left"
+    writer = "import itertools, sys\nfor n in itertools.count(): open(f'{sys.argv[1]}/{n}', 'w').close()\n"
+    left.mkdir()
+    (left / "owner.json").write_text(json.dumps(attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1}))
+    with subprocess.Popen([sys.executable, "-c", writer, str(left)], stderr=subprocess.DEVNULL) as process:
+        while not (left / "99").exists():
+            time.sleep(0.01)
+        Timer(0.5, process.kill).start()
+        with Runtime(FakeDriver()) as runtime:
+            assert str(left) in runtime.prune()
+    assert not left.exists()
 
 
 def test_a_fork_while_another_thread_registers_something_leaves_the_child_able_to_open_its_own() -> None:
