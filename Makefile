@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-weather bench bench-slots setup clean
+.PHONY: help demo test test-all test-weather bench bench-slots setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
