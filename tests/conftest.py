@@ -27,28 +27,28 @@ from hyperruntime.host.process import run_process
 PREFIX = "localhost/hyperruntime-test/"
 SHELLS = ("dash", "busybox", "bash")
 
-# The same examples in each run, however slow the machine is; `--hypothesis-profile=other` tries others.
+# Each run has the same examples and no deadline; `--hypothesis-profile=other` draws other examples.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("other", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the engine's tests run against any driver."""
+    """Add the options for the driver under test."""
     default = os.environ.get("HYPERRUNTIME_TEST_RUNTIME", "podman")
     parser.addoption("--runtime", metavar="NAME", default=default, help="driver that the engine tests use")
-    parser.addoption("--one-shell", action="store_true", help="leave out the images of other shells than dash")
+    parser.addoption("--one-shell", action="store_true", help="skip the images whose shell is not dash")
 
 
 def pytest_configure() -> None:
-    """Give SIGINT its meaning back, which a shell takes from what it starts in the background: tests send it."""
+    """Restore the handler of SIGINT, which a shell ignores for background processes: the tests send SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _logs_as_they_were() -> Iterator[None]:
-    """Leave structlog to other tests as they expect it: commands configure it."""
+    """Reset structlog after each test, because commands configure it."""
     yield
     if structlog := sys.modules.get("structlog"):
         structlog.reset_defaults()
@@ -56,13 +56,13 @@ def _logs_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def runtime_name(request: pytest.FixtureRequest) -> str:
-    """The driver's name: ``--runtime``, HYPERRUNTIME_TEST_RUNTIME, or podman."""
+    """Return the driver's name: ``--runtime``, HYPERRUNTIME_TEST_RUNTIME, or podman."""
     return str(request.config.getoption("--runtime"))
 
 
 @pytest.fixture(scope="session")
 def runtime(runtime_name: str) -> Iterator[hr.Runtime]:
-    """The driver under test, opened for the whole session."""
+    """Yield the runtime under test, open for the whole session."""
     with hr.open_runtime(runtime_name) as opened:
         yield opened
 
@@ -71,9 +71,9 @@ ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the contract tests of another engine than the one under test: modules ``test_ENGINE...``.
+    """Deselect the contract tests of other engines than the one under test: modules ``test_ENGINE...``.
 
-    With ``--one-shell`` also what is done with other shells: they were looked at on another engine.
+    With ``--one-shell``, also deselect the tests with other shells than dash; another engine runs them.
     """
     chosen = config.getoption("--runtime")
     others = tuple(f"test_{engine}" for engine in ENGINES if engine != chosen)
@@ -90,19 +90,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _parameters(item: pytest.Item) -> set[object]:
-    """Return the texts that a test is parametrized with."""
+    """Return the string parameters of a test."""
     spec = getattr(item, "callspec", None)
     return {value for value in spec.params.values() if isinstance(value, str)} if spec is not None else set()
 
 
 @attrs.frozen
 class EngineCommand:
-    """The engine's own command line, as a witness that is not us; ``podman`` and ``docker`` speak alike.
+    """The engine's own command line, as an independent witness; ``podman`` and ``docker`` take the same arguments.
 
     Attributes:
         program: its name.
-        options: what each of its commands needs on this machine.
-        run_options: what it needs to run a container on this machine.
+        options: the options that each of its commands needs on this machine.
+        run_options: the options that ``run`` needs on this machine.
     """
 
     program: str
@@ -110,7 +110,7 @@ class EngineCommand:
     run_options: tuple[str, ...] = ()
 
     def run(self, *args: str) -> str:
-        """Return what a command prints; it must succeed."""
+        """Run a command, which must succeed; return its output."""
         result = run_process([self.program, *self.options, *args])
         assert result.exit_code == 0, result.stderr
         return result.stdout.decode()
@@ -121,7 +121,7 @@ class EngineCommand:
         return self.run("ps", "--all", "--format", "{{.Names}}", *words).split()
 
     def start(self, image: str, name: str, labels: Mapping[str, str], *options: str) -> None:
-        """Start a container that sleeps, past the library."""
+        """Start a container that sleeps, without the library."""
         words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
         args = ["run", "--detach", "--network", "none", "--name", name, *self.run_options, *words, *options]
         self.run(*args, image, "sleep", "300")
@@ -135,14 +135,14 @@ class EngineCommand:
         return set(self.run("volume", "ls", "--quiet").split())
 
     def remove(self, *names: str) -> None:
-        """Remove containers that may be gone already, with their volumes."""
+        """Remove containers, which may be gone already, with their volumes."""
         patience = ["--time", "0"] if self.program == "podman" else []
         for name in names:
             run_process([self.program, "rm", "--force", "--volumes", *patience, name])
 
 
 class ProcessTable:
-    """The witness for an engine that lists nothing: a container is there while a process of the host names it."""
+    """The witness for an engine that lists no containers: one exists while a process of the host names it."""
 
     def __init__(self, runtime: hr.Runtime) -> None:
         self._runtime = runtime
@@ -156,7 +156,7 @@ class ProcessTable:
         return sorted({match[1] for match in found if match})
 
     def start(self, image: str, name: str, labels: Mapping[str, str], *options: str) -> None:
-        """Start a container past the library's ownership, with any labels."""
+        """Start a container with any labels, without the library's ownership."""
         assert not options
         directory = self._directories[name] = tempfile.mkdtemp(prefix=f"{name}-")
         launch = Launch(
@@ -169,7 +169,7 @@ class ProcessTable:
         self._started[name] = self._runtime._driver.launch(launch)
 
     def remove(self, *names: str) -> None:
-        """Kill what names a container."""
+        """Kill the processes that name the containers, with their children."""
         named = [p for p in self._processes() if any(name in word for word in _cmdline(p) for name in names)]
         for process in [q for p in named for q in (p, *p.children(recursive=True))]:  # parents first
             with suppress(psutil.NoSuchProcess):
@@ -195,14 +195,14 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 @pytest.fixture(scope="session")
 def engine_command(runtime_name: str, runtime: hr.Runtime) -> EngineCommand | ProcessTable:
-    """The command line of the engine under test."""
+    """Return the witness for the engine under test."""
     if runtime_name not in ("podman", "docker"):
         return ProcessTable(runtime)
     return podman_command(runtime) if runtime_name == "podman" else EngineCommand(runtime_name)
 
 
 def podman_command(runtime: hr.Runtime) -> EngineCommand:
-    """Return Podman's command line, with the options that the driver found to be needed here."""
+    """Return Podman's command line with the options that the driver found necessary on this machine."""
     from hyperruntime_podman.args import base_args
     from hyperruntime_podman.driver import PodmanDriver
 
@@ -216,7 +216,7 @@ def podman_command(runtime: hr.Runtime) -> EngineCommand:
 
 @pytest.fixture
 def run_labelled(engine_command: EngineCommand) -> Iterator[Callable[..., str]]:
-    """Start containers past the library, with an owner's labels; whatever a test does, they are removed."""
+    """Yield a function that starts containers with an owner's labels, without the library; remove them afterwards."""
     names: list[str] = []
 
     def run(image: str, labels: Mapping[str, str], *options: str) -> str:
@@ -231,13 +231,13 @@ def run_labelled(engine_command: EngineCommand) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="session")
 def base_image(runtime: hr.Runtime) -> str:
-    """The base image (dash as /bin/sh), made from Debian packages when it is missing."""
+    """Return the base image (dash as /bin/sh), built from Debian packages if it is missing."""
     return runtime.images.ensure("base")
 
 
 @pytest.fixture(scope="session")
 def busybox_image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image of nothing but a static busybox (ash as /bin/sh)."""
+    """Return an image of only a static busybox (ash as /bin/sh)."""
     reference = f"{PREFIX}busybox:latest"
     if not runtime.images.exists(reference):
         root = tmp_path_factory.mktemp("busybox")
@@ -251,25 +251,25 @@ def busybox_image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest
         try:
             runtime.images._images.load_rootfs(tar, reference)
         except UnsupportedOptionError:
-            return base_image  # an engine with one image
+            return base_image  # the engine supports only one image
     return reference
 
 
 @pytest.fixture(scope="session")
 def bash_image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The base image with bash as /bin/sh, built from a Containerfile."""
+    """Return the base image with bash as /bin/sh, built from a Containerfile."""
     reference = f"{PREFIX}bash:latest"
     folder = tmp_path_factory.mktemp("bash image")
     (folder / "Containerfile").write_text(f"FROM {base_image}\nRUN ln -sf bash /bin/sh\n")
     try:
         return runtime.images.build(reference, containerfile=folder / "Containerfile")
     except UnsupportedOptionError:
-        return base_image  # an engine with one image
+        return base_image  # the engine supports only one image
 
 
 @pytest.fixture(scope="session")
 def images(base_image: str, busybox_image: str, bash_image: str) -> dict[str, str]:
-    """One image for each shell the supervisor must work with."""
+    """Return one image for each shell that the supervisor must support."""
     return {"dash": base_image, "busybox": busybox_image, "bash": bash_image}
 
 
@@ -277,21 +277,21 @@ def images(base_image: str, busybox_image: str, bash_image: str) -> dict[str, st
 def shell_container(
     request: pytest.FixtureRequest, runtime: hr.Runtime, images: dict[str, str]
 ) -> Iterator[hr.Container]:
-    """A container for each shell."""
+    """Yield a container for each shell."""
     with runtime.container(hr.ContainerSpec(image=images[request.param])) as container:
         yield container
 
 
 @pytest.fixture(scope="module")
 def container(runtime: hr.Runtime, base_image: str) -> Iterator[hr.Container]:
-    """A container of the base image."""
+    """Yield a container of the base image."""
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         yield started
 
 
 @pytest.fixture
 def has_users(runtime: hr.Runtime, container: hr.Container) -> bool:
-    """Whether an exec can run as another user; where it cannot, that is refused by name."""
+    """Return whether an exec can run as another user; if not, check that the option is refused by name."""
     if not runtime.info.users:
         with pytest.raises(UnsupportedOptionError, match="user"):
             container.exec(["true"], user="nobody")
@@ -302,12 +302,12 @@ def has_users(runtime: hr.Runtime, container: hr.Container) -> bool:
 
 @pytest.fixture
 def processes(container: hr.Container) -> Callable[[], list[str]]:
-    """The command lines of what runs in ``container`` beside the library's own shells."""
+    """Return a function that lists the command lines in ``container``, without the library's own shells."""
 
     def listed() -> list[str]:
         listed = container.exec(["ps", "-axo", "stat=,args="]).stdout.decode().splitlines()
         parted = (line.split(maxsplit=1) for line in listed)
-        lines = [args for state, args in parted if not state.startswith("Z")]  # dead, and soon reaped
+        lines = [args for state, args in parted if not state.startswith("Z")]  # zombies, which are reaped soon
         own = ("/run/podman-init", "/sbin/docker-init", "/bin/sh", "ps -axo", "[sh]", "appinit", "bwrap ")
         return [line for line in lines if not line.startswith(own) and "lane.sh" not in line]
 
@@ -316,12 +316,12 @@ def processes(container: hr.Container) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def odd_path(tmp_path: Path) -> Path:
-    """A directory whose name has a space and a quote in it."""
+    """Return a directory whose name has a space and two kinds of quotes."""
     path = tmp_path / "a 'dir\""
     path.mkdir()
     return path
 
 
 def is_root() -> bool:
-    """Tell whether the tests run as root."""
+    """Return whether the tests run as root."""
     return os.geteuid() == 0

@@ -1,4 +1,4 @@
-"""Lay out a run directory as HyperAgents writes it, from the description of its files; for tests of the import."""
+"""Write a run directory as HyperAgents writes it, from the description of its files; for the tests of the import."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Old:
     """A generation of the run.
 
     Attributes:
-        parent: its id, or None for the first.
-        keyword: what its diff appends to ``keywords.txt``; None for an empty diff.
-        train, val: accuracies that its reports say; None for no report.
-        full: whether its full evaluation was run.
-        metadata: what differs from the metadata of a generation that went well.
-        patch: a diff instead.
+        parent: the id of its parent, or None for the first generation.
+        keyword: the line that its diff appends to ``keywords.txt``; None for an empty diff.
+        train: the accuracy in its report on ``train``; None for no report.
+        val: the accuracy in its report on ``val``; None for no report.
+        full: whether its full evaluation ran.
+        metadata: entries that differ from the metadata of a successful generation.
+        patch: a diff that replaces the one of ``keyword``.
     """
 
     parent: int | str | None = "initial"
@@ -45,8 +46,9 @@ class OriginalRun:
 
     Attributes:
         path: the run directory.
-        root: the commit that all diffs start from.
-        tree: its tree.
+        repository: the shared work tree.
+        root: the commit from which all diffs start.
+        tree: the tree of this commit.
     """
 
     def __init__(self, path: Path, *, domains: Sequence[str] = (DOMAIN,), **arguments: Any) -> None:
@@ -70,7 +72,7 @@ class OriginalRun:
             self._list("initial")
 
     def log(self, arguments: Mapping[str, Any]) -> None:
-        """Append what a start writes to the log of the run."""
+        """Append the line of a start to the log of the run."""
         shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
         with (self.path / "generate_loop.log").open("a") as file:
             file.write(f"2026-01-01 00:00:00,000 - INFO - Args: {shown}\n")
@@ -107,7 +109,7 @@ class OriginalRun:
         return folder
 
     def begin_with(self, keyword: str) -> None:
-        """Write the diff that the run begins with, and generation 0, which it makes of the initial agent."""
+        """Write the diff with which the run begins, and generation 0, made from the initial agent."""
         folder = self.path / "meta_patch_files"
         folder.mkdir()
         (folder / "model_patch_0.diff").write_text(self._patch(Old(keyword=keyword)))
@@ -116,12 +118,12 @@ class OriginalRun:
         self._chains[0] = [(0, keyword)]
 
     def tear(self) -> None:
-        """Leave half of one more line at the end of the archive."""
+        """Append a truncated line to the archive."""
         with (self.path / "archive.jsonl").open("a") as file:
             file.write(json.dumps({"current_genid": 99, "archive": [*self._archive, 99]})[:-20])
 
     def leave_patched(self, keyword: str) -> None:
-        """Leave the work tree as a killed generation does: patched, and the patch committed."""
+        """Leave the work tree as a killed generation does: with the patch applied and committed."""
         with (self.repository / "keywords.txt").open("a") as file:
             file.write(f"{keyword}\n")
         self.git("add", "--all")
@@ -136,7 +138,7 @@ class OriginalRun:
         return done.stdout.decode().strip()
 
     def _patch(self, old: Old) -> str:
-        """Return the diff that appends a keyword to what the parent's lineage made of the file."""
+        """Return the diff that appends a keyword to the file as the parent's lineage left it."""
         if old.keyword is None:
             return ""
         chain = [] if old.parent is None else self._chains.get(old.parent, [])

@@ -1,4 +1,4 @@
-"""A real registry on loopback for the tests of pulls, and images put into it with no engine's help."""
+"""A real registry on loopback for the tests of pulls; images are pushed without an engine."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _APPLETS = "sh true false cat echo sleep tar mkdir ls env id ps setsid dd pwd rm
 
 @attrs.frozen
 class Registry:
-    """A registry that runs.
+    """A running registry.
 
     Attributes:
         address: its ``host:port``.
-        digests: for each name and tag that was pushed, the reference by digest.
+        digests: the reference by digest of each pushed ``name:tag``.
     """
 
     address: str
     digests: dict[str, str] = attrs.field(factory=dict)
 
     def push_busybox(self, name: str, tag: str, greeting: str) -> str:
-        """Put an image of a static busybox and ``/greeting`` there; return its reference."""
+        """Push an image of a static busybox and ``/greeting``; return its reference."""
         layer = _busybox_layer(greeting)
         config = json.dumps(
             {
@@ -79,9 +79,9 @@ class Registry:
 
 @contextmanager
 def run_registry(directory: Path, *, locked: bool = False, host: str = "127.0.0.1") -> Iterator[Registry]:
-    """Run a registry on a free port that speaks plain HTTP; a locked one wants USER and PASSWORD."""
+    """Run a registry with plain HTTP on a free port; a locked one requires USER and PASSWORD."""
     program = shutil.which("docker-registry") or UNPACKED
-    assert Path(program).is_file(), "there is no docker-registry here; run scripts/setup test as root"
+    assert Path(program).is_file(), "docker-registry is missing; run `scripts/setup test` as root"
     with socket.create_server((host, 0)) as free:
         address = f"{host}:{free.getsockname()[1]}"
     directory.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What tests of the environment ``swe`` share: repositories, wheels without an index, and one whole trajectory."""
+"""Helpers for tests of the environment ``swe``: repositories, wheels without an index, and one whole trajectory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Captured = Callable[[Lease], Awaitable[None]]
 
 
 def make_repository(where: Path, files: Mapping[str, str]) -> str:
-    """Return the commit of a new repository with some files."""
+    """Make a repository with these files; return its commit."""
     for name, text in files.items():
         (where / name).parent.mkdir(parents=True, exist_ok=True)
         (where / name).write_text(text)
@@ -37,7 +37,7 @@ def make_repository(where: Path, files: Mapping[str, str]) -> str:
 
 
 def make_wheelhouse(where: Path, names: tuple[str, ...]) -> Path:
-    """Make wheels of pure Python packages that this Python has installed: no index is needed."""
+    """Make wheels of pure Python packages that this Python has installed, so that no index is needed."""
     where.mkdir()
     for name in names:
         installed = distribution(name)
@@ -50,7 +50,7 @@ def make_wheelhouse(where: Path, names: tuple[str, ...]) -> Path:
 
 
 def make_site(where: Path, names: tuple[str, ...] = PYTEST) -> Path:
-    """Make a directory of installed packages, as an image may bring them."""
+    """Make a directory of installed packages, like one in an image."""
     for wheel in make_wheelhouse(where.with_name(f"{where.name}-wheels"), names).iterdir():
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(where)
@@ -58,7 +58,7 @@ def make_site(where: Path, names: tuple[str, ...] = PYTEST) -> Path:
 
 
 def bash(script: str) -> Agent:
-    """Return an agent that runs one program in the repository's directory."""
+    """Return an agent that runs one bash program in the directory of the repository."""
 
     async def agent(lease: Lease, repo_dir: str) -> None:
         await lease.exec(["bash", "-c", script], workdir=repo_dir, timeout_s=60)
@@ -67,16 +67,17 @@ def bash(script: str) -> Agent:
 
 
 def outcome(tool_calls: int = 1) -> Outcome:
-    """Return how an agent ended."""
+    """Return the outcome of an agent that finished."""
     return Outcome(messages=(), turns=1, tool_calls=tool_calls, stop_reason="finished")
 
 
 @attrs.frozen
 class Bench:
-    """Pools for agents and for judges, of one item's containers.
+    """Pools of one item's containers, for agents and for judges.
 
     Attributes:
-        agents: slots of agents, several in a container.
+        environment: the environment under test.
+        agents: the agents' slots; several share a container unless agents are root.
         judges: fresh containers.
     """
 
@@ -87,7 +88,7 @@ class Bench:
     async def trajectory(
         self, item: Item, agent: Agent, *, tool_calls: int = 1, captured: Captured | None = None
     ) -> Verdict:
-        """Set up, let the agent work, judge; ``captured`` is awaited when its work has been read out."""
+        """Set up an item, let the agent work, and judge it; await ``captured`` when its work has been read out."""
         async with self.agents.lease(item.id) as lease:
             meta = await self.environment.setup(item, lease)
             await agent(lease, str(meta["repo_dir"]))
@@ -111,7 +112,7 @@ async def open_bench(
     *,
     root: bool = False,
 ) -> Bench:
-    """Open the pools that trajectories of an item need; agents at an absolute place are root in their container."""
+    """Open the pools for trajectories of an item; agents at an absolute path are root in their own container."""
     spec = environment.spec(item, base, runtime.images)
     slots = 1 if root or item.data["repo_dir"].startswith("/") else None
     config = PoolConfig(spec=spec, name="agents", slots_per_container=slots)
@@ -124,7 +125,7 @@ async def open_bench(
 async def judge_all(
     runtime: hr.Runtime, base: hr.ContainerSpec, environment: Swe, agents: Mapping[str, Agent], item_id: str = ""
 ) -> dict[str, Verdict]:
-    """Let agents work at one item, one after the other, each in a slot of its own; return their verdicts."""
+    """Let agents work on one item, one after the other, each in its own slot; return their verdicts."""
     item = next(one for one in environment.items() if item_id in ("", one.id))
     async with AsyncExitStack() as stack:
         bench = await open_bench(stack, runtime, base, environment, item)
@@ -132,13 +133,13 @@ async def judge_all(
 
 
 def with_site(base: hr.ContainerSpec, site: Path) -> hr.ContainerSpec:
-    """Return containers that have the packages of a directory."""
+    """Return a container spec that has the packages of a directory."""
     mount = hr.Mount(source=str(site), target="/opt/site")
     return attrs.evolve(base, mounts=(mount,), env={"PYTHONPATH": "/opt/site"})
 
 
 def write_rows(path: Path, *rows: Mapping[str, Any]) -> str:
-    """Write rows, one JSON object to a line."""
+    """Write rows, one JSON object per line; return the path."""
     import json
 
     path.write_text("".join(json.dumps(row) + os.linesep for row in rows))

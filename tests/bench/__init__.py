@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench`, or `python -m tests.bench`; every figure stands beside what it is compared to."""
+"""Benchmarks (`make bench`, or `python -m tests.bench`); each figure has a comparison beside it."""

@@ -1,4 +1,4 @@
-"""Run every benchmark and print one table; `--json FILE` keeps the rows, `--write FILE...` makes docs/benchmarks.md."""
+"""Run the benchmarks of a suite and print one table; `--json FILE` saves the rows, `--write FILE...` its page."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.bench.measure import Row, machine
 
 HEAD = """# {title}
 
-`{command}` measures all of this anew, root and rootless, and writes this page. Medians; what is compared runs in turn
-in one run, so trust the ratios more than the figures.
+`{command}` measures all of this again, as root and rootless, and writes this page. All figures are medians. Compared
+actions run in turn within one run, so the ratios are more reliable than the figures.
 """
-# suite: (the page, its title, what writes it, its parts)
+# suite: (page, title, the command that writes it, parts)
 SUITES = {
     "core": ("docs/benchmarks.md", "Benchmarks", "make bench", ("execs", "generations", "gateway")),
     "slots": (
@@ -36,13 +36,15 @@ SUITES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--runtime", default="podman", help="the engine")
-    parser.add_argument("--json", metavar="FILE", help="write the rows there")
-    parser.add_argument("--write", metavar="FILE", nargs="+", help="only make the suite's page from such files")
-    parser.add_argument("--suite", choices=SUITES, default="core", help="what is measured")
-    parser.add_argument("--only", choices=["execs", "generations", "gateway", "slots", "rollouts"], help="one part")
-    parser.add_argument("--trajectories", type=int, default=1000, help="of the benchmark of rollouts")
-    parser.add_argument("--cycles", type=int, default=10_000, help="acquires and releases of slots")
+    parser.add_argument("--runtime", default="podman", help="engine to measure")
+    parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
+    parser.add_argument("--write", metavar="FILE", nargs="+", help="only write the suite's page, from files of --json")
+    parser.add_argument("--suite", choices=SUITES, default="core", help="suite to measure")
+    parser.add_argument(
+        "--only", choices=["execs", "generations", "gateway", "slots", "rollouts"], help="part to measure"
+    )
+    parser.add_argument("--trajectories", type=int, default=1000, help="number of trajectories of rollouts")
+    parser.add_argument("--cycles", type=int, default=10_000, help="number of acquires and releases of slots")
     options = parser.parse_args()
     page, title, command, parts = SUITES[options.suite]
     if options.write:
@@ -87,7 +89,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
 
 
 def _share(runtime: Runtime, cycles: int) -> int:
-    """Return how many cycles are measured on an engine: all of them on one, few where each is a new container."""
+    """Return the number of cycles for an engine: all on Podman as root, fewest if each needs a new container."""
     if not runtime.info.users:
         return cycles // 50
     return cycles if runtime.name == "podman" and not runtime.info.rootless else cycles // 5
@@ -98,13 +100,13 @@ def _name(part: Any) -> str:
 
 
 def slot_parts(cycles: int) -> list[Any]:
-    """Return what is measured of slots."""
+    """Return the measurements of slots."""
     single = [slots.sleep_rows, slots.throughput_rows, slots.lease_rows, slots.loss_rows, slots.owner_rows]
     return [*single, functools.partial(slots.cycle_rows, cycles=cycles)]
 
 
 def overview(reports: list[dict[str, Any]]) -> str:
-    """Return one table of all engines: what all of them were measured at, with the ratio to what it stands beside."""
+    """Return one table of all engines: each measurement, with its ratio to the comparison."""
     names = dict.fromkeys(row["what"] for report in reports for row in report["rows"])
     tables = [{row["what"]: row for row in report["rows"]} for report in reports]
     lines = ["\n## All engines\n", "| what | " + " | ".join(report["short"] for report in reports) + " |"]

@@ -25,7 +25,7 @@ HIDING = [
 
 
 def exec_rows(runtime: Runtime, image: str) -> list[Row]:
-    """One `true`: ours, a bare subprocess, and what the engine itself offers."""
+    """Measure an exec of `true`: ours, a bare subprocess, and the engine's own ways."""
     bare = {"bare": lambda: subprocess.run(["true"], check=True)}
     with runtime.container(hr.ContainerSpec(image=image)) as container:
         ours = {"ours": lambda: container.exec(["true"])}
@@ -56,7 +56,7 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def rival_row(rival: Rival, ours_s: float, theirs_s: float) -> Row:
-    """Return how many times faster ours was, in turn with a rival."""
+    """Return a row that compares our time with that of a rival, measured in turn."""
     ratio = theirs_s / ours_s
     return Row(
         what=f"in turn with {rival.name}",
@@ -70,7 +70,7 @@ def rival_row(rival: Rival, ours_s: float, theirs_s: float) -> Row:
 
 
 def deadline_rows(runtime: Runtime, image: str) -> list[Row]:
-    """How long after its deadline the call returns, for commands that hide."""
+    """Measure how long after its deadline an exec returns, for commands that hide."""
     late: list[float] = []
     with runtime.container(hr.ContainerSpec(image=image)) as container:
         for script in HIDING * 5:
@@ -90,14 +90,14 @@ def deadline_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def check(container: hr.Container) -> None:
-    """One exec whose every output is checked."""
+    """Run one exec and check its result."""
     result = container.exec(["echo", "x"])
     if (result.stdout, result.stderr, result.exit_code) != (b"x\n", b"", 0):
         raise AssertionError(result)
 
 
 def life_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Start to the first result, and removal, against one command in a new container of the engine's own."""
+    """Measure start to first result, and removal, against the engine's own command in a new container."""
     starts: list[float] = []
     removals: list[float] = []
     theirs: list[float] = []
@@ -127,7 +127,7 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def stream_rows(runtime: Runtime, image: str) -> list[Row]:
-    """One GiB out of a command and into one, with the memory that all transfers take."""
+    """Measure 1 GiB through a command and by copy, and the memory growth of all transfers."""
     rows = []
     spec = hr.ContainerSpec(image=image, limits=hr.Limits(tmpfs_bytes=3 * GIB // 2))
     with runtime.container(spec) as container, memory_growth() as grown:
@@ -183,14 +183,14 @@ def stream_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def make_big(folder: str) -> Path:
-    """Write one GiB of which no block is a hole."""
+    """Write a file of 1 GiB without holes; return its path."""
     path = Path(folder, "big")
     run_quiet("sh", "-c", 'yes 0123456789abcdef | head -c 1073741824 > "$1"', "x", str(path))
     return path
 
 
 def copies(container: hr.Container, folder: str, big: Path, inside: str) -> tuple[float, float, float]:
-    """Return the median MiB/s of put, get and `cp`, in turn."""
+    """Return the median MiB/s of put, get and `cp`, measured in turn."""
     back, plain = str(Path(folder, "back")), str(Path(folder, "plain"))
     speeds: dict[str, list[float]] = {"put": [], "get": [], "cp": []}
     for _ in range(5):
@@ -204,12 +204,12 @@ def copies(container: hr.Container, folder: str, big: Path, inside: str) -> tupl
 
 
 def rate(what: str, rounds: int, action: Any) -> Row:
-    """Return a row of the median MiB/s of an action that moves one GiB."""
+    """Return a row with the median MiB/s of an action that moves 1 GiB."""
     speed = statistics.median(GIB / 2**20 / seconds(action) for _ in range(rounds))
     return Row(what=what, value=speed, unit="MiB/s", wanted="at least 500 MiB/s", holds=speed >= 500)
 
 
 def feed(container: hr.Container, path: Path) -> None:
-    """Feed a file to a command that drops it."""
+    """Send a file to a command that discards it."""
     with open(path, "rb", buffering=0) as source:
         container.exec(["dd", "of=/dev/null", "bs=1M"], input=source).check()

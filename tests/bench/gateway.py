@@ -1,8 +1,8 @@
-"""Measure the LLM gateway: what it adds to a request, how many pass in a second, what hostile containers cost others.
+"""Benchmarks of the LLM gateway: the time it adds, its throughput, and the effect of hostile containers on others.
 
-The model server and the clients are processes of their own: a server that answers at once with fixed bytes, and one
-Python in the container with a connection a thread, through the forwarder; beside it the same client on the host,
-straight to the server.
+The model server and the clients are separate processes. The server answers at once with fixed bytes. The client is one
+Python process in the container with one connection per thread, through the forwarder. For comparison, the same client
+runs on the host and connects straight to the server.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ while time.perf_counter() < ends:
 print(json.dumps(times))
 """
 
-# Four connections, one shape of body each, sent again as soon as the last is refused.
+# Four connections, each with its own shape of body, which is sent again as soon as the last one is refused.
 _HOSTILE = r"""
 import os, socket, sys, threading, time
 from urllib.parse import urlsplit
@@ -128,7 +128,7 @@ time.sleep(max(0, ends - time.monotonic()))
 os._exit(0)
 """
 _SENDERS, _ROUNDS, _ROUND_S = 8, 3, 5.0
-_LARGE = 20_000  # lists of three numbers in a large request, of a quarter of a megabyte
+_LARGE = 20_000  # lists of three numbers in a large request, about a quarter of a megabyte
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def fixed_server() -> Iterator[str]:
 
 
 def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
-    """Return what a request costs through the gateway, and how many pass in a second."""
+    """Measure the time that the gateway adds to a request, and the requests per second."""
     with fixed_server() as url:
         config = GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),))
         with (
@@ -192,7 +192,7 @@ def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
 
 
 def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
-    """Return what a request costs beside eight hostile containers, and beside eight idle ones, in turn."""
+    """Measure a request beside eight hostile containers and beside eight idle ones, in turn."""
     idle: dict[int, list[float]] = {0: [], _LARGE: []}
     beside: dict[int, list[float]] = {0: [], _LARGE: []}
     with ExitStack() as stack:

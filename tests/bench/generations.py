@@ -1,4 +1,4 @@
-"""Benchmarks of the loop: what a generation costs beyond the agent's own time, and resuming a long run."""
+"""Benchmarks of the loop: the time of a generation beyond the agent's own, and operations on long runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLEEP_S, SLEEPERS = 10.0, 8
 
 
 def overhead_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Time generations in a young run and in one of 10,000, in turn."""
+    """Measure the overhead of a generation in a run of 10 and in one of 10,000, in turn."""
     with tempfile.TemporaryDirectory() as folder:
         runs = {size: new_run(runtime, image, folder, f"run{size}") for size in (FEW, MANY)}
         overheads: dict[int, list[float]] = {FEW: [], MANY: []}
@@ -64,7 +64,7 @@ def overhead_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def long_run_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Time what is done with a run of 10,000 generations: its status, reading it, and opening it again."""
+    """Measure the status, the reading and the resuming of a run of 10,000 generations."""
     with tempfile.TemporaryDirectory() as folder:
         runs = {size: new_run(runtime, image, folder, f"run{size}") for size in (FEW, MANY)}
         for size, run in runs.items():
@@ -90,7 +90,7 @@ def long_run_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def parallel_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Time a run whose agents sleep, one at a time and four at once."""
+    """Measure a run whose agents sleep, with one and with four generations at once."""
     rates = {}
     for parallel in (1, 4):
         with tempfile.TemporaryDirectory() as folder:
@@ -120,13 +120,13 @@ def _compared(what: str, times: Mapping[str, float]) -> Row:
 
 
 def show_status(run: str) -> None:
-    """Run ``hyperrun status`` to its end."""
+    """Run ``hyperrun status`` on a run."""
     program = str(Path(sys.executable).with_name("hyperrun"))
     subprocess.run([program, "status", run], check=True, stdout=subprocess.DEVNULL)
 
 
 def new_run(runtime: Runtime, image: str, folder: str, name: str, max_generation: int = 1) -> str:
-    """Make a run of one real generation with an agent that does next to nothing; return its directory."""
+    """Make a run whose agent does almost nothing; return its directory."""
     agent = Path(folder, "agent")
     if not agent.exists():
         make_agent_repository(agent)
@@ -146,7 +146,7 @@ def new_run(runtime: Runtime, image: str, folder: str, name: str, max_generation
 
 
 def fill(run: str, size: int) -> None:
-    """Archive copies of the first generation until a run holds ``size`` of them, all of one family tree."""
+    """Archive copies of generation 1, as one family tree, until a run has ``size`` of them."""
     layout = Layout(Path(run))
     first = Archive.load(layout)[1]
     patch = layout.generation(1) / AGENT_OUTPUT / PATCH
@@ -162,9 +162,9 @@ def fill(run: str, size: int) -> None:
 
 
 def one_more(runtime: Runtime, run: str) -> float:
-    """Add a generation to a run; return the seconds it took beyond what the agent itself did.
+    """Add a generation to a run; return its seconds beyond the agent's own steps.
 
-    The run's opening and the engine's probing are not the generation's: from its first step to its archive line.
+    The time begins with the first step, so opening the run and probing the engine do not count.
     """
     number = len(load_run(run).generations)
     marks: list[float] = []

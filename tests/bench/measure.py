@@ -1,4 +1,4 @@
-"""Measure in turn, so that a machine that drifts drifts for all alike; report medians."""
+"""Measure actions in turn, so that a drift of the machine affects all alike; report medians."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Row:
     """One line of the table.
 
     Attributes:
-        what: what was measured.
-        value: its median, in ``unit``.
-        unit: of the value.
-        compared_to: what it stands beside, or "".
-        ratio: how many times, in the words of ``wanted``; None where nothing is compared.
-        wanted: the promise, in words, or "".
-        holds: whether it holds here; None where nothing was promised.
+        what: the name of the measurement.
+        value: the median, in ``unit``.
+        unit: the unit of ``value``.
+        compared_to: the comparison in words, or "".
+        ratio: the ratio to the comparison, in the sense of ``wanted``; None without a comparison.
+        wanted: the promise in words, or "".
+        holds: whether the promise holds here; None without a promise.
     """
 
     what: str
@@ -39,7 +39,7 @@ class Row:
 
 
 def in_turn(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Run each action once a round, in turn; return the median seconds of each."""
+    """Run each action once per round, in turn; return the median seconds of each."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for action in actions.values():
         action()
@@ -52,14 +52,14 @@ def in_turn(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return how long an action takes."""
+    """Return the seconds that an action takes."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
 
 
 def from_threads(action: Callable[[], object], threads: int, each: int) -> float:
-    """Return how many actions a second many threads do together."""
+    """Return the actions per second of many threads together."""
     workers = [threading.Thread(target=lambda: [action() for _ in range(each)]) for _ in range(threads)]
     begin = time.perf_counter()
     for worker in workers:
@@ -71,7 +71,7 @@ def from_threads(action: Callable[[], object], threads: int, each: int) -> float
 
 @contextmanager
 def memory_growth() -> Iterator[list[float]]:
-    """Yield a list that holds, afterwards, by how many MiB this process's peak grew."""
+    """Yield a list that has, after the block, the growth of this process's peak memory in MiB."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown: list[float] = []
     yield grown

@@ -1,9 +1,9 @@
-"""How the shipped agent ``mutator`` improves: the generate loop in miniature, with git and no container.
+"""Show how the shipped agent ``mutator`` improves: a small generate loop with git and without containers.
 
 Usage: python tests/bench/mutator_progress.py [--generations 12] [--seeds 1 2 3] [--selection best]
 
-Each generation is a clone of its parent's state in a temporary folder, changed by ``run_meta_agent.py`` and
-evaluated by ``task_agent.py``, each in a process of its own, as the real loop does it in containers.
+Each generation is a clone of its parent's state in a temporary directory. ``run_meta_agent.py`` changes it and
+``task_agent.py`` evaluates it, each in its own process, as the real loop does in containers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import attrs
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "domains")]
 
-from hyperdomain_circle_packing import CirclePacking  # noqa: E402 - found through the line above
-from hyperruntime.agents import copy_template  # noqa: E402 - as below
+from hyperdomain_circle_packing import CirclePacking  # noqa: E402 - needs the line above
+from hyperruntime.agents import copy_template  # noqa: E402 - likewise
 
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
 RUN_TASK = (
@@ -52,14 +52,14 @@ class Node:
 
 
 def git(folder: Path, *arguments: str, stdin: bytes | None = None) -> str:
-    """Return what git prints."""
+    """Run git; return its output."""
     command = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost", *arguments]
     done = subprocess.run(command, cwd=folder, input=stdin, capture_output=True, check=True)
     return done.stdout.decode()
 
 
 def evaluate(agent: Path, split: str, report: Path | None) -> tuple[float, dict[int, float]]:
-    """Return the score of a split and the sum of radii per n; write the report where asked."""
+    """Return the score of a split and the sum of radii per n; write the report if a path is given."""
     domain, scores = CirclePacking(), []
     for task in domain.tasks(split):
         command = [sys.executable, "-B", "-c", RUN_TASK]
@@ -83,7 +83,7 @@ def select(nodes: Sequence[Node], rule: str, rng: random.Random) -> Node:
 
 
 def next_generation(home: Path, run: Path, parent: Node, number: int, seed: int) -> Node:
-    """Return the child of a parent: cloned, changed, evaluated and committed."""
+    """Clone a parent, change and evaluate the clone, and commit it; return the child."""
     work, folder = home / f"work_{number}", run / f"gen_{number}"
     git(home, "clone", "-q", str(home / "root"), str(work))
     git(work, "checkout", "-q", parent.commit)
@@ -104,7 +104,7 @@ def next_generation(home: Path, run: Path, parent: Node, number: int, seed: int)
 
 
 def finish(work: Path, folder: Path, name: str, parent: Node | None, meta_s: float) -> Node:
-    """Return the node of a committed state after its evaluation; the run keeps the training report only."""
+    """Evaluate a committed state and return its node; the run keeps only the training report."""
     started = time.monotonic()
     train, _ = evaluate(work, "train", folder / "circle_packing_eval" / "report.json")
     val, sums = evaluate(work, "val", None)
@@ -133,7 +133,7 @@ def simulate(generations: int, seed: int, rule: str, home: Path) -> list[Node]:
 
 
 def show(nodes: Sequence[Node], seed: int) -> None:
-    """Print one line per generation: its own figures, and the best so far."""
+    """Print one line per generation, with its own figures and the best so far."""
     names = ("gen", "parent", "train", "val", "n=26", "n=32", "best 26", "meta s", "eval s")
     print(f"\nseed {seed}", " ".join(f"{name:>8}" for name in names), sep="\n")
     for index, node in enumerate(nodes):
@@ -151,7 +151,7 @@ def show(nodes: Sequence[Node], seed: int) -> None:
 
 
 def main() -> None:
-    """Simulate a run per seed and print it."""
+    """Simulate one run per seed and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--generations", type=int, default=12)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

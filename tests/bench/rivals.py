@@ -1,4 +1,4 @@
-"""What each engine offers by itself for the same job: its own exec, its SDK's, and one command in a new container."""
+"""The engine's own ways to do the same job: its exec, its SDK's exec, and one command in a new container."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Rival:
     """Another way to run ``true``.
 
     Attributes:
-        name: what it is called.
-        run: does it once.
-        wanted: how many times faster we promise to be; None where nothing is promised.
+        name: its name in the table.
+        run: runs the command once.
+        wanted: how many times faster ours must be; None without a promise.
     """
 
     name: str
@@ -40,13 +40,13 @@ def run_quiet(*args: str) -> None:
 
 @contextmanager
 def rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
-    """Yield what runs a command in a running container, as its engine itself offers it."""
+    """Yield the engine's own ways to run a command in a running container."""
     with _OF[runtime.name](runtime, container, image) as found:
         yield found
 
 
 def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
-    """Return what the engine calls one command in a new container, and its argv."""
+    """Return the name and the arguments of the engine's command that runs ``true`` in a new container."""
     if runtime.name == "podman":
         return "podman run --rm", [
             *_podman(runtime),
@@ -66,7 +66,7 @@ def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
 
 
 def kill_container(runtime: Runtime, name: str) -> None:
-    """Kill a container with SIGKILL, past us."""
+    """Kill a container with SIGKILL, without the library."""
     if runtime.name == "podman":
         run_quiet(*_podman(runtime), "kill", "--signal", "KILL", name)
     elif runtime.name == "docker":
@@ -137,14 +137,14 @@ _OF: Mapping[str, Callable[[Runtime, hr.Container, str], Any]] = {
 
 
 def _podman(runtime: Runtime) -> list[str]:
-    """Return how Podman must be called on this machine."""
+    """Return the Podman command with the options that this machine needs."""
     from hyperruntime_podman.args import base_args
 
     return base_args(_settings(runtime))
 
 
 def _ulimits(runtime: Runtime) -> list[str]:
-    """Return the ulimits without which Podman runs no container on some machines."""
+    """Return the ulimits that Podman needs on some machines to run containers."""
     found = _settings(runtime)
     if not found.nofile:
         return []
@@ -152,12 +152,12 @@ def _ulimits(runtime: Runtime) -> list[str]:
 
 
 def _unpacked(runtime: Runtime, image: str) -> str:
-    """Return the directory that our own containers of an Apptainer image are made from."""
+    """Return the directory from which our containers of an Apptainer image are made."""
     return str(runtime._driver.images.source(image).path)  # type: ignore[attr-defined]
 
 
 def _sif(runtime: Runtime, image: str) -> str:
-    """Return the SIF of an Apptainer image: an instance did not start from the base image's directory."""
+    """Return the SIF file of an Apptainer image; an instance did not start from the base image's directory."""
     store = runtime._driver.images._store  # type: ignore[attr-defined]
     return str(store.find(image).sif)
 

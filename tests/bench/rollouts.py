@@ -1,7 +1,6 @@
-"""Benchmark of rollouts: a thousand trajectories of a scripted model, and how much of their time is ours.
+"""Benchmark of rollouts: a thousand trajectories of a scripted model, and our share of their time.
 
-The model and the commands take times that are known; all the rest of a trajectory is ours: leases, starting commands,
-resets, records.
+The model and the commands take known times. The rest of a trajectory is ours: leases, command starts, resets, records.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ THEIRS_S = (COMMANDS + 1) * MODEL_S + COMMANDS * COMMAND_S
 
 
 class Counting:
-    """An environment whose agent has to write a line for each of its commands."""
+    """An environment whose agent must write one line per command."""
 
     name = "counting"
 
@@ -58,7 +57,7 @@ class Counting:
 
 
 class ScriptedCounting:
-    """Answers after a known time, with a command of a known time, and says in the end that it is done."""
+    """Answers after a fixed time with a command of a fixed duration, and at the end with "done"."""
 
     name = "scripted"
 
@@ -80,7 +79,7 @@ class ScriptedCounting:
 
 
 def trajectory_rows(runtime: Runtime, image: str, trajectories: int) -> list[Row]:
-    """So many trajectories, sixteen at once, in slots as the engine has them."""
+    """Measure trajectories, sixteen at once, with ten slots per container if the engine has users, else one."""
     slots = 10 if runtime.info.users else 1
     summary = asyncio.run(_run(runtime, image, trajectories // GROUP, slots))
     spent = summary.phases["total_s"] / (trajectories // GROUP * GROUP)

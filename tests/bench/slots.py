@@ -1,4 +1,4 @@
-"""Benchmarks of slots: calls at the same time, throughput, leases, what a killed container or owner costs."""
+"""Benchmarks of slots: concurrent calls, throughput, leases, and the cost of a killed container or owner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROUNDS = 3
 
 
 def pool_of(runtime: Runtime, image: str, slots: int, containers: int = 0, **options: Any) -> SlotPool:
-    """Return a pool of so many slots, all warm: in containers of ten where the engine has users, else one each."""
+    """Return a pool of ``slots`` warm slots: ten per container if the engine has users, else one per container."""
     each = 10 if runtime.info.users else 1
     count = containers or -(-slots // each)
     config = PoolConfig(
@@ -40,7 +40,7 @@ def pool_of(runtime: Runtime, image: str, slots: int, containers: int = 0, **opt
 
 
 async def longest_gap(work: Coroutine[Any, Any, Any]) -> tuple[float, float]:
-    """Return the seconds that some work took, and the longest time between two ticks of 50 ms beside it."""
+    """Return the seconds that some work took, and the longest gap between two ticks of 50 ms meanwhile."""
     gaps: list[float] = []
 
     async def tick() -> None:
@@ -58,7 +58,7 @@ async def longest_gap(work: Coroutine[Any, Any, Any]) -> tuple[float, float]:
 
 
 def sleep_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Three `sleep 1` in three slots beside a ticker, and the same one after another."""
+    """Measure `sleep 1` in three slots at once beside a ticker, and one after another."""
     return asyncio.run(_sleep_rows(runtime, image))
 
 
@@ -94,7 +94,7 @@ async def _sleep_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def throughput_rows(runtime: Runtime, image: str) -> list[Row]:
-    """`true` in a hundred slots from one event loop, beside threads of bare processes and the engine's own exec."""
+    """Measure `true` in 100 slots from one event loop, against threads of bare processes and the engine's own exec."""
     rate = asyncio.run(_throughput(runtime, image))
     bare = from_threads(lambda: subprocess.run(["true"], check=True), 50, 20)
     with runtime.container(hr.ContainerSpec(image=image)) as container, rivals(runtime, container, image) as others:
@@ -135,7 +135,7 @@ async def _throughput(runtime: Runtime, image: str) -> float:
 
 
 def lease_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Acquire from a warm pool, and how long a slot takes to be as new."""
+    """Measure an acquire from a warm pool, and the time until a released slot is clean."""
     return asyncio.run(_lease_rows(runtime, image))
 
 
@@ -162,20 +162,20 @@ async def _lease_rows(runtime: Runtime, image: str) -> list[Row]:
         ),
         Row(what="release, as its holder waits for it", value=statistics.median(releases) * 1e3, unit="ms"),
     ]
-    if runtime.info.users:  # elsewhere the container is replaced, for which `settle` does not wait
+    if runtime.info.users:  # otherwise the container is replaced, and `settle` does not wait for that
         what = "until a slot with files and processes is as new (cleaned and verified)"
         rows.append(Row(what=what, value=statistics.median(resets) * 1e3, unit="ms"))
     return rows
 
 
 async def timed(work: Coroutine[Any, Any, Any]) -> tuple[Any, float]:
-    """Return what some work returns, and how long it took."""
+    """Return the result of some work, and its seconds."""
     begin = time.perf_counter()
     return await work, time.perf_counter() - begin
 
 
 def loss_rows(runtime: Runtime, image: str) -> list[Row]:
-    """A container is killed in the middle of a batch: who fails, and when all slots are there again."""
+    """Kill a container in the middle of a batch; measure which requests fail and when all slots are back."""
     rounds = [asyncio.run(_lose_one(runtime, image)) for _ in range(CAPACITY_ROUNDS)]
     failed, expected, late = rounds[-1][0], rounds[-1][1], statistics.median(seconds for *_, seconds in rounds)
     exact = all(failed == expected for failed, expected, _ in rounds)
@@ -219,12 +219,12 @@ async def _lose_one(runtime: Runtime, image: str) -> tuple[int, int, float]:
 
 
 def expected_free(slots: list[hr.Slot], container: str) -> int:
-    """Return how many slots were in a container."""
+    """Return the number of slots in a container."""
     return sum(slot.container == container for slot in slots)
 
 
 def cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
-    """Acquire, run, release, again and again: nothing may grow."""
+    """Acquire, run and release many times, and check that nothing grows."""
     return asyncio.run(_cycle_rows(runtime, image, cycles))
 
 
@@ -236,7 +236,7 @@ async def _cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
         after = await _footprint(runtime, pool)
         grown, small, took, rounds = {"": 1}, 0, 0.0, 0
         while any(number > 0 for number in grown.values()) and rounds < _ROUNDS:
-            # What grows by cycles grows each time; one more lane, once.
+            # A leak grows in each round; one more lane is growth in one round only.
             before, begin = after, time.perf_counter()
             await _cycle(pool, cycles)
             took, rounds = took or time.perf_counter() - begin, rounds + 1
@@ -259,7 +259,7 @@ async def _cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
 
 
 async def _burst(pool: SlotPool) -> None:
-    """Use all slots at once and reset all at once: what is kept ready for as much as that is no growth later."""
+    """Use and reset all slots at once, so that resources kept for this load do not count as growth later."""
     slots = [await pool.acquire(f"burst-{number}") for number in range(pool.status().total_slots)]
     await pool.execute_batch([(slot, "bash", {"command": "sleep 50 & sleep 0.5"}) for slot in slots])
     await asyncio.gather(*(pool.release(slot) for slot in slots))
@@ -281,12 +281,12 @@ async def _cycle(pool: SlotPool, cycles: int) -> None:
 
 
 async def _footprint(runtime: Runtime, pool: SlotPool) -> dict[str, int]:
-    """Return what there is of everything that must not grow, when nothing is leased."""
+    """Return the counts of all resources that must not grow, while nothing is leased."""
     us = psutil.Process()
     wanted = pool.config.max_containers
     while (status := pool.status()).starting or status.draining or status.containers < wanted:
         await asyncio.sleep(0.05)
-    await asyncio.sleep(1.0)  # what ended is reaped
+    await asyncio.sleep(1.0)  # until ended processes are reaped
     names = {owned.record.id for owned in runtime.containers() if owned.owner.pid == us.pid}
     private = Path(runtime._owner.private_dir)
     async with pool.lease("looks") as lease:
@@ -327,7 +327,7 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 
 
 def owner_rows(runtime: Runtime, image: str) -> list[Row]:
-    """A pool's owner is killed while all its slots work: when nothing of it is left."""
+    """Kill a pool's owner while all its slots work; measure when nothing of it is left."""
     took = [_kill_owner(runtime, image) for _ in range(3)]
     return [
         Row(
@@ -353,7 +353,7 @@ def _kill_owner(runtime: Runtime, image: str) -> float:
     while _working() or any(owned.owner.pid == process.pid for owned in runtime.containers()):
         time.sleep(0.05)
         if time.perf_counter() - begin > 60:
-            raise AssertionError("something is left of an owner that was killed")
+            raise AssertionError("a killed owner left containers or processes")
     return time.perf_counter() - begin
 
 

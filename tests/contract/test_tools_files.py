@@ -208,7 +208,7 @@ def test_a_listing(container: hr.Container) -> None:
     assert everything[5] == {"path": "d/f", "type": "file", "size": 3, "mtime": 1000.0}
     capped = desk("list_files", recursive=True, max_entries=2)
     assert (capped.truncated, len(capped.metadata["entries"])) == (True, 2)
-    assert "no directory" in desk("list_files", path="d/f").error
+    assert "is not a directory" in desk("list_files", path="d/f").error
     assert desk("list_files", path="d/e").output == "(nothing)"
 
 

@@ -1,4 +1,4 @@
-"""A tiny environment of the tests': make a file hold a number."""
+"""A tiny environment for the tests: the agent must write a number into a file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from hyperruntime.spec import ContainerSpec
 
 
 class World:
-    """The workspace has ``answer.txt``; what it should hold is said, and checked in a container of its own."""
+    """The first message names the number for ``answer.txt``; a fresh container compares the file with it."""
 
     name = "world"
 

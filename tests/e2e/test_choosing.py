@@ -1,4 +1,4 @@
-"""Agents of the default contract that choose parents themselves, and the baselines, on real containers."""
+"""Runs on real containers in which agents of the default contract choose parents, and the baselines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ for genid in ids:
 
 @pytest.fixture
 def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Run:
-    """Return a function that runs an agent whose program chooses parents."""
+    """Return a function that runs an agent, with a program that chooses parents if one is given."""
 
     def start(
         choose: str = "", actions: dict[int, str] | None = None, on_event: Any = None, **options: Any
@@ -75,7 +75,7 @@ def parents(summary: RunSummary) -> list[object]:
     return [record.parent for record in summary.generations]
 
 
-def test_a_program_of_the_agent_s_own_chooses_by_what_it_sees(run: Run) -> None:
+def test_the_agents_own_program_chooses_parents_from_the_files_it_sees(run: Run) -> None:
     summary = run(
         "print('looking')\n"
         "print(max(ids, key=lambda genid: len(facts[genid]['prev_patch_files'] + facts[genid]['curr_patch_files'])))\n"
@@ -86,10 +86,10 @@ def test_a_program_of_the_agent_s_own_chooses_by_what_it_sees(run: Run) -> None:
     assert "tasks" not in report
 
 
-def test_it_may_evolve_and_fail(run: Run) -> None:
+def test_when_a_changed_program_fails_an_earlier_generation_is_asked(run: Run) -> None:
     actions = {1: "open(f'{repo}/choose.py', 'w').write('print(77)\\n'); improve()"}
     summary = run("print(ids[-1])\n", actions)
-    assert parents(summary) == [None, "initial", 1, 2]  # the newest, says the first generation
+    assert parents(summary) == [None, "initial", 1, 2]  # the initial generation chooses the newest
     log = (Path(summary.run_dir) / "select_next_parent.log").read_text()
     asked = re.findall(r"== generation (\d): generation (\w+) is asked", log)
     assert asked == [("1", "initial"), ("2", "1"), ("2", "initial"), ("3", "2"), ("3", "initial")]
@@ -97,7 +97,7 @@ def test_it_may_evolve_and_fail(run: Run) -> None:
     assert (metadata["can_select_next_parent"], metadata["valid_parent"]) == (False, True)
 
 
-def test_a_signal_ends_a_choice_that_takes_long(run: Run) -> None:
+def test_a_signal_ends_a_slow_choice(run: Run) -> None:
 
     def send() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -112,14 +112,14 @@ def test_a_signal_ends_a_choice_that_takes_long(run: Run) -> None:
     assert not list((Path(summary.run_dir) / "work").iterdir())
 
 
-def test_without_self_improvement_the_first_meta_agent_edits_all(run: Run) -> None:
+def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(run: Run) -> None:
     breaks = "open(f'{repo}/run_meta_agent.py', 'w').write('raise SystemExit(1)'); improve()"
     summary = run(actions={1: breaks}, run_baseline="no_selfimprove", parent_selection="latest")
     assert [record.failure for record in summary.generations] == [None] * 4
     assert parents(summary) == [None, "initial", 1, 2]
 
 
-def test_without_an_archive_only_the_parent_is_seen(run: Run) -> None:
+def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
     summary = run(run_baseline="no_archive")
     assert parents(summary) == [None, "initial", 1, 2]
     seen = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
@@ -129,7 +129,7 @@ def test_without_an_archive_only_the_parent_is_seen(run: Run) -> None:
 @pytest.mark.parametrize(
     "options", [{"edit_select_parent": True}, {"run_baseline": "dgm"}, {"optimize_option": "both_agent_ensemble"}]
 )
-def test_what_an_agent_does_not_offer_is_refused(run: Run, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_that_the_agent_does_not_support_are_refused(run: Run, tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(AgentError):
         run(**options)
     assert not list((tmp_path / "out").glob("generate_*"))

@@ -1,4 +1,4 @@
-"""``hyperrun`` as it is installed, in a process of its own, on real Podman."""
+"""The installed ``hyperrun`` in a separate process, on real Podman."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.agents import template_path
+from hyperruntime.agents import copy_template
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import wait_until
 from hyperruntime.testing.upstream import chat, scripted_upstream
@@ -47,7 +47,7 @@ def program() -> str:
 def hyperrun(
     *args: str, data: bytes | None = b"", cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run it to its end; ``data`` is its standard input."""
+    """Run ``hyperrun`` until it exits; ``data`` is its standard input."""
     everything = None if env is None else {**os.environ, **env}
     return subprocess.run(
         [program(), *args], input=data, capture_output=True, timeout=180, cwd=cwd, env=everything, check=False
@@ -55,7 +55,7 @@ def hyperrun(
 
 
 def told(*args: str) -> Any:
-    """Return what a command says as JSON."""
+    """Return the JSON that a command prints."""
     done = hyperrun(*args, "--json")
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
@@ -63,7 +63,7 @@ def told(*args: str) -> Any:
 
 @pytest.fixture
 def sleeper(base_image: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Another process that owns a container; and the container's name."""
+    """Yield another process that owns a container, and the container's name."""
     args = [sys.executable, "-c", SLEEPER, base_image]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
@@ -75,7 +75,7 @@ def sleeper(base_image: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     process.stdout.close()
 
 
-def test_exec_hands_on_both_streams_apart_byte_for_byte() -> None:
+def test_exec_passes_both_streams_through_separate_and_unchanged() -> None:
     code = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); sys.stderr.buffer.write(bytes(range(256)))"
     done = hyperrun("exec", "--", "python3", "-c", code, data=EVERY_BYTE)
     assert done.returncode == 0
@@ -83,7 +83,7 @@ def test_exec_hands_on_both_streams_apart_byte_for_byte() -> None:
     assert done.stderr == bytes(range(256))
 
 
-def test_exec_streams_many_megabytes_through(tmp_path: Path) -> None:
+def test_exec_streams_64_mib_unchanged(tmp_path: Path) -> None:
     size = 64 * 1024 * 1024
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(os.urandom(1024 * 1024) * 64)
@@ -118,7 +118,7 @@ def test_exec_shows_output_while_the_command_runs() -> None:
         (("/etc/passwd",), 126),
     ],
 )
-def test_exec_hands_on_the_exit_code(command: tuple[str, ...], code: int) -> None:
+def test_exec_returns_the_exit_code_of_the_command(command: tuple[str, ...], code: int) -> None:
     assert hyperrun("exec", "--", *command).returncode == code
 
 
@@ -147,7 +147,7 @@ def test_exec_runs_without_a_standard_input() -> None:
     assert (done.returncode, done.stdout) == (0, b""), done.stderr
 
 
-def test_exec_ends_when_nobody_reads_its_output() -> None:
+def test_exec_ends_when_the_reader_closes_its_output() -> None:
     process = subprocess.Popen(
         [program(), "exec", "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
@@ -161,7 +161,7 @@ def test_exec_ends_when_nobody_reads_its_output() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_exec_interrupted_leaves_nothing(number: signal.Signals, code: int) -> None:
+def test_an_interrupted_exec_leaves_no_container(number: signal.Signals, code: int) -> None:
     args = [program(), "exec", "--", "sh", "-c", "echo up; exec sleep 600"]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     assert process.stdout is not None
@@ -173,7 +173,7 @@ def test_exec_interrupted_leaves_nothing(number: signal.Signals, code: int) -> N
     assert not [row for row in told("ps") if row["owner_pid"] == process.pid]
 
 
-def test_exec_gives_a_command_models(tmp_path: Path) -> None:
+def test_exec_gives_a_command_access_to_models(tmp_path: Path) -> None:
     ask = (
         "import json, os, urllib.request as u\n"
         "body = json.dumps({'model': 'gpt-4o', 'messages': []}).encode()\n"
@@ -218,19 +218,19 @@ def test_exec_options_describe_the_container(tmp_path: Path, runtime: hr.Runtime
     assert done.stdout == b"1000\n"
 
 
-def test_exec_writes_through_a_writable_mount_only(tmp_path: Path) -> None:
+def test_exec_writes_through_a_writable_mount(tmp_path: Path) -> None:
     done = hyperrun("exec", "--mount", f"{tmp_path}:/out:rw", "--", "sh", "-c", "echo done > /out/file")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "done\n"
 
 
-def test_exec_ends_a_container_whose_files_take_too_much() -> None:
+def test_exec_ends_a_container_whose_files_exceed_the_disk_limit() -> None:
     done = hyperrun("exec", "--disk", "20m", "--", "sh", "-c", "head -c 200000000 /dev/zero >/var/tmp/x; sleep 100")
     assert done.returncode == 1
     assert b"its files took" in done.stderr
 
 
-def test_exec_copies_in_and_out(tmp_path: Path) -> None:
+def test_exec_copies_files_in_and_out(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(EVERY_BYTE)
     done = hyperrun("exec", "--put", "in:/tmp/a", "--get", "/tmp/b:out", "--", "cp", "/tmp/a", "/tmp/b", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -268,7 +268,7 @@ def test_exec_copies_in_and_out(tmp_path: Path) -> None:
         (("image", "load", "/no/such"), 2, b"podman save"),
     ],
 )
-def test_wrong_input_is_one_sentence(args: tuple[str, ...], code: int, sentence: bytes) -> None:
+def test_invalid_input_is_reported_in_one_sentence(args: tuple[str, ...], code: int, sentence: bytes) -> None:
     done = hyperrun(*args)
     assert done.returncode == code, done.stderr
     assert done.stdout == b""
@@ -296,14 +296,14 @@ def test_a_container_of_a_killed_owner_disappears_by_itself(sleeper: tuple[subpr
     assert wait_until(lambda: name not in {row["name"] for row in told("ps")}, timeout_s=60)
 
 
-def test_prune_leaves_what_has_a_live_owner(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_prune_keeps_containers_with_a_live_owner(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
     _, name = sleeper
     removed = told("prune")
     assert name not in removed["podman"]
     assert name in {row["name"] for row in told("ps")}
 
 
-def test_prune_removes_what_a_dead_owner_left_and_says_so() -> None:
+def test_prune_removes_the_directory_of_a_dead_owner_and_reports_it() -> None:
     with tempfile.TemporaryDirectory(prefix="hr-") as directory:
         left = Path(directory, f"hyperruntime-{os.getuid()}-test-left")
         left.mkdir()
@@ -351,7 +351,7 @@ def test_runtimes_and_doctor_find_podman() -> None:
     assert b"containers run here with: podman\n" in done.stdout
 
 
-def test_help_starts_without_any_sdk() -> None:
+def test_help_imports_no_sdk() -> None:
     env = {"PYTHONPROFILEIMPORTTIME": "1"}
     done = hyperrun("--help", env=env)
     assert done.returncode == 0
@@ -360,9 +360,9 @@ def test_help_starts_without_any_sdk() -> None:
     assert not loaded & {"rich", "podman", "stevedore", "asyncio", "structlog", "requests", "attr", "subprocess"}
 
 
-def test_generate_here_then_resume_further(tmp_path: Path) -> None:
+def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_path: Path) -> None:
     agent = tmp_path / "agent"
-    shutil.copytree(template_path("mutator"), agent, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_template("mutator", agent)
     with open(agent / "hyperrun.toml", "a") as file:
         file.write('\n[generate]\nmax-generation = 1\nseed = 3\nrun-id = "x"\noutput-dir-parent = "../runs"\n')
     for args in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
@@ -380,7 +380,7 @@ def test_generate_here_then_resume_further(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_that_is_ended_can_be_resumed(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_an_ended_run_can_be_resumed(tmp_path: Path, number: signal.Signals, code: int) -> None:
     args = ["generate", "--domains", "circle_packing", "--max-generation", "2", "--seed", "1", "--run-id", "x"]
     process = subprocess.Popen(
         [program(), *args], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -404,7 +404,7 @@ def test_a_run_that_is_ended_can_be_resumed(tmp_path: Path, number: signal.Signa
     assert [item["current_genid"] for item in after["generations"]] == ["initial", 1, 2]
 
 
-def test_demo_ends_with_a_table_pictures_and_what_to_do_next(tmp_path: Path) -> None:
+def test_demo_prints_a_table_and_the_next_command_and_writes_pictures(tmp_path: Path) -> None:
     done = hyperrun("demo", "--generations", "2", "--output", "runs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = done.stdout.decode()
@@ -428,7 +428,9 @@ def test_demo_ends_with_a_table_pictures_and_what_to_do_next(tmp_path: Path) -> 
         (("--image", "localhost/no/such:1"), b"hyperrun image build localhost/no/such:1 --file"),
     ],
 )
-def test_generate_refuses_what_it_cannot_run(tmp_path: Path, args: tuple[str, ...], sentence: bytes) -> None:
+def test_generate_refuses_invalid_agents_and_missing_images(
+    tmp_path: Path, args: tuple[str, ...], sentence: bytes
+) -> None:
     for name in ("dirty", "plain"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "task_agent.py").write_text("x = 1\n")

@@ -1,4 +1,4 @@
-"""The domains that come with the library, in the loop, on real containers."""
+"""Runs of the shipped domains on real containers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TaskAgent:
 
 
 def find_labels():
-    '''Look for a row with its label wherever this process may look.'''
+    '''Return the path of a file with labels, if this process can read one.'''
     for top in ("/workspace", "/tmp", "/root", "/home", "/mnt", "/srv", "/run", "/var/tmp"):
         for folder, _, names in os.walk(top):
             for name in names:
@@ -80,7 +80,7 @@ def program(inputs):
 
 
 def make_agent(path: Path) -> Path:
-    """Make an agent that answers each of our domains: something right, something forged, something empty."""
+    """Make an agent that gives right, forged and empty answers to the shipped domains."""
     make_agent_repository(path)
     solution = {"column_name.py": (EXERCISES / "column_name/solution.py").read_text()}
     (path / "task_agent.py").write_text(TASK_AGENT.format(solution=solution))
@@ -113,7 +113,7 @@ def report_of(summary: RunSummary, name: str) -> dict[str, Any]:
     return value
 
 
-def test_a_table_is_answered_without_its_labels(run: Callable[..., RunSummary]) -> None:
+def test_an_agent_answers_a_table_without_seeing_its_labels(run: Callable[..., RunSummary]) -> None:
     summary = run(("table",))
     assert summary.generations[0].failure is None
     report = report_of(summary, "tickets_eval")
@@ -122,7 +122,7 @@ def test_a_table_is_answered_without_its_labels(run: Callable[..., RunSummary]) 
     assert summary.generations[0].score == pytest.approx(1 / 3)
 
 
-def test_programs_are_tried_in_fresh_containers_and_cannot_forge_their_tests(run: Callable[..., RunSummary]) -> None:
+def test_programs_run_in_fresh_containers_and_cannot_forge_test_results(run: Callable[..., RunSummary]) -> None:
     summary = run(("polyglot",), eval_samples=(3,))
     assert summary.generations[0].failure is None
     report = report_of(summary, "polyglot_eval")
@@ -142,7 +142,7 @@ def test_an_episode_is_played_turn_by_turn_with_one_agent(run: Callable[..., Run
     assert json.loads(lines[0])["prediction"]["actions"] == ["go forward", "dance", "go forward", "turn right"]
 
 
-def test_several_domains_of_all_forms_make_one_run(run: Callable[..., RunSummary]) -> None:
+def test_one_run_evaluates_domains_of_all_forms(run: Callable[..., RunSummary]) -> None:
     summary = run(("polyglot", "table", "babyai"), eval_samples=(1, 4, 1), max_generation=1)
     assert [record.failure for record in summary.generations] == [None, None]
     scores = summary.generations[0].scores

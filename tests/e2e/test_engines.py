@@ -1,4 +1,4 @@
-"""The same run on every engine that this user has here: what differs is how long it takes."""
+"""The same run gives the same scores on every engine that this user can use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hyperruntime.runtime import Runtime
 
 pytestmark = pytest.mark.engine
 
-# Apptainer and bubblewrap refuse root; Docker's daemon is root's here.
+# Apptainer and bubblewrap refuse root; only root reaches the Docker daemon here.
 OTHERS = ("docker",) if os.geteuid() == 0 else ("apptainer", "bubblewrap")
 
 
 def scores(runtime: Runtime, folder: Path) -> dict[str, float | None]:
-    """Return what each generation of a short run with a fixed seed is worth."""
+    """Return the score of each generation of a short run with a fixed seed."""
     options = GenerateOptions(
         domains=("circle_packing",), max_generation=3, seed=11, run_id=runtime.name, output_dir_parent=str(folder)
     )

@@ -1,4 +1,4 @@
-"""The generate loop on real containers: what it keeps, what it survives, what it leaves behind."""
+"""The generate loop on real containers: its records, its failures and its clean-up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.engine
 
 
 def run_name(tmp_path: Path) -> str:
-    """Return the run id of a test: others may use the engine meanwhile."""
+    """Return the run id of a test; other tests may use the engine at the same time."""
     return f"{tmp_path.parent.name}.{tmp_path.name}"
 
 
@@ -61,7 +61,7 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:
-    """Fail a test after which a container of its runs is there, or a private directory."""
+    """Fail a test that leaves a container of its runs."""
 
     def mine() -> set[str]:
         found = (owned.record for owned in runtime.containers())
@@ -83,7 +83,7 @@ def shape(generations: Sequence[GenerationRecord]) -> list[tuple[object, ...]]:
 
 
 def check_whole(view: RunView) -> None:
-    """Check that a run's files agree with each other, whatever happened while it was made."""
+    """Check that the files of a run agree with each other."""
     root = Path(view.run_dir)
     ids = [record.genid for record in view.generations]
     assert len(set(ids)) == len(ids)
@@ -110,7 +110,7 @@ def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> N
     check_whole(load_run(summary.run_dir))
 
 
-def test_each_failure_is_recorded_and_the_run_goes_on(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_each_failure_is_recorded_and_the_run_continues(run: Callable[..., RunSummary], tmp_path: Path) -> None:
     escape = (
         "text = 'diff --git a/../../escaped b/../../escaped\\nnew file mode 100644\\n--- /dev/null\\n"
         "+++ b/../../escaped\\n@@ -0,0 +1 @@\\n+out\\n'\nopen(f'{out}/model_patch.diff', 'w').write(text)"
@@ -132,7 +132,7 @@ def test_each_failure_is_recorded_and_the_run_goes_on(run: Callable[..., RunSumm
     assert list((Path(summary.run_dir) / "work").iterdir()) == []
 
 
-def test_what_the_meta_agent_leaves_behind_does_not_reach_the_evaluation(run: Callable[..., RunSummary]) -> None:
+def test_changes_after_the_meta_agent_handed_in_do_not_reach_the_evaluation(run: Callable[..., RunSummary]) -> None:
     action = "\n".join(
         [
             "improve()",
@@ -152,7 +152,7 @@ def test_what_the_meta_agent_leaves_behind_does_not_reach_the_evaluation(run: Ca
     assert 0.41 < (summary.generations[1].score or 0) < 0.5
 
 
-def test_the_meta_agent_cannot_write_what_earlier_generations_were(run: Callable[..., RunSummary]) -> None:
+def test_the_meta_agent_cannot_write_to_files_of_earlier_generations(run: Callable[..., RunSummary]) -> None:
     action = "\n".join(
         [
             "try:",
@@ -164,7 +164,7 @@ def test_the_meta_agent_cannot_write_what_earlier_generations_were(run: Callable
     assert failures(run({1: action})) == [None, None]
 
 
-def test_files_of_other_users_of_the_container_are_taken_and_removed(run: Callable[..., RunSummary]) -> None:
+def test_files_of_other_container_users_are_recorded_and_removed(run: Callable[..., RunSummary]) -> None:
     action = "\n".join(
         [
             "# by_tree",
@@ -183,7 +183,7 @@ def test_files_of_other_users_of_the_container_are_taken_and_removed(run: Callab
     assert list((Path(summary.run_dir) / "work").iterdir()) == []
 
 
-def test_an_agent_that_fills_its_memory_is_blamed_itself(run: Callable[..., RunSummary], runtime: Runtime) -> None:
+def test_an_agent_over_its_memory_limit_has_the_failure_agent(run: Callable[..., RunSummary], runtime: Runtime) -> None:
     if runtime.info.limits["memory_bytes"] == "no":
         with pytest.raises(UnsupportedOptionError, match=r"cannot honour limits\.memory_bytes"):
             run({}, limits=Limits(memory_bytes=192 << 20))
@@ -192,14 +192,16 @@ def test_an_agent_that_fills_its_memory_is_blamed_itself(run: Callable[..., RunS
     assert summary.generations[1].failure == "agent"
 
 
-def test_an_agent_that_ends_its_container_is_blamed_after_three_tries(run: Callable[..., RunSummary]) -> None:
+def test_an_agent_that_kills_its_container_has_the_failure_agent_after_three_attempts(
+    run: Callable[..., RunSummary],
+) -> None:
     summary = run({1: "os.kill(-1, 9)"}, max_generation=2)
     assert failures(summary) == [None, "agent", None]
     assert summary.generations[1].attempts == 3
     assert summary.generations[2].parent == "initial"
 
 
-def test_a_task_agent_that_ends_its_container_is_blamed_for_its_evaluation(run: Callable[..., RunSummary]) -> None:
+def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(run: Callable[..., RunSummary]) -> None:
     action = "\n".join(
         [
             "text = open('task_agent.py').read()",
@@ -210,13 +212,13 @@ def test_a_task_agent_that_ends_its_container_is_blamed_for_its_evaluation(run: 
     assert failures(run({1: action})) == [None, "evaluation"]
 
 
-def test_three_at_once_are_all_kept(run: Callable[..., RunSummary]) -> None:
+def test_three_parallel_generations_are_all_recorded(run: Callable[..., RunSummary]) -> None:
     summary = run(max_generation=6, parallel=3)
     assert failures(summary) == [None] * 7
     check_whole(load_run(summary.run_dir))
 
 
-def test_an_interrupt_ends_containers_and_the_run_goes_on_later(
+def test_an_interrupt_ends_the_containers_and_the_run_can_be_resumed(
     run: Callable[..., RunSummary], runtime: Runtime
 ) -> None:
     def interrupt(event: StepEvent) -> None:

@@ -1,6 +1,6 @@
-"""Agents that attack: each attempt fails, the host is as it was, the run goes on with right scores, nothing is left.
+"""Hostile agents: every attack fails, the host stays unchanged, and the run continues with correct scores.
 
-The agents are in ``tests/hostile``. Each attempt tells what came of it in its generation's chat history.
+The agents are in ``tests/hostile``. Each attempt writes its result to the chat history of its generation.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ Step = Mapping[str, Any]
 
 
 class Host:
-    """What an attack is after, and what tells whether it got there.
+    """The targets of the attacks, and the checks that no attack reached them.
 
     Attributes:
-        facts: what the agents are told.
-        canary: a file that none of them may change.
-        keys: what is in the host's environment and files.
+        folder: the directory of the test.
+        canary: a directory that no agent may change.
+        keys: secrets; the first is in a file of the canary, the second in the environment.
+        mark: a text in the arguments of the processes that agents leave.
+        facts: the facts that the agents get.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +71,7 @@ class Host:
         }
 
     def check(self) -> None:
-        """Check that the host is as it was, and that nothing of the agents runs on it."""
+        """Check that the host is unchanged and that no process of the agents is left."""
         assert sorted(path.name for path in self.canary.iterdir()) == ["file", "secret"]
         assert (self.canary / "file").read_text() == "untouched"
         assert (self.canary / "secret").read_text() == self.keys[0]
@@ -88,7 +90,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 @pytest.fixture
 def host(tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """The host, with secrets to steal and files to change; looked at again afterwards."""
+    """Yield the host, with secrets to steal and files to change; check it after the test."""
     host = Host(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", host.keys[1])
     monkeypatch.setenv("HOSTILE_SECRET", host.keys[1])
@@ -110,14 +112,14 @@ def run_name(tmp_path: Path) -> str:
 
 
 def label(split: str, n: int) -> str:
-    """Return what the agents' ``honest.py`` says, too: the label of a row."""
+    """Return the label of a row; the agents' ``honest.py`` computes the same one."""
     import hashlib
 
     return f"lbl-{split}-" + hashlib.blake2s(str(n).encode(), digest_size=8).hexdigest()
 
 
 def write_table(folder: Path) -> Path:
-    """Write a table of three splits whose labels nobody can guess."""
+    """Write a table of three splits with hashes as labels; return its definition file."""
     folder.mkdir()
     lines = ['name = "secrets"', 'inputs = ["n", "split"]', 'label = "label"', 'id = "id"', "task_timeout_s = 30"]
     for split, letter in SPLITS.items():
@@ -129,7 +131,7 @@ def write_table(folder: Path) -> Path:
 
 
 def write_agent(path: Path, steps: Mapping[int, Step], facts: Mapping[str, Any], env_file: str) -> Path:
-    """Make a repository of the hostile agent, with what each of its generations does."""
+    """Make a repository of the hostile agent; ``steps`` says what each generation does."""
     shutil.copytree(AGENT, path, ignore=shutil.ignore_patterns("__pycache__"))
     plan = {"steps": {str(number): dict(step) for number, step in steps.items()}, "facts": dict(facts)}
     (path / "plan.json").write_text(json.dumps(plan))
@@ -147,7 +149,7 @@ Attack = Callable[..., RunSummary]
 
 @pytest.fixture
 def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
-    """Return a function that runs generations that attack, and one honest one at the end."""
+    """Return a function that runs the attacking generations, and an honest one at the end."""
 
     def start(*steps: Step, env_file: str = "", **options: Any) -> RunSummary:
         table = write_table(host.folder / "table")
@@ -170,7 +172,7 @@ def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
 
 
 def check_run(summary: RunSummary, last: int) -> None:
-    """Check that a run came to its end, that its honest generation got what it deserves, and that it is tidy."""
+    """Check that a run is complete and leaves no work files, and that its honest generation has the right score."""
     assert [record.genid for record in summary.generations] == ["initial", *range(1, last + 1)]
     assert not summary.interrupted
     first, honest = summary.generations[0], summary.generations[-1]
@@ -181,7 +183,7 @@ def check_run(summary: RunSummary, last: int) -> None:
 
 
 def check_scores(summary: RunSummary, record: GenerationRecord) -> None:
-    """Check that a generation's scores are what its recorded answers are worth."""
+    """Check that the scores of a generation follow from its recorded answers."""
     for split in record.scores.get("secrets", {}) if record.failure is None else ():
         folder = (
             Path(summary.run_dir) / f"gen_{record.genid}" / ("secrets_eval" + ("" if split == "train" else f"_{split}"))
@@ -195,12 +197,12 @@ def check_scores(summary: RunSummary, record: GenerationRecord) -> None:
 
 
 def said_by_meta(summary: RunSummary, number: int) -> dict[str, Any]:
-    """Return what the attempts of a meta agent came to."""
+    """Return the results of a meta agent's attempts."""
     return read_report(Path(summary.run_dir) / f"gen_{number}/agent_output/meta_agent_chat_history.md")
 
 
 def said_by_tasks(summary: RunSummary, number: int, evaluation: str = "secrets_eval") -> dict[str, dict[str, Any]]:
-    """Return what the attempts of each task came to."""
+    """Return the results of the attempts, by task."""
     folder = Path(summary.run_dir) / f"gen_{number}" / evaluation / "agent_evals"
     return {path.stem: read_report(path) for path in sorted(folder.glob("*.md"))}
 
@@ -233,7 +235,7 @@ def test_labels_and_keys_are_out_of_reach(attack: Attack, host: Host) -> None:
 
 @contextmanager
 def listeners(facts: dict[str, Any]) -> Iterator[list[str]]:
-    """Listen wherever the host can be reached; yield what was reached."""
+    """Listen wherever an agent might reach the host; yield the kinds of sockets that were reached."""
     reached: list[str] = []
     with ExitStack() as stack:
         addresses = {"127.0.0.1", "::1"} | {
@@ -281,14 +283,14 @@ def test_the_network_is_out_of_reach(attack: Attack, host: Host) -> None:
     assert worked(meta) == worked(task) == []
 
 
-def test_the_same_attempts_reach_a_host_whose_network_is_given(attack: Attack, host: Host) -> None:
+def test_the_same_attempts_succeed_with_the_network_of_the_host(attack: Attack, host: Host) -> None:
     with listeners(host.facts) as reached:
         summary = attack({"meta": "network"}, network="host")
         assert {"TCP", "UDP", "abstract"} <= set(reached)
     assert dict(worked(said_by_meta(summary, 1))).keys() >= {"TCP to 127.0.0.1", "an abstract Unix socket"}
 
 
-def test_the_key_of_a_gateway_is_out_of_reach_and_it_leads_nowhere_else(
+def test_the_gateways_key_is_out_of_reach_and_the_gateway_reaches_only_its_upstream(
     attack: Attack, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -311,13 +313,13 @@ def test_the_key_of_a_gateway_is_out_of_reach_and_it_leads_nowhere_else(
     assert host.keys[0].encode() not in text
 
 
-def test_nothing_outside_the_clone_is_written(attack: Attack, host: Host) -> None:
+def test_an_agent_cannot_write_outside_its_clone(attack: Attack, host: Host) -> None:
     summary = attack({"meta": "outside"}, {"task": "outside"})
     report = said_by_meta(summary, 1)
     assert len(report) == 12
     assert worked(report) == []
     first, second = summary.generations[1:3]
-    assert (first.failure, first.score) == (None, 0.25), "links are left out; what they replaced stays as it was"
+    assert (first.failure, first.score) == (None, 0.25), "links are dropped; the files that they replaced stay"
     assert {"link0", "link1", "link2", "link4", "passwd", "pipe", "sparse", "meta_agent.py", "plan.json"} <= {
         path for path, _ in first.dropped
     }
@@ -340,7 +342,7 @@ ODD = (
 )  # fmt: skip
 
 
-def test_no_diff_leads_out_of_the_clone(attack: Attack) -> None:
+def test_no_diff_writes_outside_the_clone(attack: Attack) -> None:
     summary = attack(*({"meta": "outside", "diff": kind} for kind in DIFFS))
     found = {kind: record.failure for kind, record in zip(DIFFS, summary.generations[1:], strict=False)}
     assert set(found.values()) <= {"refused-patch", "empty-diff"}, found
@@ -353,7 +355,7 @@ def test_no_diff_leads_out_of_the_clone(attack: Attack) -> None:
     assert not [blob for blob in blobs if passwd in objects.git("cat-file", "blob", blob)]
 
 
-def test_what_stands_in_place_of_the_diff_is_not_followed(attack: Attack, host: Host) -> None:
+def test_links_and_special_files_in_place_of_the_diff_are_refused(attack: Attack, host: Host) -> None:
     summary = attack(*({"meta": "outside", "odd": kind} for kind in ODD))
     found = {kind: record.failure for kind, record in zip(ODD, summary.generations[1:], strict=False)}
     assert found == dict.fromkeys(ODD, "refused-patch")
@@ -361,7 +363,7 @@ def test_what_stands_in_place_of_the_diff_is_not_followed(attack: Attack, host: 
     assert not [path for path in patches if path.is_symlink() or (path.is_file() and path.stat().st_size > MIB)]
 
 
-def test_git_runs_nothing_that_an_agent_planted(attack: Attack) -> None:
+def test_git_runs_no_program_that_an_agent_planted(attack: Attack) -> None:
     summary = attack({"meta": "hooks"}, {"meta": "hooks", "as file": True}, {"meta": "hooks", "look": True})
     assert said_by_meta(summary, 1)["live"] is True
     assert [record.failure for record in summary.generations] == [None] * 5
@@ -375,11 +377,11 @@ def test_git_runs_nothing_that_an_agent_planted(attack: Attack) -> None:
     assert b".git/" not in names
 
 
-def test_the_evaluator_is_not_the_agents(attack: Attack) -> None:
+def test_an_agent_cannot_change_the_evaluator(attack: Attack) -> None:
     summary = attack({"meta": "evaluator", "task": "evaluator"}, {"task": "evaluator"}, {"task": "swap"})
     first, second, third = summary.generations[1:4]
     assert {path for path, _ in first.dropped} == {"domains/secrets/report.py", "hyperrun.toml"}
-    for record in (first, second, third):  # what it says of itself is worth nothing; it may end its own evaluation
+    for record in (first, second, third):  # forged results score nothing; an agent may end its own evaluation
         assert record.failure == "evaluation" or record.score == 0.0
     report = said_by_tasks(summary, 2)["t0"]
     assert len(report) == 6
@@ -389,37 +391,35 @@ def test_the_evaluator_is_not_the_agents(attack: Attack) -> None:
         assert known <= {f"{letter}{n}" for letter in SPLITS.values() for n in range(ROWS)}
 
 
-def test_an_evaluation_that_stops_whoever_asks_ends_at_its_deadline(attack: Attack) -> None:
+def test_an_evaluation_whose_agent_stops_the_harness_ends_at_its_deadline(attack: Attack) -> None:
     stopped = attack({"task": "trace"}, timeout_eval_s=10.0).generations[1]
     assert (stopped.failure, stopped.attempts) == ("timeout", 1)
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_jams_the_hosts_commands_fails_alone(attack: Attack) -> None:
+def test_an_agent_that_fills_the_hosts_pipes_fails_only_its_own_evaluation(attack: Attack) -> None:
     jammed = attack({"task": "jam"}).generations[1]
     assert jammed.failure in ("evaluation", "timeout") or jammed.score == 0.0
 
 
-def test_processes_left_behind_end_with_their_generation(attack: Attack, host: Host) -> None:
+def test_background_processes_end_with_their_generation(attack: Attack, host: Host) -> None:
     summary = attack(
         {"meta": "daemons"}, {"task": "daemons"}, {"meta": "daemons", "bomb": True}, {"meta": "daemons", "diff": True}
     )
     left, evaluated, bomb, spoilt = summary.generations[1:5]
-    assert (left.failure, left.score) == (None, 0.25), "the diff is the one that was there when the meta agent ended"
+    assert (left.failure, left.score) == (None, 0.25), "the diff at the end of the meta agent counts"
     store = RepositoryStore(Path(summary.run_dir) / "repository.git")
     assert b"LEVEL = 1" in (store.read_file(left.commit, "honest.py") or b"")
     assert evaluated.score == 0.0 or evaluated.failure in ("evaluation", "timeout")
     assert bomb.failure in (None, "agent", "empty-diff")
-    assert spoilt.failure in (None, "refused-patch", "empty-diff"), (
-        "its own diff is what its own processes may still write"
-    )
+    assert spoilt.failure in (None, "refused-patch", "empty-diff"), "an agent's processes may still change its own diff"
     assert (spoilt.score or 0.25) == 0.25
 
 
 WAYS = ("out", "repo", "image", "tmp", "deleted", "shut", "deep")
 
 
-def test_a_disk_is_not_filled(attack: Attack) -> None:
+def test_an_agent_cannot_fill_the_disk(attack: Attack) -> None:
     steps: list[Step] = [{"meta": "disk", "way": way} for way in WAYS]
     summary = attack(*steps, {"task": "disk"}, limits=Limits(disk_bytes=96 * MIB))
     found = dict(zip(WAYS, summary.generations[1:], strict=False))
@@ -427,10 +427,10 @@ def test_a_disk_is_not_filled(attack: Attack) -> None:
     assert all("limits.disk_bytes=100663296" in record.detail for record in found.values())
     assert {record.attempts for record in summary.generations} == {1}
     assert summary.generations[-2].failure == "evaluation"
-    assert measure([summary.run_dir], None, GIB).used_bytes < 16 * MIB, "what was written is gone"
+    assert measure([summary.run_dir], None, GIB).used_bytes < 16 * MIB, "the written files are removed"
 
 
-def test_files_that_take_names_rather_than_space_are_no_way_out(attack: Attack) -> None:
+def test_many_files_deep_directories_and_long_output_do_no_harm(attack: Attack) -> None:
     steps: list[Step] = [{"meta": "disk", "way": way} for way in ("many", "only deep", "special files", "output")]
     summary = attack(*steps, limits=Limits(disk_bytes=96 * MIB))
     many, deep, special, loud = summary.generations[1:5]
@@ -440,4 +440,4 @@ def test_files_that_take_names_rather_than_space_are_no_way_out(attack: Attack) 
     assert len((Path(summary.run_dir) / "archive.jsonl").read_bytes()) < 100_000
     log = Path(summary.run_dir) / "gen_4/generate.log"
     assert log.stat().st_size < 65 * MIB
-    assert sys.getrecursionlimit() < 3000, "else a deep folder shows nothing"
+    assert sys.getrecursionlimit() < 3000, "the recursion limit must be less than the depth of the directory"

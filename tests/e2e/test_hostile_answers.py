@@ -1,4 +1,4 @@
-"""What agents answer to harm: the answer is worth nothing, nothing else is harmed, and the run goes on."""
+"""Hostile answers: such an answer scores nothing, does no other harm, and the run continues."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def make_agent(path: Path, body: str) -> Path:
 
 @pytest.fixture
 def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Callable[..., Path]]:
-    """Evaluate an agent whose ``forward`` has this body; return where its results are. No container may be left."""
+    """Yield a function that evaluates such an agent and returns its results directory; no container may be left."""
     run_id = f"{tmp_path.parent.name}.{tmp_path.name}"
 
     def start(body: str, domain: str, **options: Any) -> Path:
@@ -137,16 +137,18 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_programs_that_mean_harm_score_nothing_and_one_that_is_right_does(evaluate: Callable[..., Path]) -> None:
+def test_hostile_programs_score_nothing_and_a_correct_program_scores(evaluate: Callable[..., Path]) -> None:
     body = f"(name,) = inputs['files']\nreturn {{'files': {{name: {PROGRAMS!r}[name[:-3]]}}}}, []"
     results = evaluate(body, "polyglot", skip_staged_eval=True)
     report = json.loads((results / "polyglot_eval/report.json").read_text())
     assert report["total_resolved_ids"] == ["inward_spiral"]
     assert set(report["total_unresolved_ids"]) == set(PROGRAMS) - {"inward_spiral"}
-    assert json.loads((results / "polyglot_eval_val/report.json").read_text())["total"] == 4, "the run went on"
+    assert json.loads((results / "polyglot_eval_val/report.json").read_text())["total"] == 4, "the run continued"
 
 
-def test_answers_that_are_no_labels_are_invalid_one_by_one(evaluate: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_answer_that_is_not_a_label_is_invalid_and_affects_no_other(
+    evaluate: Callable[..., Path], tmp_path: Path
+) -> None:
     cases = "".join(f"if inputs['row'] == {number}:\n{indent(text, '    ')}\n" for number, text in enumerate(ANSWERS))
     rows = [{"row": number, "label": "high"} for number in range(len(ANSWERS))] + [{"row": -1, "label": "low"}]
     (tmp_path / "hostile.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -156,7 +158,7 @@ def test_answers_that_are_no_labels_are_invalid_one_by_one(evaluate: Callable[..
     assert [line["score"] for line in lines_of(results / "hostile_eval")] == [0.0] * len(ANSWERS) + [1.0]
 
 
-def test_an_episode_takes_any_turn_for_what_it_is(evaluate: Callable[..., Path]) -> None:
+def test_an_episode_counts_each_invalid_turn_as_a_failed_action(evaluate: Callable[..., Path]) -> None:
     said = f"said = [{', '.join(TURNS)}]"
     then = "['go forward', 'go forward', 'turn right'][self.turns - 1 - len(said)]"
     results = evaluate(f"{said}\nreturn (said[self.turns - 1] if self.turns <= len(said) else {then}), []", EPISODE)
@@ -165,7 +167,7 @@ def test_an_episode_takes_any_turn_for_what_it_is(evaluate: Callable[..., Path])
     assert all(len(action) <= 40 for action in line["prediction"]["actions"])
 
 
-def test_an_agent_that_writes_turns_past_the_harness_gains_none(evaluate: Callable[..., Path]) -> None:
+def test_an_agent_gains_no_turns_by_writing_past_the_harness(evaluate: Callable[..., Path]) -> None:
     body = """
 turns = [{"task_id": t, "turn": n, "prediction": p, "error": None} for t in ("GoToLocal-v0.train-0", "x", None, [])
          for n in (-1, 0, 7, 10 ** 30, "0", None, [], True) for p in ("turn left",)]
@@ -186,7 +188,7 @@ return "toggle", []"""
 
 
 DIALOGUE = '''
-"""The domain ``parrot``: what is told must come back."""
+"""The domain ``parrot``: the agent must repeat each message."""
 
 import hashlib
 
@@ -264,7 +266,7 @@ return [hashlib.sha256(inputs["text"].encode()).hexdigest(), inputs["text"] * 2]
 
 @pytest.fixture
 def parrot(tmp_path: Path) -> dict[str, str]:
-    """Install the domain ``parrot``; return the environment of a process that finds it."""
+    """Install the domain ``parrot``; return the environment variables of a process that finds it."""
     folder = tmp_path / "plugin"
     (folder / "parrot-1.dist-info").mkdir(parents=True)
     (folder / "parrot.py").write_text(DIALOGUE)
@@ -274,7 +276,7 @@ def parrot(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_dialogue_streams_every_turn_as_it_is_and_ends_for_who_does_not_go_on(
+def test_a_dialogue_passes_every_turn_unchanged_and_ends_for_an_agent_that_stops(
     parrot: dict[str, str], tmp_path: Path, runtime_name: str, base_image: str
 ) -> None:
     agent = make_agent(tmp_path / "agent", PARROT)

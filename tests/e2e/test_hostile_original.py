@@ -1,4 +1,4 @@
-"""Repositories of the HyperAgents layout whose agents attack: no label, no key, no forged score."""
+"""Hostile agents in repositories of the HyperAgents layout: they find no label and no key, and forge no score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING: dict[str, list[str]] = {"files": [], "objects": [], "processes": []}
 
 
 def make_checkout(folder: Path, settings: str) -> Path:
-    """Lay the hostile agents over the stand-in."""
+    """Copy the hostile agents over the stand-in repository; return the checkout."""
     shutil.copytree(TESTS / "standin", folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(folder / "task_agent.py", folder / "honest_task.py")
     shutil.copytree(TESTS / "hostile" / "original", folder, dirs_exist_ok=True)
@@ -38,7 +38,7 @@ def rows_of(checkout: Path, split: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_original_repository_finds_no_label_and_forges_no_score(
+def test_a_hostile_original_repository_finds_no_label_and_forges_no_score(
     tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in VARIABLES:

@@ -1,4 +1,4 @@
-"""Repositories of the HyperAgents layout, unmodified, on real containers and with a scripted model."""
+"""Unmodified repositories of the HyperAgents layout, on real containers and with a scripted model."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Run = Callable[..., RunSummary]
 
 
 def word_of(left: int) -> Edits:
-    """Return the edit that a scripted model makes when so many generations are left."""
+    """Return the edit that the scripted model makes when ``left`` generations are left."""
     return {"keywords.txt": WORDS[left % len(WORDS)] + "\n"}
 
 
 class Model:
-    """What the scripted model answers: text to append to files, by the generations that are left."""
+    """A scripted model that answers with text to append to files; ``edits`` maps generations left to this text."""
 
     def __init__(self) -> None:
         self.edits: dict[int, Edits] = {}
@@ -149,7 +149,7 @@ def test_a_run_has_the_files_and_scores_of_the_original(run: Run) -> None:
     assert json.loads((root / "archive.jsonl").read_text().splitlines()[-1])["archive"] == ["initial", 1, 2]
 
 
-def test_no_label_and_no_key_is_anywhere_that_an_agent_looks(run: Run, checkout: Path, upstream: object) -> None:
+def test_an_agent_finds_no_label_and_no_key(run: Run, checkout: Path, upstream: object) -> None:
     with open(checkout / "task_agent.py", "a") as file:
         file.write(
             "\n\nclass TaskAgent(TaskAgent):\n"
@@ -177,7 +177,7 @@ def test_no_label_and_no_key_is_anywhere_that_an_agent_looks(run: Run, checkout:
     assert KEY.encode() not in objects
 
 
-def test_an_agent_cannot_forge_what_it_scores(run: Run, checkout: Path, model: Model) -> None:
+def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model) -> None:
     forged = (
         "\n\nimport json\n"
         "for name in ('paper_review_eval', 'paper_review_eval_val'):\n"
@@ -213,8 +213,8 @@ def test_an_agent_cannot_forge_what_it_scores(run: Run, checkout: Path, model: M
         "open(table, 'ab').write(b'\\xff\\x00\"')",
     ],
 )
-def test_results_that_are_none_fail_the_evaluation_and_nothing_else(run: Run, model: Model, deed: str) -> None:
-    """What the harness wrote is spoilt when its process ends."""
+def test_invalid_result_files_fail_only_the_evaluation(run: Run, model: Model, deed: str) -> None:
+    """The agent damages the harness's results when its process exits."""
     at_exit = "\n\nimport atexit, shutil\nfolder = '/tmp/paper_review_eval'\ntable = folder + '/predictions.csv'\n"
     model.edits[1] = {"task_agent.py": f"{at_exit}atexit.register(lambda: exec({deed!r}))\n"}
     summary = run(max_generation=2, parent_selection="best")
@@ -222,7 +222,7 @@ def test_results_that_are_none_fail_the_evaluation_and_nothing_else(run: Run, mo
     assert not list((Path(summary.run_dir) / "work").iterdir())
 
 
-def test_what_does_not_load_or_fails_is_told_apart(run: Run, model: Model) -> None:
+def test_each_kind_of_failure_is_recorded_separately(run: Run, model: Model) -> None:
     model.edits = {
         3: {"task_agent.py": "import nothing_of_this_name\n"},
         2: {
@@ -240,7 +240,7 @@ def test_what_does_not_load_or_fails_is_told_apart(run: Run, model: Model) -> No
     assert parents(summary)[1:] == ["initial"] * 4
 
 
-def test_several_domains_count_as_their_mean(run: Run) -> None:
+def test_the_score_of_several_domains_is_their_mean(run: Run) -> None:
     summary = run(domains=("search_arena", "paper_review"), max_generation=1, eval_samples=(4, -1))
     record = summary.generations[1]
     tables = {
@@ -250,7 +250,7 @@ def test_several_domains_count_as_their_mean(run: Run) -> None:
     assert record.score == sum(scores["val"] for scores in record.scores.values()) / 2
 
 
-def test_one_domain_that_fails_its_first_stage_stops_all(run: Run, model: Model) -> None:
+def test_one_domain_that_fails_its_first_stage_stops_the_full_evaluation(run: Run, model: Model) -> None:
     model.edits[0] = {"task_agent.py": SEARCH_FAILS}
     summary = run(domains=("search_arena", "paper_review"), max_generation=1)
     record = summary.generations[1]
@@ -272,7 +272,7 @@ def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> N
     assert read_csv(root / "view/gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == ""
 
 
-def test_the_test_split_is_evaluated_where_it_is_asked_for(run: Run, runtime: Runtime) -> None:
+def test_the_test_split_is_evaluated_on_request(run: Run, runtime: Runtime) -> None:
     summary = run(max_generation=1, eval_test=True, skip_staged_eval=True)
     assert set(summary.generations[1].scores["paper_review"]) == {"train", "val", "test"}
     made = evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=4)
@@ -281,17 +281,17 @@ def test_the_test_split_is_evaluated_where_it_is_asked_for(run: Run, runtime: Ru
     assert [record.genid for record in view.generations] == ["initial", 1]
 
 
-def test_a_run_goes_on_after_its_last_generation(run: Run, runtime: Runtime) -> None:
+def test_a_finished_run_can_be_resumed_with_more_generations(run: Run, runtime: Runtime) -> None:
     summary = run(max_generation=1, edit_select_parent=True)
     again = resume_run(runtime, summary.run_dir, max_generation=2)
     assert failures(again) == [None] * 3
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_ends_as_one_that_is_not(
+def test_a_repeatedly_killed_run_ends_like_an_undisturbed_one(
     run: Run, checkout: Path, tmp_path: Path, runtime_name: str, base_image: str
 ) -> None:
-    """From the command line, in the checkout, as the original is started."""
+    """The run starts from the command line in the checkout, as the original does."""
     whole = run(max_generation=3, edit_select_parent=True, optimize_option="both_agent_ensemble")
     root, source = checkout / "outputs/generate_killed", random.Random(1)
     program = [str(Path(sys.executable).with_name("hyperrun")), "--runtime", runtime_name]
@@ -316,17 +316,14 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_is_not(
     assert not list((root / "work").iterdir())
 
 
-# --- the agents' own choice of a parent ---
-
-
-def test_agents_choose_parents_by_the_seed(run: Run) -> None:
-    """The stand-in draws evenly: so the choices are those of Python's generator, seeded as it is documented."""
+def test_the_seed_determines_which_parents_agents_choose(run: Run) -> None:
+    """The stand-in draws uniformly, so its choices are those of Python's generator with the documented seed."""
     drawn = [random.Random(f"{SEED}:{number}").choice(["initial", 1, 2][:number]) for number in (1, 2, 3)]
     assert drawn == ["initial", 1, 2]
     assert parents(run(edit_select_parent=True, seed=SEED, max_generation=3))[1:] == drawn
 
 
-def test_a_choice_that_fails_is_not_asked_again(run: Run, model: Model) -> None:
+def test_a_generation_whose_choice_failed_is_not_asked_again(run: Run, model: Model) -> None:
     model.edits = {2: {"keywords.txt": "novel\n", "select_next_parent.py": FAILING_CHOICE}}
     summary = run(max_generation=3, edit_select_parent=True)
     root = Path(summary.run_dir)
@@ -351,16 +348,13 @@ def test_a_choice_that_fails_is_not_asked_again(run: Run, model: Model) -> None:
         "import os; os._exit(3)",
     ],
 )
-def test_where_nobody_can_choose_the_run_s_own_rule_does(run: Run, checkout: Path, choice: str) -> None:
+def test_the_runs_own_rule_chooses_if_no_agent_can(run: Run, checkout: Path, choice: str) -> None:
     (checkout / "select_next_parent.py").write_text(f"def select_next_parent(*_):\n    {choice}\n")
     summary = run(max_generation=1, edit_select_parent=True, timeout_select_s=2.0)
     assert (failures(summary), parents(summary)) == ([None, None], [None, "initial"])
 
 
-# --- ensembles ---
-
-
-def test_an_ensemble_is_scored_here_and_not_by_its_own_word(run: Run) -> None:
+def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
     summary = run(optimize_option="both_agent_ensemble")
     root = Path(summary.run_dir)
     for name in ("initial", "1", "2"):
@@ -375,8 +369,8 @@ def test_an_ensemble_is_scored_here_and_not_by_its_own_word(run: Run) -> None:
         assert {row["outcome"] for row in read_csv(path)} == {""}
 
 
-def test_a_first_stage_s_score_is_scaled_for_an_ensemble(run: Run, checkout: Path) -> None:
-    """Ten samples that were all answered well must not look better than a hundred of which most were."""
+def test_the_score_of_a_first_stage_is_scaled_for_an_ensemble(run: Run, checkout: Path) -> None:
+    """Ten right answers of ten must not look better than most of a hundred."""
     for split in ("train", "val"):
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
         folder.mkdir(parents=True)
@@ -390,7 +384,7 @@ def test_a_first_stage_s_score_is_scaled_for_an_ensemble(run: Run, checkout: Pat
     assert seen["overall_accuracy"] == pytest.approx(0.1)
 
 
-def test_the_ensemble_of_another_run_is_evolved(run: Run, tmp_path: Path) -> None:
+def test_a_run_evolves_the_ensemble_of_another_run(run: Run, tmp_path: Path) -> None:
     other = run(max_generation=1, output_dir_parent=str(tmp_path / "other"))
     summary = run(max_generation=1, optimize_option="only_ensemble", agent_archive_path=other.run_dir)
     root = Path(summary.run_dir)
@@ -401,7 +395,7 @@ def test_the_ensemble_of_another_run_is_evolved(run: Run, tmp_path: Path) -> Non
     assert not any("_val" in path for path in files_of(root / "agent_archive_view"))
 
 
-def test_an_ensemble_that_fails_costs_nothing_but_its_score(run: Run, model: Model) -> None:
+def test_a_failing_ensemble_does_not_fail_the_generation(run: Run, model: Model) -> None:
     model.edits = {
         0: {"keywords.txt": "novel\n", "ensemble.py": "\n\ndef ensemble(*_):\n    raise ValueError('none')\n"}
     }
@@ -410,16 +404,13 @@ def test_an_ensemble_that_fails_costs_nothing_but_its_score(run: Run, model: Mod
     assert "the ensemble failed" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
 
 
-# --- baselines ---
-
-
-def test_without_self_improvement_the_first_meta_agent_edits_all(run: Run, model: Model) -> None:
+def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(run: Run, model: Model) -> None:
     broken = {"keywords.txt": "novel\n", "meta_agent.py": "\n\nMetaAgent.forward = None\n"}
     model.edits = {1: broken, 0: {"keywords.txt": "sound\n"}}
     assert failures(run(run_baseline="no_selfimprove", parent_selection="latest")) == [None, None, None]
 
 
-def test_without_an_archive_only_the_parent_is_seen(run: Run) -> None:
+def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
     summary = run(run_baseline="no_archive", max_generation=3)
     assert parents(summary) == [None, "initial", 1, 2]
     notes = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
@@ -427,7 +418,7 @@ def test_without_an_archive_only_the_parent_is_seen(run: Run) -> None:
 
 
 @pytest.mark.parametrize("baseline", ["dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove"])
-def test_a_coding_agent_is_told_of_a_failure(run: Run, baseline: str) -> None:
+def test_a_coding_agent_gets_a_failed_task_as_its_problem(run: Run, baseline: str) -> None:
     summary = run(run_baseline=baseline, max_generation=1)
     assert failures(summary) == [None, None]
     said = (Path(summary.run_dir) / "gen_1/agent_output/meta_agent_chat_history.md").read_text()
@@ -439,7 +430,7 @@ def test_a_coding_agent_is_told_of_a_failure(run: Run, baseline: str) -> None:
     assert ("the coding agent that you are" in said) == baseline.startswith("dgm_custom")
 
 
-def test_a_parent_without_failures_is_a_general_problem(run: Run, checkout: Path) -> None:
+def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(run: Run, checkout: Path) -> None:
     (checkout / "keywords.txt").write_text(".\n")
     table = checkout / "domains/paper_review/dataset_filtered_100_train.csv"
     table.write_text(table.read_text().replace(",reject", ",accept"))
@@ -448,10 +439,7 @@ def test_a_parent_without_failures_is_a_general_problem(run: Run, checkout: Path
     assert "None of\nthe tasks" in said
 
 
-# --- what is refused before anything is made ---
-
-
-def test_what_cannot_be_run_is_refused_in_a_sentence(run: Run, checkout: Path, tmp_path: Path) -> None:
+def test_unsupported_domains_and_incomplete_checkouts_are_refused(run: Run, checkout: Path, tmp_path: Path) -> None:
     with pytest.raises(DomainNotFoundError):
         run(domains="circle_packing")
     with pytest.raises(SpecError, match="polyglot"):
@@ -468,11 +456,8 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(run: Run, checkout: Path, t
     assert not list((tmp_path / "out").glob("generate_*"))
 
 
-# --- engines ---
-
-
 def comparable(root: Path) -> dict[str, object]:
-    """Return a run's files without times, durations and what names them."""
+    """Return the contents of a run's files without times and durations."""
     found: dict[str, object] = {}
     for name in sorted(files_of(root)):
         if name.startswith(("repository.git/", ".", "work/")) or name in ("exchanges.jsonl", "owner.json"):

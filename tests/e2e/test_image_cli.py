@@ -1,4 +1,4 @@
-"""``hyperrun image`` as it is installed: what it prints, where, and with which exit code."""
+"""The installed ``hyperrun image``: its output, its streams and its exit codes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_image_is_built_saved_removed_and_loaded(
         runtime.images.remove(REFERENCE)
 
 
-def test_a_failing_build_shows_its_step_and_where_the_output_is(runtime_name: str, containerfile: Path) -> None:
+def test_a_failing_build_shows_its_step_and_the_path_of_the_output(runtime_name: str, containerfile: Path) -> None:
     containerfile.write_text(containerfile.read_text() + "RUN echo because of this; exit 3\n")
     done = hyperrun(runtime_name, "image", "build", REFERENCE, "--file", str(containerfile))
     assert done.returncode == 1
@@ -71,7 +71,7 @@ def test_a_failing_build_shows_its_step_and_where_the_output_is(runtime_name: st
     assert "because of this" in log.read_text()
 
 
-def test_an_image_is_pulled_and_a_wrong_tag_is_said_without_a_traceback(
+def test_an_image_is_pulled_and_an_unknown_tag_is_reported_without_a_traceback(
     runtime: hr.Runtime, runtime_name: str, tmp_path: Path
 ) -> None:
     with run_registry(tmp_path / "registry") as registry:

@@ -1,4 +1,4 @@
-"""A run that the original wrote is gone on with, on real containers and with a scripted model."""
+"""A run that HyperAgents wrote is resumed, on real containers and with a scripted model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def improve(received: Received) -> Reply:
     return chat(json.dumps({"append": {"keywords.txt": "thorough\n"}}))
 
 
-def test_a_run_of_the_original_is_gone_on_with(
+def test_a_run_of_the_original_is_resumed(
     tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):

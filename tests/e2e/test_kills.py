@@ -1,4 +1,4 @@
-"""Runs that are killed at random instants, and interrupted at chosen ones: resumed whole, and nothing is left."""
+"""Runs killed at random instants or interrupted at chosen ones are resumed completely and leave nothing."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ Sit = Callable[..., tuple[bool, int]]
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory for temporary files of what a test starts; nothing of ours may be there afterwards.
+    """Yield the directory for temporary files of the processes under test; check that none of ours is left.
 
-    A killed Podman may leave files of its own, with a number for their names: empty, or with an image's configuration.
-    A killed Python may leave the file by which its ``tempfile`` tries the directory out.
+    A killed Podman may leave files with numbers as names: empty ones, or the configuration of an image.
+    A killed Python may leave the file with which its ``tempfile`` tests the directory.
     """
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -74,15 +74,16 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
         wait_until_none(lambda: [path.name for path in folder.iterdir() if not is_foreign(path)])
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # a guard may be at it too
+        shutil.rmtree(folder, ignore_errors=True)  # a guard may remove files at the same time
 
 
 @pytest.fixture
 def sit(temporary: Path, runtime_name: str) -> Iterator[Sit]:
-    """Return a function that runs ``hyperrun`` and signals it after some seconds: whether it was, and its code.
+    """Yield a function that runs ``hyperrun`` and signals it; it returns whether it sent the signal, and the exit code.
 
-    With ``until``, a pattern of logs, a text and a number, the seconds begin when so many logs hold the text.
-    One process has everything imported and forks for each call, so that many fit in a minute.
+    The signal comes after ``wait_s`` seconds. With ``until`` (a glob pattern of logs, a text and a number) this time
+    begins when that many logs contain the text. One server process has everything imported and forks for each call, so
+    that many calls fit in a minute.
     """
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -113,7 +114,7 @@ def sit(temporary: Path, runtime_name: str) -> Iterator[Sit]:
 
 @pytest.fixture
 def start_args(tmp_path: Path, base_image: str) -> Callable[..., list[str]]:
-    """Return a function that makes an agent and returns how a run of it is started."""
+    """Return a function that makes an agent and returns the arguments that start a run of it."""
 
     def make(run_id: str, actions: dict[int, str] | None = None, *more: str) -> list[str]:
         agent = tmp_path / "agent"
@@ -130,7 +131,7 @@ def start_args(tmp_path: Path, base_image: str) -> Callable[..., list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_killed_at_any_instant_is_resumed_whole(
+def test_a_run_killed_at_any_instant_is_resumed_completely(
     tmp_path: Path, sit: Sit, start_args: Callable[..., list[str]], runtime: Runtime, number: signal.Signals
 ) -> None:
     source, kills, orderly, runs, alone = random.Random(int(number)), 0, 0, 0, set()
@@ -143,9 +144,9 @@ def test_a_run_killed_at_any_instant_is_resumed_whole(
         for _ in range(8):
             args = resume if (run_dir / "run.json").exists() else start
             sent, code = sit(source.uniform(0.05, 1.8), number, *args)
-            kills += sent and code != 0  # not one that had just ended by itself
+            kills += sent and code != 0  # a run that had just ended does not count
             assert code in (-number, 0, *([] if number == signal.SIGKILL else [128 + number]))
-            orderly += code == 128 + number  # else the signal came before anybody could handle it
+            orderly += code == 128 + number  # else the signal came before its handler was set
             if (run_dir / "run.json").exists():
                 now = {record.genid for record in load_run(run_dir).generations}
                 assert finished <= now
@@ -159,7 +160,7 @@ def test_a_run_killed_at_any_instant_is_resumed_whole(
         if parallel == "1":
             alone.add(tuple((one.genid, one.parent, one.score, one.commit) for one in view.generations))
     assert number == signal.SIGKILL or orderly > KILLS // 2
-    assert len(alone) == 1  # whenever they were killed, runs of the same seed are the same
+    assert len(alone) == 1  # runs of the same seed are equal, whenever they were killed
     wait_until_none(lambda: left_of(runtime, tmp_path))
 
 
@@ -182,7 +183,7 @@ SLOW_TASK = "\n".join(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("action", "step"), [(STUBBORN, "meta agent"), (SLOW_TASK, "evaluate")])
-def test_an_interrupt_ends_everything_in_time_whatever_agents_do(
+def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
     tmp_path: Path,
     sit: Sit,
     start_args: Callable[..., list[str]],
@@ -205,15 +206,15 @@ def test_an_interrupt_ends_everything_in_time_whatever_agents_do(
 
 @pytest.fixture
 def own_image(base_image: str, tmp_path: Path) -> Iterator[str]:
-    """A name of the base image that nobody else builds from meanwhile."""
+    """Yield a name of the base image from which no other test builds."""
     name = f"localhost/hyperruntime-test/base-of-{os.getpid()}:{tmp_path.name.lower()}"
     subprocess.run(["podman", "tag", base_image, name], check=True)
     yield name
-    subprocess.run(["podman", "untag", name, name], check=True)  # this name alone
+    subprocess.run(["podman", "untag", name, name], check=True)  # removes only this name
 
 
 @pytest.mark.parametrize("wait_s", [1.2, 2.0, 4.0])
-def test_an_interrupted_build_leaves_no_step_and_no_container(
+def test_an_interrupted_build_leaves_no_process_and_no_container(
     tmp_path: Path, sit: Sit, own_image: str, runtime_name: str, wait_s: float
 ) -> None:
     if runtime_name != "podman":
@@ -228,7 +229,7 @@ def test_an_interrupted_build_leaves_no_step_and_no_container(
 
 
 def check_whole(view: RunView) -> None:
-    """Check that a run's files agree with each other, whatever happened while it was made."""
+    """Check that the files of a finished run agree with each other."""
     root, layout = Path(view.run_dir), Layout(Path(view.run_dir))
     archive, store = Archive.load(layout), RepositoryStore(layout.repository)
     ids = [record.genid for record in view.generations]
@@ -252,18 +253,18 @@ def check_whole(view: RunView) -> None:
 
 
 def left_of(runtime: Runtime, folder: Path) -> list[str]:
-    """Return what is left of the runs in a directory: containers by their label, processes by their arguments."""
+    """Return the containers of the runs in a directory, by label, and the processes that name it in their arguments."""
     records = (owned.record for owned in runtime.containers())
     found = [one.id for one in records if one.labels.get("io.hyperruntime.run", "").startswith(folder.name)]
     return found + [str(p.pid) for p in psutil.process_iter() if str(folder) in command_line(p)]
 
 
 def is_foreign(path: Path) -> bool:
-    """Tell whether a file is one that a program beside us leaves when it is killed."""
+    """Return whether the file is one that a killed Podman or Python leaves."""
     try:
         return path.is_file() and (path.name.isdecimal() or path.read_bytes() in (b"", b"blat"))
     except FileNotFoundError:
-        return True  # it has gone meanwhile
+        return True  # it was removed meanwhile
 
 
 def command_line(process: psutil.Process) -> str:
@@ -274,14 +275,14 @@ def command_line(process: psutil.Process) -> str:
 
 
 def building_from(image: str) -> list[str]:
-    """Return the containers of builds that begin with an image."""
+    """Return the build containers that start from an image."""
     args = ["podman", "ps", "--all", "--external", "--no-trunc", "--format", "{{.Image}} {{.ID}}"]
     listed = subprocess.run(args, capture_output=True, check=True).stdout.decode().splitlines()
     return [line for line in listed if line.startswith(f"{image} ")]
 
 
 def wait_until_none(left: Callable[[], list[str]]) -> None:
-    """Give guards time, then fail with what is left."""
+    """Wait up to 60 s until nothing is left, then fail with the rest."""
     deadline = time.monotonic() + 60
     while found := left():
         assert time.monotonic() < deadline, found

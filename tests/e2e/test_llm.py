@@ -1,4 +1,4 @@
-"""The agent template ``llm`` in containers without a network: it asks a scripted model through the gateway."""
+"""The agent template ``llm`` in containers without a network; it reaches a scripted model through the gateway."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def is_meta(request: Request) -> bool:
 
 
 def answer_task(request: Request) -> ModelReply:
-    """Answer a row as a model that does not know the labels until its agent tells it."""
+    """Answer a row like a model that knows the labels only if its prompt names them."""
     text = request["messages"][1]["content"]
     label = next(urgency for message, urgency in urgencies().items() if message in text)
     return says(f'```json\n"{label if HINT in text else "urgent"}"\n```')
 
 
 def improve(request: Request) -> ModelReply:
-    """Look at the report of the parent, then tell the labels in the prompt of tasks."""
+    """Read the report of the parent, then add the labels to the prompt for tasks."""
     turn: int = sum(message["role"] == "assistant" for message in request["messages"])
     steps: list[ModelReply] = [
         calls(bash={"command": "cd /workspace/evals && ls gen_*/*_eval && cat gen_initial/tickets_eval/report.json"}),
@@ -127,7 +127,7 @@ def test_programs_are_written_with_tools_in_the_container(run: Callable[..., Run
     assert (initial.failure, initial.score) == (None, 1.0), initial
 
 
-def test_a_budget_ends_the_generation_and_says_why(run: Callable[..., RunSummary]) -> None:
+def test_an_exhausted_budget_ends_the_generation_and_is_logged(run: Callable[..., RunSummary]) -> None:
     def script(request: Request) -> ModelReply:
         return calls(bash={"command": "true"}) if is_meta(request) else answer_task(request)
 
@@ -139,14 +139,14 @@ def test_a_budget_ends_the_generation_and_says_why(run: Callable[..., RunSummary
     assert "the meta agent stopped: the model server refuses further requests" in log
 
 
-def test_without_a_model_server_nothing_is_begun(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:
+def test_without_a_model_server_no_run_is_started(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:
     options = GenerateOptions(domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r")
     with pytest.raises(GatewayError, match="the agent asks models"):
         start_run(runtime, plan_run(options))
     assert not (tmp_path / "generate_r").exists()
 
 
-def test_the_meta_agent_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_the_meta_agent_works_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path) -> None:
     script = [
         fails(503, "busy"),
         calls(bash={"command": "cd /repo && export WHO=$(id -un) && echo '# by '$WHO >> forms.py; exit 4"}),
@@ -178,5 +178,5 @@ def test_the_meta_agent_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path
 
 
 def config_for(url: str) -> GatewayConfig:
-    """Return a gateway that lets every model through to one server."""
+    """Return a gateway configuration that forwards every model to one server."""
     return GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="*", upstream="u"),))

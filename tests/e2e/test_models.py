@@ -1,4 +1,4 @@
-"""Runs whose agents ask models: keys stay on the host, budgets end what they must, usage is kept."""
+"""Runs whose agents use models: keys stay on the host, budgets are enforced, and usage is recorded."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ improve()
 
 @pytest.fixture
 def upstream() -> Iterator[ScriptedUpstream]:
-    """A model server that always says hello."""
+    """Yield a model server that always answers hello."""
     with scripted_upstream(lambda _: chat("hello", 10, 5)) as running:
         yield running
 
@@ -80,7 +80,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def run(
     tmp_path: Path, runtime: Runtime, base_image: str, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., RunSummary]:
-    """Return a function that runs an agent whose ``.env``, which is committed, has a key and a server."""
+    """Return a function that runs an agent with a key and a server in its committed ``.env``."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -107,12 +107,12 @@ def run(
 
 
 def seats(summary: RunSummary) -> list[str]:
-    """Return who asked, of each exchange, without the run."""
+    """Return the seat of each recorded exchange, without the run's prefix."""
     lines = (Path(summary.run_dir) / "exchanges.jsonl").read_text().splitlines()
     return [json.loads(line)["seat"].partition("/")[2] for line in lines]
 
 
-def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
+def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = run({1: IMPROVE + ASKING_TASK_AGENT, 2: SNOOP}, model="qwen", parent_selection="latest")
@@ -134,7 +134,7 @@ def test_agents_ask_through_the_gateway_and_what_they_used_is_kept(
     assert "models: 5 requests, 50 tokens read, 25 written, money 0\n" in capsys.readouterr().out
 
 
-def test_an_evaluation_of_one_generation_asks_too_and_costs_the_run_nothing(
+def test_a_separate_evaluation_uses_models_without_cost_to_the_run(
     run: Callable[..., RunSummary], runtime: Runtime, upstream: ScriptedUpstream
 ) -> None:
     summary = run({1: "improve()" + ASKING_TASK_AGENT}, model="qwen", budget_requests=2)
@@ -145,7 +145,7 @@ def test_an_evaluation_of_one_generation_asks_too_and_costs_the_run_nothing(
     assert len(seats(summary)) == 2
 
 
-def test_a_recorded_run_is_played_back_without_a_server(
+def test_a_recorded_run_is_replayed_without_a_server(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     tape = tmp_path / "tape.jsonl"
@@ -158,7 +158,7 @@ def test_a_recorded_run_is_played_back_without_a_server(
     assert again.generations[1].usage == first.generations[1].usage
 
 
-def test_no_file_of_a_run_has_the_key(run: Callable[..., RunSummary]) -> None:
+def test_no_file_of_a_run_contains_the_key(run: Callable[..., RunSummary]) -> None:
     summary = run({1: IMPROVE})
     root = Path(summary.run_dir)
     for path in root.rglob("*"):
@@ -169,7 +169,7 @@ def test_no_file_of_a_run_has_the_key(run: Callable[..., RunSummary]) -> None:
     assert not list((root / "view").rglob("*exchanges*"))
 
 
-def test_a_generation_past_its_budget_fails_of_it_and_blames_nobody(run: Callable[..., RunSummary]) -> None:
+def test_a_generation_over_its_budget_fails_and_its_parent_stays_valid(run: Callable[..., RunSummary]) -> None:
     summary = run({1: "from ask import ask\nwhile True: ask()", 2: IMPROVE}, budget_generation_requests=3)
     initial, first, second = summary.generations
     assert (first.failure, first.valid_parent, first.attempts) == ("budget", False, 1)
@@ -181,7 +181,7 @@ def test_a_generation_past_its_budget_fails_of_it_and_blames_nobody(run: Callabl
     assert not summary.used_up
 
 
-def test_an_agent_that_does_not_take_no_for_an_answer_is_ended(
+def test_an_agent_that_ignores_budget_refusals_is_ended(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     config = tmp_path / "gateway.toml"
@@ -197,7 +197,7 @@ def test_an_agent_that_does_not_take_no_for_an_answer_is_ended(
     assert first.durations["meta agent"] < 30
 
 
-def test_a_server_that_is_gone_is_nobodys_fault(
+def test_an_unreachable_server_is_an_infrastructure_failure(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path, runtime: Runtime
 ) -> None:
     config = tmp_path / "gateway.toml"
@@ -218,7 +218,7 @@ def test_a_server_that_is_gone_is_nobodys_fault(
     assert after.generations[-1].parent == 1
 
 
-def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
+def test_a_run_over_its_budget_ends_normally_and_resumes_with_a_larger_budget(
     run: Callable[..., RunSummary], runtime: Runtime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = run({1: IMPROVE, 2: IMPROVE, 3: IMPROVE, 4: IMPROVE}, budget_requests=2, max_generation=3)
@@ -227,7 +227,7 @@ def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
     assert not summary.interrupted
     again = resume_run(runtime, summary.run_dir)
     assert [record.genid for record in again.generations] == ["initial", 1, 2]
-    assert again.used_up, "what was used before the resume counts"
+    assert again.used_up, "usage before the resume counts"
     command = ["--runtime", runtime.name, "resume", summary.run_dir, "--max-generation", "4", "--json"]
     assert main([*command, "--budget-requests", "3"]) == 0
     told = capsys.readouterr()
@@ -239,7 +239,7 @@ def test_a_run_past_its_budget_ends_in_order_and_goes_on_with_a_larger_one(
     assert last["used_up"] is None
 
 
-def test_a_run_that_lost_its_servers_says_so_when_it_is_resumed(
+def test_resuming_a_run_without_its_model_server_raises(
     run: Callable[..., RunSummary], runtime: Runtime, tmp_path: Path
 ) -> None:
     summary = run({1: IMPROVE})

@@ -1,4 +1,4 @@
-"""``hyperrun generate`` as a user of HyperAgents calls it, ``evaluate`` and ``export``, on a real engine."""
+"""``hyperrun generate`` with the options of HyperAgents, ``evaluate`` and ``export``, on a real engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ file = "test.csv"
 
 
 def hyperrun(*args: str, cwd: Path, runtime: str) -> subprocess.CompletedProcess[bytes]:
-    """Run it to its end."""
+    """Run ``hyperrun`` until it exits."""
     return subprocess.run(
         [*PROGRAM, "--runtime", runtime, *args], capture_output=True, timeout=180, cwd=cwd, check=False
     )
@@ -57,7 +57,7 @@ def hyperrun(*args: str, cwd: Path, runtime: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def place(tmp_path: Path, base_image: str) -> Path:
-    """A directory with an agent, the two parts of a table, and a file of options."""
+    """Return a directory with an agent, the two splits of a table, and a file of options."""
     agent = make_agent_repository(tmp_path / "agent", {1: IMPROVE, 2: "open('notes', 'w').write('2')"})
     (agent / "task_agent.py").write_text(TASK_AGENT)
     subprocess.run(["git", "-C", agent, "add", "--all"], check=True)
@@ -71,7 +71,7 @@ def place(tmp_path: Path, base_image: str) -> Path:
     return tmp_path
 
 
-def test_a_command_line_of_the_original_then_test_and_export(place: Path, runtime_name: str) -> None:
+def test_the_originals_options_work_and_generations_can_be_tested_and_exported(place: Path, runtime_name: str) -> None:
     args = ["--domains", "table:questions.toml", "--eval_samples", "-1", "--max_generation", "1", "--run_id", "x"]
     args += ["--parent_selection", "latest", "--config", "run.toml", "--limits", "pids=128"]
     done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
@@ -105,7 +105,7 @@ def test_a_command_line_of_the_original_then_test_and_export(place: Path, runtim
     assert json.loads(done.stdout)["best"]["score"] == 1.0, done.stderr
 
 
-def test_a_run_begins_with_the_diffs_of_another(place: Path, runtime_name: str) -> None:
+def test_a_run_starts_from_the_diffs_of_another(place: Path, runtime_name: str) -> None:
     common = ["--config", "run.toml", "--domains", "table:questions.toml", "--json"]
     done = hyperrun("generate", *common, "--max-generation", "1", "--run-id", "x", cwd=place, runtime=runtime_name)
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_a_run_begins_with_the_diffs_of_another(place: Path, runtime_name: str) 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_evaluation_that_is_ended_leaves_nothing(
+def test_an_interrupted_evaluation_leaves_no_files_and_no_containers(
     place: Path, runtime_name: str, number: signal.Signals, code: int
 ) -> None:
     common = ["--config", "run.toml", "--domains", "table:questions.toml", "--run-id", "x"]

@@ -1,4 +1,4 @@
-"""The text of docs/writing-an-environment.md, run as it stands."""
+"""The programs of docs/writing-an-environment.md run unchanged."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TEXT = Path(__file__).parents[2] / "docs" / "writing-an-environment.md"
 
 
 def blocks() -> list[str]:
-    """Return the Python of the page."""
+    """Return the Python programs of the page."""
     return re.findall(r"```python\n(.*?)```", TEXT.read_text(), re.DOTALL)
 
 
 def rewards(runtime: hr.Runtime, image: str, reference: str, commands: list[str]) -> list[float]:
-    """Return what agents get that each run one command in an environment's first item."""
+    """Return the reward of each command's agent, on the first item of an environment."""
     environment = load_environment(reference, {"words": "pebble"})
     item = next(iter(environment.items()))
     spec = environment.spec(item, hr.ContainerSpec(image=image), runtime.images)
@@ -46,16 +46,18 @@ def rewards(runtime: hr.Runtime, image: str, reference: str, commands: list[str]
     return asyncio.run(run())
 
 
-def test_thirty_lines_are_an_environment(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """The page's first program."""
+def test_thirty_lines_make_an_environment(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """The first program of the page."""
     assert len([line for line in blocks()[0].splitlines() if line.strip()]) <= 30
     (tmp_path / "backwards.py").write_text(blocks()[0])
     commands = ["rev word.txt > answer.txt", "cp word.txt answer.txt", "true"]
     assert rewards(runtime, base_image, f"{tmp_path}/backwards.py:Backwards", commands) == [1.0, 0.0, 0.0]
 
 
-def test_a_program_is_judged_where_its_author_never_was(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """The page's second program, which needs the first."""
+def test_a_program_is_judged_in_a_container_that_its_author_never_used(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """The second program of the page, which needs the first."""
     (tmp_path / "programs.py").write_text("\n\n".join(blocks()))
     commands = [
         "echo 'print(input()[::-1])' > backwards.py",

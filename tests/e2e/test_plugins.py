@@ -1,4 +1,4 @@
-"""Drivers of other packages: one that works and some that do not, installed by pip beside the library."""
+"""Drivers of other packages, installed by pip: one that works and several that do not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyperruntime.testing import FakeDriver
 class ThrowAwayDriver(FakeDriver):
     name = "throwaway"
 """
-# What is wrong with a package's driver: its module, and a word of what is said of it.
+# Broken drivers by fault: the module, and words of the reported reason.
 BROKEN = {
     "imports": ("import a_package_that_nobody_has", "a_package_that_nobody_has"),
     "classless": ("ThrowAwayDriver = 3", "not callable"),
@@ -40,12 +40,12 @@ BROKEN = {
 
 @attrs.frozen
 class Environment:
-    """A virtual environment that finds the library where the tests do, and has plugins of its own."""
+    """A virtual environment that finds the library of the tests and has its own plugins."""
 
     prefix: Path
 
     def install(self, modules: Mapping[str, str]) -> None:
-        """Make a package of each module, with one driver named as its entry point, and install them."""
+        """Make a package with one driver entry point from each module, and install all of them."""
         sources = [make_package(self.prefix / "sources" / name, name, module) for name, module in modules.items()]
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-deps"]
         done = subprocess.run([*pip, *sources], capture_output=True, text=True, timeout=200)
@@ -53,25 +53,25 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The path of its interpreter."""
         return self.prefix / "bin/python"
 
     def hyperrun(self, *args: str) -> tuple[int, str, str]:
-        """Run the command line there; return its exit code and both outputs."""
-        env = {**os.environ, "XDG_CACHE_HOME": str(self.prefix / "cache")}  # stevedore keeps what it found
+        """Run the command line in the environment; return its exit code and both outputs."""
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.prefix / "cache")}  # stevedore caches the entry points
         command = [str(self.python), "-m", "hyperruntime.cli", *args]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=self.prefix)
         return done.returncode, done.stdout, done.stderr
 
     def runtimes(self) -> dict[str, dict[str, object]]:
-        """Return what `hyperrun runtimes` says, by name."""
+        """Return the rows of `hyperrun runtimes`, by runtime name."""
         code, out, err = self.hyperrun("runtimes", "--json")
         assert code == 0, err
         return {view["runtime"]: view for view in json.loads(out)}
 
 
 def make_package(folder: Path, name: str, module: str) -> str:
-    """Write what pip installs as ``hyperdriver-NAME``."""
+    """Write the sources of the package ``hyperdriver-NAME``; return their directory."""
     folder.mkdir(parents=True)
     (folder / f"hyperdriver_{name}.py").write_text(module)
     (folder / "pyproject.toml").write_text(
@@ -84,12 +84,12 @@ def make_package(folder: Path, name: str, module: str) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """One environment with all of them, beside the library."""
+    """Return one environment with all these packages and the library."""
     prefix = tmp_path_factory.mktemp("plugins") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True, timeout=60)
     (packages,) = prefix.glob("lib/python3*/site-packages")
     ours = [sysconfig.get_path("purelib"), *(path for path in sys.path if path in site.getsitepackages())]
-    # A line that begins with `import` is run; addsitedir reads .pth files there too, such as an editable install's.
+    # Python runs .pth lines that begin with `import`; addsitedir also reads .pth files, as of an editable install.
     line = f"import site; list(map(site.addsitedir, {list(dict.fromkeys(ours))!r}))\n"
     (packages / "ours.pth").write_text(line)
     made = Environment(prefix)
@@ -107,7 +107,7 @@ def test_a_driver_of_another_package_is_found_and_used_by_its_name(environment: 
     assert code == 0, out + err
 
 
-def test_plugins_come_last_in_the_order_of_auto(environment: Environment) -> None:
+def test_plugins_come_after_the_shipped_drivers_in_the_order_of_auto(environment: Environment) -> None:
     names = list(environment.runtimes())
     ours = [name for name in AUTO_ORDER if name in names]
     assert names[: len(ours)] == ours
@@ -115,7 +115,7 @@ def test_plugins_come_last_in_the_order_of_auto(environment: Environment) -> Non
     assert names[-1] == "bubblewrap"
 
 
-def test_broken_drivers_are_reported_and_all_else_works(environment: Environment) -> None:
+def test_broken_drivers_are_reported_and_working_ones_still_run(environment: Environment) -> None:
     views = environment.runtimes()
     code, out, _ = environment.hyperrun("runtimes")
     assert code == 0
@@ -130,7 +130,7 @@ def test_broken_drivers_are_reported_and_all_else_works(environment: Environment
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_driver_that_is_asked_for_is_blamed_by_its_package(environment: Environment, name: str) -> None:
+def test_selecting_a_broken_driver_names_its_package_in_the_error(environment: Environment, name: str) -> None:
     code, _, err = environment.hyperrun("--runtime", name, "exec", "--", "true")
     assert code == 3
     assert f"hyperdriver-{name}" in err

@@ -1,6 +1,6 @@
-"""What containers write on the host: out of every other account's reach, before, during and after a kill.
+"""Files that containers write on the host are out of reach of other accounts, before, during and after a kill.
 
-As root the other account is ``nobody``, which really looks; an ordinary user's files are judged by their modes.
+As root, the other account is ``nobody``, which really tries. For an ordinary user, the modes of the files are checked.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ PATIENCE_S = 180.0
 
 
 class World:
-    """A directory that every account of this machine may enter, an agent, and the run that it is in.
+    """A directory that every account may enter, with an agent and its run.
 
     Attributes:
         folder: the directory.
         mark: a text that only an attacking generation writes.
-        run_id: of the run.
-        run_dir: its directory.
-        options: of the run.
+        run_id: the id of the run.
+        run_dir: the directory of the run.
+        options: the options of the run.
     """
 
     def __init__(self, folder: Path, image: str) -> None:
@@ -62,30 +62,30 @@ class World:
         }
 
     def use_agent(self, *steps: dict[str, Any]) -> None:
-        """Make an agent whose generations attack, but for an honest one at the end."""
+        """Make an agent with these attacks as its generations, and an honest generation at the end."""
         agent = write_agent(self.folder / "agent", dict(enumerate(steps, 1)), {"mark": self.mark}, "")
         self.options |= {"agent": str(agent), "max_generation": len(steps) + 1}
 
     def command(self, runtime_name: str) -> list[str]:
-        """Return the command line that starts the run in a process of its own."""
+        """Return the command that starts the run in a separate process."""
         options = [word for name, value in self.options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         options[1] = self.options["domains"][0]
         return [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "generate", *options]
 
     def wait_for_agent(self) -> Path:
-        """Wait until the agent has planted all it has; return the folder for its outputs."""
+        """Wait until the agent has planted all its files; return the directory for its outputs."""
         deadline = time.monotonic() + PATIENCE_S
         while not (ready := list(self.run_dir.glob("work/*/agent/out/ready"))):
-            assert time.monotonic() < deadline, "the agent never said that it is ready"
+            assert time.monotonic() < deadline, "the agent did not become ready"
             time.sleep(0.02)
         return ready[0].parent
 
     def check_out_of_reach(self, *, finished: bool = False) -> None:
-        """Check that another account reaches nothing of what runs, and can change or misuse nothing at all."""
+        """Check that another account reaches no file of a running agent, and no set-id or world-writable file."""
         for name in ("work", "repository.git"):
             assert within_reach(self.run_dir / name) == []
         reached = within_reach(self.run_dir)
-        assert str(self.run_dir / "run.json") in reached, "else nothing is seen at all"
+        assert str(self.run_dir / "run.json") in reached, "otherwise the check sees nothing"
         for path in filter(os.path.isfile, reached):
             assert finished or self.mark.encode() not in Path(path).read_bytes(), path
             assert not os.stat(path).st_mode & 0o6002, path
@@ -93,7 +93,7 @@ class World:
 
 
 def within_reach(top: Path) -> list[str]:
-    """Return all below a directory, itself included, that another account may read, write, execute or enter."""
+    """Return the paths at and below ``top`` that another account may read, write, execute or enter."""
     if os.geteuid() == 0:
         found = subprocess.run(
             [*NOBODY, "find", str(top), "!", "-type", "l", "(", *WITHIN, ")", "-print0"], cwd="/", capture_output=True
@@ -103,7 +103,7 @@ def within_reach(top: Path) -> list[str]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield what lies below a directory as far as another account gets."""
+    """Yield the paths below a directory, as deep as another account can enter."""
     if not folder.is_dir() or folder.is_symlink() or not folder.stat().st_mode & 0o001:
         return
     for path in folder.iterdir():
@@ -116,30 +116,30 @@ def _is_open(path: Path) -> bool:
 
 
 def own_temporary_files_within_reach() -> list[str]:
-    """Return what another account reaches below this user's own directories for temporary files."""
+    """Return the paths that another account reaches below this user's own temporary directories."""
     tops = [Path(root) for root in {tempfile.gettempdir(), os.environ.get("APPTAINER_TMPDIR", "/tmp"), "/tmp"}]
     mine = [path for top in tops for path in top.glob("hyperruntime-*") if path.lstat().st_uid == os.geteuid()]
     return [found for path in mine for found in within_reach(path)]
 
 
 def special_files(top: Path) -> list[str]:
-    """Return the files below a directory that run as somebody, and the directories that hand their group down."""
+    """Return the set-user-id and set-group-id files and directories below a directory."""
     found = subprocess.run(["find", str(top), "-perm", "/6000", "-print0"], capture_output=True, check=True)
     return [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
 
 
 @pytest.fixture
 def world(base_image: str) -> Iterator[World]:
-    """A place that the modes of pytest's own directories do not hide."""
+    """Yield a world in a place that is not hidden by the modes of pytest's own directories."""
     folder = Path(tempfile.mkdtemp(prefix="private-", dir="/var/tmp"))
     folder.chmod(0o755)
-    umask = os.umask(0o002)  # the one that hides least
+    umask = os.umask(0o002)  # it hides little, so the library's own modes must hide the files
     try:
         yield World(folder, base_image)
     finally:
         os.umask(umask)
         shutil.rmtree(folder, ignore_errors=True)
-        assert not folder.exists(), "something could not be removed by the user whose run it was"
+        assert not folder.exists(), "the user of the run could not remove everything"
 
 
 Finished = Callable[[], RunSummary]
@@ -147,7 +147,7 @@ Finished = Callable[[], RunSummary]
 
 @pytest.fixture
 def run_beside(world: World, runtime: Runtime) -> Callable[[], Finished]:
-    """Return a function that starts the run in a thread; what it returns waits for its end."""
+    """Return a function that starts the run in a thread and returns a function that waits for its summary."""
 
     def start() -> Finished:
         result: list[RunSummary] = []
@@ -164,7 +164,7 @@ def run_beside(world: World, runtime: Runtime) -> Callable[[], Finished]:
     return start
 
 
-def test_nothing_of_a_generation_is_in_reach_while_it_runs_nor_later(
+def test_no_file_of_a_generation_is_in_reach_during_or_after_its_run(
     world: World, run_beside: Callable[[], Finished]
 ) -> None:
     world.use_agent(WAITS, {"task": "special"})
@@ -172,7 +172,7 @@ def test_nothing_of_a_generation_is_in_reach_while_it_runs_nor_later(
     out = world.wait_for_agent()
     try:
         if os.geteuid() == 0:
-            assert special_files(out / "planted"), "else there is nothing to reach"
+            assert special_files(out / "planted"), "otherwise there is nothing to reach"
         world.check_out_of_reach()
     finally:
         (out / "go").touch()
@@ -187,7 +187,7 @@ def test_nothing_of_a_generation_is_in_reach_while_it_runs_nor_later(
     world.check_out_of_reach(finished=True)
 
 
-def test_a_killed_run_leaves_nothing_in_reach_and_a_resume_removes_it(
+def test_a_killed_run_leaves_no_file_in_reach_and_a_resume_removes_its_files(
     world: World, runtime: Runtime, runtime_name: str
 ) -> None:
     world.use_agent(WAITS)
@@ -197,9 +197,9 @@ def test_a_killed_run_leaves_nothing_in_reach_and_a_resume_removes_it(
     world.check_out_of_reach()
     _wait_until(lambda: not _containers(runtime, world.run_id))
     world.check_out_of_reach()
-    for path in (world.run_dir / "work", out.parents[1], out.parent):  # as runs of before were
+    for path in (world.run_dir / "work", out.parents[1], out.parent):  # the modes of earlier versions
         path.chmod(0o755)
-    assert within_reach(out.parent), "else the next check shows nothing"
+    assert within_reach(out.parent), "otherwise the next check proves nothing"
     tightened, done = threading.Event(), threading.Event()
     ready = threading.Thread(target=lambda: _let_go(world, tightened, done))
     ready.start()
@@ -216,16 +216,16 @@ def test_a_killed_run_leaves_nothing_in_reach_and_a_resume_removes_it(
 
 
 def _let_go(world: World, tightened: threading.Event, done: threading.Event) -> None:
-    """Let the agent of the resumed run go on, once nothing of it is in reach either."""
+    """Let the agent of the resumed run continue as soon as none of its files is in reach."""
     while not done.wait(0.05):
         if within_reach(world.run_dir / "work") == []:
             tightened.set()
-            for ready in world.run_dir.glob("work/*/agent/out/ready"):  # the killed one's, until the resume removes it
+            for ready in world.run_dir.glob("work/*/agent/out/ready"):  # also the killed run's, at first
                 with suppress(FileNotFoundError):
                     ready.with_name("go").touch()
 
 
-def test_a_state_and_a_log_of_a_run_can_be_read_by_its_user_alone(world: World, runtime: Runtime) -> None:
+def test_only_its_user_can_enter_the_work_and_repository_directories_of_a_run(world: World, runtime: Runtime) -> None:
     world.use_agent()
     start_run(runtime, plan_run(GenerateOptions(**world.options)))
     modes = {name: stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git", "gen_1")}

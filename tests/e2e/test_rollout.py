@@ -1,4 +1,4 @@
-"""``hyperrun rollout run`` on a real engine, with models that do as a script says."""
+"""``hyperrun rollout run`` on a real engine, with scripted models."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_r1_a_fixing_model_scores_and_an_inspecting_one_does_not(
     assert {group.item_id: list(group.rewards) for group in groups} == {"n0": [reward] * 2, "n1": [reward] * 2}
     for trajectory in read_trajectories(tmp_path / "run"):
         facts = trajectory.verdict["facts"]
-        assert facts["left"] == "", "the agent's processes have ended before it is judged"
-        assert facts["judged_in"] == "", "nobody has used the container it is judged in"
+        assert facts["left"] == "", "the agent's processes end before it is judged"
+        assert facts["judged_in"] == "", "the judge's container is unused"
         assert trajectory.turns == 2
         assert trajectory.timing["total_s"] > trajectory.timing["tools_s"] > 0
 
@@ -83,7 +83,7 @@ CONVERSATION = (
 
 
 def test_r5_one_conversation_is_the_same_on_every_engine(runtime_name: str, base_image: str, tmp_path: Path) -> None:
-    """And W21: every tool works in the slot, none on the host."""
+    """R5, W21: every tool works in the slot and none on the host."""
     with scripted_model(CONVERSATION) as model:
         assert main(arguments(runtime_name, model.url, tmp_path, "--max-items", "1", "--tools", TOOLS)) == 0
     (trajectory,) = read_trajectories(tmp_path)
@@ -105,7 +105,7 @@ TOOLS = "terminal,bash,read_file,write_file,edit_file"
 ROLES = ["assistant", "tool"] * 2 + ["assistant", "tool", "tool"] * 2 + ["assistant", "tool", "assistant"]
 
 
-def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_whole_token_record(
+def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_complete_token_record(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
     commands = ["pwd", "ls -la", "cat answer.txt", "python3 --version", "git --version || true"]
@@ -117,7 +117,7 @@ def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_whole_token
         assert main(arguments(runtime_name, server.url, tmp_path / "run", *more)) == 0
     (trajectory,) = read_trajectories(tmp_path / "run")
     assert (trajectory.reward, trajectory.turns, trajectory.stop_reason) == (0.0, 6, "finished")
-    assert trajectory.verdict["phase"] == "tests", "it was verified"
+    assert trajectory.verdict["phase"] == "tests", "the environment verified it"
     answers = [json.loads(m["content"]) for m in trajectory.messages if m["role"] == "tool"]
     assert [answer["exit_code"] for answer in answers] == [0] * 5
     assert answers[2]["output"] == "broken\n"
@@ -128,7 +128,7 @@ def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_whole_token
 
 
 def make_tokenizer(path: Path) -> None:
-    """Write the tokenizer of the stand-in as a directory that a model would have."""
+    """Write the byte tokenizer of the scripted server as a model's tokenizer directory."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     path.mkdir()
@@ -150,7 +150,7 @@ def make_tokenizer(path: Path) -> None:
 
 
 def bytes_to_unicode() -> list[str]:
-    """Return the letter that stands for each byte in a byte-level vocabulary, in the order of the bytes."""
+    """Return, in byte order, the letter that stands for each byte in a byte-level vocabulary."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {byte: chr(byte) for byte in shown}
     others = (byte for byte in range(256) if byte not in letters)
@@ -169,7 +169,7 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def stalling(request: Mapping[str, Any]) -> ModelReply:
-    """Fix the first two items, and answer nothing after that for a long time."""
+    """Fix the first two items; answer the others with a command that takes 600 s."""
     if number_of(request) not in ("0", "1"):
         time.sleep(0.5)
         return calls(bash={"command": "sleep 600"})
@@ -177,7 +177,7 @@ def stalling(request: Mapping[str, Any]) -> ModelReply:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_r11_a_run_that_is_ended_leaves_no_container_and_is_gone_on_with(
+def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     number: signal.Signals, code: int, runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -187,7 +187,7 @@ def test_r11_a_run_that_is_ended_leaves_no_container_and_is_gone_on_with(
         deadline = time.monotonic() + 120
         while len(lines_of(run_dir / TRAJECTORIES)) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(1)  # the next ones are in their commands
+        time.sleep(1)  # the next rollouts now run their commands
         os.kill(process.pid, number)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == code, said
@@ -211,7 +211,7 @@ def owned_by(runtime: hr.Runtime, pid: int) -> list[str]:
     return [found.record.id for found in runtime.containers() if found.owner.pid == pid]
 
 
-def test_w23_a_model_server_that_is_gone_is_no_reward(
+def test_w23_an_unreachable_model_server_gives_no_reward(
     runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--max-items", "1", "--attempts", "1", "--patience", "1s")
@@ -221,7 +221,9 @@ def test_w23_a_model_server_that_is_gone_is_no_reward(
     assert "ModelError" in capsys.readouterr().err
 
 
-def test_a_file_says_what_the_command_line_does_not(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+def test_options_come_from_a_file_unless_the_command_line_sets_them(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
     with scripted_model(fixing) as model:
         text = f"""
         [rollout]
@@ -245,7 +247,9 @@ def test_a_file_says_what_the_command_line_does_not(runtime_name: str, base_imag
     assert [t.id for t in read_trajectories(tmp_path / "run")] == ["n0/0"]
 
 
-def test_more_at_once_than_there_are_slots_wait_for_no_slot(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+def test_rollouts_beyond_the_number_of_slots_start_only_when_a_slot_is_free(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
     with scripted_model(fixing) as model:
         more = ("--option", "count=3", "--parallel", "3", "--max-containers", "1")
         assert main(arguments(runtime_name, model.url, tmp_path, *more)) == 0

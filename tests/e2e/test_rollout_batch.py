@@ -1,4 +1,4 @@
-"""T1: ``hyperrun rollout batch`` as it is installed: prompts of several images, kills, and what is written."""
+"""T1: the installed ``hyperrun rollout batch``: prompts with several images, kills, and results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hyperrun(*words: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a program, and end it whatever happens."""
+    """Start a program; kill it at the end of the block."""
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -55,19 +55,19 @@ def lines(out: Path) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            continue  # torn by a kill
+            continue  # truncated by a kill
     return found
 
 
 def works(request: Request) -> ModelReply:
-    """Look where it is and what is there, leave a note, and say what was found."""
+    """Run a command that lists the directory and leaves a note; then answer with its output."""
     messages = request["messages"]
     if messages[-1]["role"] == "tool":
         return says(str(json.loads(messages[-1]["content"])["output"]))
     return calls(bash={"command": "pwd; ls -A; cat note 2>/dev/null; echo x >note; sleep 0.05"})
 
 
-def test_every_row_is_worked_on_in_its_own_slot_of_its_image(
+def test_every_row_runs_in_its_own_slot_with_its_image(
     runtime_name: str, runtime: hr.Runtime, base_image: str, bash_image: str, tmp_path: Path
 ) -> None:
     rows: list[dict[str, Any]] = [
@@ -85,14 +85,14 @@ def test_every_row_is_worked_on_in_its_own_slot_of_its_image(
     found = {line["id"]: line for line in lines(tmp_path / "out")}
     for number in range(4):
         line = found[f"plain{number}"]
-        assert line["messages"][-1]["content"] == "/workspace\n"  # and nothing of another row in it
+        assert line["messages"][-1]["content"] == "/workspace\n"  # and no file of another row
         assert (line["row"]["level"], line["turns"], line["status"]) == (number, 2, "done")
     assert found["elsewhere"]["messages"][-1]["content"].startswith("/usr/games\n")
     assert found["missing"]["status"] == "failed"
     assert "not on this machine" in found["missing"]["error"]["message"]
 
 
-def test_a_batch_that_is_killed_goes_on_and_leaves_no_container(
+def test_a_killed_batch_can_be_resumed_and_leaves_no_container(
     runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(12)])
@@ -111,7 +111,7 @@ def test_a_batch_that_is_killed_goes_on_and_leaves_no_container(
     assert Counter(line["id"] for line in lines(tmp_path / "out")) == Counter(f"r{n}" for n in range(12))
 
 
-def test_an_interrupted_batch_says_so_by_its_code_and_leaves_no_container(
+def test_an_interrupted_batch_exits_with_143_and_leaves_no_container(
     runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(400)])
@@ -127,7 +127,7 @@ def test_an_interrupted_batch_says_so_by_its_code_and_leaves_no_container(
     assert all(found.owner.pid != process.pid for found in runtime.containers())
 
 
-def test_what_is_wrong_with_a_row_is_told_before_anything_starts(runtime_name: str, tmp_path: Path) -> None:
+def test_an_invalid_row_is_reported_before_anything_starts(runtime_name: str, tmp_path: Path) -> None:
     prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"promt": "b"}])
     done = hyperrun(*command(runtime_name, prompts, "http://127.0.0.1:1/v1"))
     assert done.returncode == 2

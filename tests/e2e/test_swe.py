@@ -1,4 +1,4 @@
-"""The environment ``swe`` on a real engine: what honest agents get."""
+"""The environment ``swe`` on a real engine: the rewards of honest agents."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ ODD_IDS = [f"tests/test odd.py::test_words[{word}]" for word in ("a b", "c[d]", 
 
 
 def solution(task: str) -> str:
-    """Return a program that does what the shipped solution does."""
+    """Return a shell program that applies the shipped solution of a task."""
     row = json.loads(resources.files("hyperenvironment_swe").joinpath("tasks", task, "task.json").read_text())
     return f"git apply - <<'PATCH'\n{row['patch']}PATCH\n"
 
 
 @pytest.mark.parametrize("task", ["split-bill", "title-slugs"])
-def test_a_repair_is_worth_one_and_a_look_nothing(
+def test_a_repair_scores_one_and_an_inspection_zero(
     task: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """R1, R10: the shipped tasks need nothing but the base image."""
+    """R1, R10: the shipped tasks need only the base image."""
     agents = {
         "fixes": bash(solution(task)),
         "looks": bash("cat */*.py; git log"),
@@ -81,8 +81,8 @@ def test_a_repair_is_worth_one_and_a_look_nothing(
     assert verdicts["writes beside"].parts == {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 0.0}
 
 
-def test_pytest_ids_reach_pytest_as_they_are(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """W24: spaces, brackets, quotes and dollars in ids; skipped and expected failures are no pass."""
+def test_pytest_ids_reach_pytest_unchanged(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """W24: ids with spaces, brackets, quotes and dollars; skipped and expected failures do not count as passed."""
     files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/test odd.py": ODD}
     commit = make_repository(tmp_path / "odd repo", files)
     common = {
@@ -129,7 +129,7 @@ addopts = "-x"
 def judge_package(
     runtime: hr.Runtime, image: str, tmp_path: Path, agents: dict[str, str], **row: str
 ) -> dict[str, Verdict]:
-    """Return the verdicts on programs that work at a package whose tests need its installation."""
+    """Return the verdicts on agents that work on a package whose tests need it to be installed."""
     commit = make_repository(tmp_path / "fruit", PACKAGE)
     wheelhouse = make_wheelhouse(tmp_path / "wheels", (*PYTEST, "pip", "setuptools"))
     tests = {"FAIL_TO_PASS": '["tests/test_count.py::test_count"]', "PASS_TO_PASS": "[]"}
@@ -151,7 +151,7 @@ REPAIR = "sed -i 's/len(set(basket))/len(basket)/' src/fruit/__init__.py"
 def test_packages_are_installed_from_a_wheelhouse_without_network(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """R10: pip takes wheels of a directory; what an agent breaks there is worth nothing, in the phase ``install``."""
+    """R10: pip takes wheels from a directory; an agent that breaks the installation gets 0 in the phase ``install``."""
     agents = {
         "fixes": REPAIR,
         "breaks": f"{REPAIR}; echo '[' >> pyproject.toml",
@@ -165,22 +165,24 @@ def test_packages_are_installed_from_a_wheelhouse_without_network(
     }
 
 
-def test_a_base_that_does_not_install_is_nobodys_fault(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """W23: no reward is made of it."""
+def test_a_base_that_cannot_be_installed_raises_and_gives_no_reward(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """W23: the agent is not at fault, so there is no reward."""
     with pytest.raises(JudgeError, match=r"item fruit cannot be judged.*no compiler here"):
         judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="echo no compiler here; exit 1")
 
 
-def test_an_image_without_a_test_runner_is_nobodys_fault(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """W23."""
+def test_an_image_without_a_test_runner_raises_and_gives_no_reward(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """W23: the agent is not at fault, so there is no reward."""
     with pytest.raises(JudgeError, match="has no pytest"):
         judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="true")
 
 
-def test_the_tests_that_an_agent_never_sees_come_with_the_judge(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
-    """A test_patch is applied to what the agent left; neither it nor the solution is in the agent's reach."""
+def test_the_judge_adds_tests_that_the_agent_never_sees(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """A test_patch is applied to the agent's result; the agent can reach neither it nor the solution."""
     files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/old.py": "import odd\n"}
     commit = make_repository(tmp_path / "odd", files)
     test_patch = """--- /dev/null
@@ -212,8 +214,8 @@ def test_the_tests_that_an_agent_never_sees_come_with_the_judge(
     assert "solution" not in str(next(iter(environment.items())).data)
 
 
-def test_a_repository_may_be_where_an_image_has_it(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """Images of SWE-bench have theirs in /testbed, with built files that stay and a history that must not."""
+def test_a_repository_may_be_at_a_path_of_the_image(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """SWE-bench images have it in /testbed, with built files that must stay and a history that must go."""
     reference = f"{base_image.rpartition('/')[0]}/test-testbed:latest"
     (tmp_path / "image").mkdir()
     (tmp_path / "image" / "Containerfile").write_text(

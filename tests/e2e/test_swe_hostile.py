@@ -1,4 +1,4 @@
-"""Agents that work on the judge instead of the problem: they get nothing, and harm nobody (W22)."""
+"""Agents that attack the judge instead of solving the problem: they get no reward and do no harm (W22)."""
 # ruff: noqa: E501 - programs of one line
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     report.outcome = "passed"
 """
-# Nothing that counts is left of these, so no judge is asked.
+# These leave no change that counts, so no judge runs.
 WITHOUT_EFFECT = {
     "nothing": "ls; git log --all; git fsck --lost-found",
     "tests": "sed -i 's/assert .*/assert True/' tests/*.py; chmod 444 tests/*",
@@ -78,7 +78,7 @@ WITHOUT_EFFECT = {
     "gone": "cd ..; rm -rf \"$OLDPWD\"",
     "a link instead": "cd ..; mv \"$OLDPWD\" away; ln -s away \"$OLDPWD\"",
 }  # fmt: skip
-# These reach the judge, and fail there.
+# These reach the judge and fail there.
 JUDGED = {
     "settings that others share": (
         "printf '[tool:pytest]\\naddopts = --collect-only\\n' > setup.cfg;"
@@ -111,7 +111,7 @@ JUDGED = {
         "cat >> shop/__init__.py <<'E'\nimport sys, types\nm = types.ModuleType('test_price')\n"
         "m.test_sum = m.test_empty = lambda: None\nsys.modules['tests.test_price'] = m\nE"
     ),
-    "writes while it is read": (  # nothing that is right, so that no moment of the capture is
+    "writes while it is read": (  # it is never right, so the captured state cannot be
         "setsid bash -c 'while :; do echo \"def total(p): return 1\" > shop/price.py; touch written; "
         "echo \"def total(p): return 0\" > shop/price.py; done' >/dev/null 2>&1 &"
         "until [ -e written ]; do sleep 0.02; done; rm -r tests; echo 1 > new.txt"
@@ -125,14 +125,14 @@ JUDGED = {
 
 
 def fingerprint(directory: Path) -> str:
-    """Return a digest of all that is in a directory."""
+    """Return a digest of all files in a directory."""
     parts = sorted((str(path), path.read_bytes()) for path in directory.rglob("*") if path.is_file())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @pytest.mark.slow
-def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """W22, W24: every one beside an honest agent, who gets what is due; the cache stays as it is."""
+def test_agents_that_attack_the_judge_get_no_reward(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """W22, W24: all attacks run beside an honest agent, which gets its reward; the cache stays unchanged."""
     commit = make_repository(tmp_path / "shop", FILES)
     row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **TESTS}
     environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
@@ -163,7 +163,7 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
 
     before: list[str] = []
     asyncio.run(run_all())
-    # Where the candidate cannot be another user, it can end its judge; that gets it no reward either.
+    # Without separate users, a candidate can kill its judge; it gets no reward for that either.
     assert unscored == (set() if runtime.info.users else {"kills its judges"})
     honest = {name for name, verdict in seen.items() if verdict.reward == 1.0}
     assert honest == {"honest", "honest again"}, {name: seen[name] for name in honest ^ {"honest", "honest again"}}
@@ -177,25 +177,25 @@ def test_whoever_works_on_the_judge_gets_nothing(runtime: hr.Runtime, base_image
     assert fingerprint(tmp_path / "cache") == before[0]
 
 
-# A process that outlives the agent: it mends the fault, and says that it has.
+# A process that outlives the agent: it fixes the fault, then makes the file ``done``.
 MENDS = f"{HONEST}; touch ../done"
 WAITS = f"echo $$ > ../pid; until [ -e ../go ]; do sleep 0.02; done; {MENDS}"
 IN_THE_BACKGROUND = "echo 1 > new.txt; setsid bash -c '{}' >/dev/null 2>&1 & until [ -s ../{} ]; do sleep 0.02; done"
 
 
 async def say_go(lease: Lease) -> None:
-    """Let the process mend the fault, and wait until it has."""
+    """Let the process fix the fault, and wait until it has."""
     done = await lease.exec(["bash", "-c", "touch go; until [ -e done ]; do sleep 0.02; done"], timeout_s=60)
-    assert done.exit_code == 0, "nobody is in the background"
+    assert done.exit_code == 0, "no process is in the background"
 
 
 async def end_it(lease: Lease) -> None:
-    """End what runs in the slot, as rollouts do before they judge; then nobody is there to be told."""
+    """End the processes of the slot, as rollouts do before they judge; then give the signal to go, which none sees."""
     alive = "grep -qs . /proc/$(cat pid)/cmdline"
     assert (await lease.exec(["bash", "-c", alive], timeout_s=60)).exit_code == 0
     await lease.end_processes()
     gone = await lease.exec(["bash", "-c", f"while {alive}; do sleep 0.02; done; touch go"], timeout_s=60)
-    assert gone.exit_code == 0, "it lives on"
+    assert gone.exit_code == 0, "the process still runs"
 
 
 async def do_nothing(lease: Lease) -> None:
@@ -215,7 +215,7 @@ async def do_nothing(lease: Lease) -> None:
 def test_work_in_the_background_counts_up_to_the_capture(
     script: str, before: Step, captured: Step, reward: float, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """W22: what is judged is what was read out, and nothing that a process of the agent's does later."""
+    """W22: the judge sees the captured files, and no later change by a process of the agent."""
     commit = make_repository(tmp_path / "shop", FILES)
     row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **TESTS}
     environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
@@ -235,7 +235,7 @@ def test_work_in_the_background_counts_up_to_the_capture(
     assert (verdict.reward, verdict.phase) == (reward, "tests"), verdict
 
 
-# As root of their own container, which is how agents work unless several share one.
+# These run as root of their own container, as agents do unless several share one.
 AS_ROOT = {
     "tar": "printf '#!/bin/sh\\nexit 0\\n' > /tmp/tar; chmod +x /tmp/tar; cp /tmp/tar $(readlink -f $(command -v tar))",
     "shell": "echo 1 > new.txt; cp --remove-destination /bin/true /bin/sh; cp --remove-destination /bin/true /bin/bash",
@@ -248,8 +248,10 @@ AS_ROOT = {
 }
 
 
-def test_root_in_its_own_container_gets_nothing_either(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """W22: whatever programs the agent's container has by now, what they send is data; the cache is nowhere in it."""
+def test_an_agent_that_is_root_in_its_container_gets_no_reward_either(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """W22: the agent may replace the programs of its container, so their output is data; the cache is not in there."""
     commit = make_repository(tmp_path / "shop", FILES)
     row = {"id": "shop", "repo": str(tmp_path / "shop"), "base_commit": commit, "problem_statement": "sum", **TESTS}
     environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""The one command: a scripted model that mends, and one that only looks (R1)."""
+"""``hyperrun rollout run`` with the environment ``swe``: a model that repairs, and models that do not (R1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASKS = ("split-bill", "title-slugs")
 
 
 def mend(request: Request) -> ModelReply:
-    """Apply the shipped solution of the task that the first message names; end when a tool has answered."""
+    """Apply the shipped solution of the task that the first message names; end after one tool call."""
     messages = request["messages"]
     if messages[-1]["role"] == "tool":
         return says("done")
@@ -28,7 +28,7 @@ def mend(request: Request) -> ModelReply:
 
 
 def look(request: Request) -> ModelReply:
-    """Look at what is there."""
+    """List the files, then end."""
     return says("done") if request["messages"][-1]["role"] == "tool" else calls(bash={"command": "ls -la */*"})
 
 

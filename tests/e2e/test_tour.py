@@ -1,4 +1,4 @@
-"""The code of docs/tour.md runs as it is written."""
+"""The code of docs/tour.md runs unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BIN = os.path.dirname(sys.executable)
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_python_of_the_tour_runs(number: int, runtime_name: str, tmp_path: Path) -> None:
+def test_the_python_of_the_tour_runs(number: int, runtime_name: str, tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", _PAGE, re.DOTALL)[number]
     code = code.replace("open_runtime()", f"open_runtime({runtime_name!r})")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""Answer a task with what the generations said to it."""
+"""Answer a task with the recorded answer of a generation."""
 
 import csv
 import os

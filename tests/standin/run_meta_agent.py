@@ -1,4 +1,4 @@
-"""Run the meta agent once, and write down what it changed."""
+"""Run the meta agent once, and write the diff of its changes."""
 
 import argparse
 import os

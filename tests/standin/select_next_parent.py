@@ -1,4 +1,4 @@
-"""Choose the generation that the next is made from."""
+"""Choose the parent of the next generation."""
 
 import random
 

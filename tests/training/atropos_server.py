@@ -1,4 +1,4 @@
-"""The real API server of atroposlib on loopback, in the environment of its own that ``scripts/setup test`` makes."""
+"""The real API server of atroposlib on loopback, in the separate environment that ``scripts/setup test`` makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = Path(sys.prefix) / "atroposlib/bin/run-api"
 
 @contextmanager
 def atropos_server() -> Iterator[str]:
-    """Run a server for the block; its address."""
+    """Run a server for the block; yield its address."""
     assert PROGRAM.is_file(), f"{PROGRAM} is missing: run scripts/setup test"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -34,7 +34,7 @@ def atropos_server() -> Iterator[str]:
 
 
 def reset(url: str) -> None:
-    """Make the server forget its trainer, environments and groups; one that knows nothing yet answers with HTTP 500."""
+    """Make the server forget its trainer, environments and groups; an empty server answers with HTTP 500."""
     with suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{url}/reset_data", timeout=60):
         pass
 

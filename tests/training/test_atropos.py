@@ -1,4 +1,4 @@
-"""Groups go through the real API server of atroposlib and come out unchanged."""
+"""Groups pass through the real API server of atroposlib unchanged."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments":
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The server, one for all tests; each registers its trainer anew."""
+    """Yield the address of one server for all tests; each test registers its trainer again."""
     with atropos_server() as address:
         yield address
 
 
 def group(item: str, size: int = 2, *, segments: int = 1, length: int = 4) -> ScoredGroup:
-    """Return a group whose numbers differ in every place."""
+    """Return a group whose numbers differ from place to place."""
     start = len(item)
     return scored_group(
         [
@@ -62,7 +62,7 @@ def group(item: str, size: int = 2, *, segments: int = 1, length: int = 4) -> Sc
 
 @asynccontextmanager
 async def registered(url: str, batch_size: int, **options: Any) -> AsyncIterator[tuple[AtroposApi, Atropos]]:
-    """A trainer that has begun, and our side of it."""
+    """Yield a trainer that has asked for its first batch, and our side of the connection."""
     trainer = AtroposApi(url)
     ours = Atropos(url=url, environment="toy", wait_s=10, **options)
     try:
@@ -77,12 +77,12 @@ async def registered(url: str, batch_size: int, **options: Any) -> AsyncIterator
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a test's coroutine, no longer than a minute."""
+    """Run a test's coroutine for at most a minute."""
     asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def test_a_batch_returns_our_groups_unchanged(url: str) -> None:
-    """T3: registered, submitted, and /batch gives the same tokens, masks, scores and inference log-probabilities."""
+    """T3: /batch returns the tokens, masks, scores and inference log-probabilities that were submitted."""
 
     async def scenario() -> None:
         groups = [group("a"), group("bb")]
@@ -106,7 +106,7 @@ def test_a_batch_returns_our_groups_unchanged(url: str) -> None:
 
 
 def test_a_large_group_is_sent_compressed_and_returns_unchanged(url: str) -> None:
-    """Groups are megabytes; what the server unpacks is what we packed."""
+    """Groups take megabytes; the server unpacks what we packed."""
 
     async def scenario() -> None:
         sent = group("long", length=20_000)
@@ -119,8 +119,8 @@ def test_a_large_group_is_sent_compressed_and_returns_unchanged(url: str) -> Non
     run(scenario())
 
 
-def test_groups_that_the_server_would_keep_for_ever_are_declined(url: str) -> None:
-    """More sequences than registered, too long a one, none at all: said in the receipt, and not sent."""
+def test_groups_that_the_server_could_never_use_are_declined(url: str) -> None:
+    """Too many sequences, one that is too long, or none: the receipt says so, and the group is not sent."""
 
     async def scenario() -> None:
         async with registered(url, batch_size=2, group_size=2, max_token_length=4) as (trainer, ours):
@@ -137,8 +137,8 @@ def test_groups_that_the_server_would_keep_for_ever_are_declined(url: str) -> No
     run(scenario())
 
 
-def test_one_sequence_of_each_trajectory_fits_its_group() -> None:
-    """What the receipt advises is what makes a group of the registered size."""
+def test_the_last_segment_alone_keeps_one_sequence_of_each_trajectory() -> None:
+    """The option that the receipt advises makes a group of the registered size."""
     trajectories = [
         Trajectory(
             id="a/0",
@@ -154,8 +154,8 @@ def test_one_sequence_of_each_trajectory_fits_its_group() -> None:
     assert [s.segment.ids for s in scored_group(trajectories, segments=LAST).samples] == [[2]]
 
 
-def test_who_starts_before_the_trainer_waits_for_it(url: str) -> None:
-    """The server takes environments only after a trainer's first batch; we wait for that, and not for ever."""
+def test_an_environment_that_starts_before_the_trainer_waits_for_it(url: str) -> None:
+    """The server accepts environments only after a trainer's first batch; we wait for that, for at most ``wait_s``."""
 
     async def scenario() -> None:
         trainer, early = AtroposApi(url), Atropos(url=url, wait_s=60)
@@ -176,8 +176,8 @@ def test_who_starts_before_the_trainer_waits_for_it(url: str) -> None:
     run(scenario())
 
 
-def test_a_server_that_is_not_there_is_one_sentence() -> None:
-    """No traceback of a socket: what does not answer, and what to start."""
+def test_an_unreachable_server_is_reported_in_one_sentence() -> None:
+    """The error names the address and the program to start, and shows no traceback."""
 
     async def scenario() -> None:
         ours = Atropos(url="http://127.0.0.1:9/")
@@ -196,8 +196,8 @@ def test_a_server_that_is_not_there_is_one_sentence() -> None:
         load_trainer("atrpos")
 
 
-def test_what_the_server_refuses_is_said_in_its_words(url: str) -> None:
-    """A message without content is HTTP 422 there."""
+def test_a_refusal_is_reported_in_the_servers_words(url: str) -> None:
+    """The server answers HTTP 422 to a message without content."""
 
     async def scenario() -> None:
         api = AtroposApi(url)

@@ -1,4 +1,4 @@
-"""What is exported for Hugging Face is read back by ``datasets`` itself, offline."""
+"""``datasets`` itself reads the export for Hugging Face, offline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(json.dumps({"rows": list(loaded), "features": sorted(loaded.features), "re
 
 
 def load(directory: Path, tmp_path: Path) -> dict[str, Any]:
-    """Return what ``load_dataset`` gives in a process of its own, which cannot go to any network."""
+    """Return what ``load_dataset`` reads in a separate process without network access."""
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -42,8 +42,8 @@ def load(directory: Path, tmp_path: Path) -> dict[str, Any]:
     return facts
 
 
-def test_datasets_reads_what_was_exported(tmp_path: Path) -> None:
-    """Rows of different tools, verdicts and messages have one type each; tokens and log-probabilities are the same."""
+def test_datasets_reads_the_export(tmp_path: Path) -> None:
+    """Each column has one type although tools, verdicts and messages differ; tokens and logprobs are unchanged."""
     odd = {"verdict": {"phase": "tests", "facts": {"n": [1, "x", None]}}, "parts": {"style": 0.5}}
     parts = {"role": "user", "content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}
     run = write_run(
@@ -70,8 +70,8 @@ def test_datasets_reads_what_was_exported(tmp_path: Path) -> None:
     assert (rows["b/0"]["group_size"], rows["b/0"]["segments"]) == (2, [])
 
 
-def test_a_run_in_which_nothing_was_scored_is_no_data_set(tmp_path: Path) -> None:
-    """``datasets`` cannot read a directory without rows, so none is made."""
+def test_a_run_without_scores_is_not_exported(tmp_path: Path) -> None:
+    """``datasets`` cannot read a directory without rows, so none is written."""
     run = write_run(tmp_path / "run", make("a", 0, None))
     with pytest.raises(RunError, match="has nothing to export"):
         export_run(run, tmp_path / "empty", ExportOptions(to="huggingface"))

@@ -1,4 +1,4 @@
-"""A policy that learns: what it draws, how likely it says that is, and which way an update moves it."""
+"""A policy that learns: its samples, their log-probabilities, and the direction of its updates."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _one_thread() -> None:
 
 
 @given(st.text(), st.lists(st.text(min_size=1), max_size=5))
-def test_any_text_comes_back_from_its_tokens(text: str, words: list[str]) -> None:
-    """Whatever the words are, bytes stand for the rest; no text becomes a special token."""
+def test_any_text_survives_encoding_and_decoding(text: str, words: list[str]) -> None:
+    """Bytes stand for all text that is not a word; no text becomes a special token."""
     tokenizer = Tokenizer(words)
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -42,12 +42,12 @@ def test_any_text_comes_back_from_its_tokens(text: str, words: list[str]) -> Non
 
 
 def policy(seed: int = 0) -> TinyPolicy:
-    """A small one."""
+    """Return a small policy."""
     return TinyPolicy(WORDS, width=32, context=32, seed=seed)
 
 
 def trajectory(index: int, reward: float, segment: Segment) -> Trajectory:
-    """Return a scored one of the item ``i``."""
+    """Return a scored trajectory of the item ``i``."""
     return Trajectory(
         id=f"i/{index}",
         item_id="i",
@@ -61,7 +61,7 @@ def trajectory(index: int, reward: float, segment: Segment) -> Trajectory:
 
 
 def drawn_group(one: TinyPolicy, wanted: str, size: int, seed: int, temperature: float = 1.0) -> ScoredGroup:
-    """Return a group drawn from a policy: worth 1 where the first token is the wanted word."""
+    """Return a group drawn from a policy, with reward 1 if the first token is the wanted word."""
     generator = torch.Generator().manual_seed(seed)
     prompt = one.render([{"role": "user", "content": "?"}], ())
     trajectories = []
@@ -81,7 +81,7 @@ def drawn_group(one: TinyPolicy, wanted: str, size: int, seed: int, temperature:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 def test_the_unchanged_policy_has_importance_ratio_one(temperature: float) -> None:
-    """T3: sequences of several lengths, from what was noted when they were drawn and what is computed in one batch."""
+    """T3: log-probabilities noted at sampling equal those computed in one batch, for sequences of several lengths."""
     one = policy()
     group = drawn_group(one, "yes", 12, seed=1, temperature=temperature)
     batch = Batch.of([group])
@@ -94,8 +94,8 @@ def test_the_unchanged_policy_has_importance_ratio_one(temperature: float) -> No
     assert float((importance_ratios(one.network, batch) - 1).abs().max()) > 1e-2
 
 
-def test_padding_changes_nothing_and_log_probabilities_are_a_distribution() -> None:
-    """A sequence is as likely alone as beside a longer one; all continuations together are certain."""
+def test_padding_changes_nothing_and_probabilities_sum_to_one() -> None:
+    """A sequence is as likely alone as beside a longer one; the probabilities of all next tokens add up to 1."""
     network = policy().network
     short, long = [3, 9, 7], [3, 9, 7, 2, 2, 2, 8]
     alone = sequence_logprobs(network, [short], 1.0)[0]
@@ -107,8 +107,8 @@ def test_padding_changes_nothing_and_log_probabilities_are_a_distribution() -> N
     assert math.isclose(float(whole.detach().exp().sum()), 1.0, abs_tol=1e-9)
 
 
-def test_an_update_makes_the_better_answer_likelier() -> None:
-    """arXiv:2402.03300: with the sign of the advantages, and not against it."""
+def test_an_update_makes_the_better_answer_more_likely() -> None:
+    """arXiv:2402.03300: the update follows the sign of the advantages."""
     one = policy()
     prompt = one.render([{"role": "user", "content": "?"}], ())
     yes, no = one.tokenizer.word("yes"), one.tokenizer.word("no")
@@ -132,8 +132,8 @@ def test_an_update_makes_the_better_answer_likelier() -> None:
     assert metrics["ratio_error"] < 1e-4
 
 
-def test_what_is_far_from_the_drawn_policy_is_clipped() -> None:
-    """A token that became much likelier already gives no more reason to make it so."""
+def test_tokens_far_from_the_sampling_policy_are_clipped() -> None:
+    """A token whose probability has already moved far in the wanted direction gives no gradient."""
     one = policy()
     group = drawn_group(one, "yes", 4, seed=2)
     stale = []
@@ -149,8 +149,8 @@ def test_what_is_far_from_the_drawn_policy_is_clipped() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, parameters_of(one), strict=True))
 
 
-def test_the_distance_from_the_reference_pulls_back() -> None:
-    """With all rewards equal only the weight of the distance moves the policy: towards the reference."""
+def test_the_kl_term_pulls_the_policy_towards_the_reference() -> None:
+    """With equal rewards, only the KL term moves the policy."""
     one, reference = policy(0), policy(1)
     group = drawn_group(one, "yes", 6, seed=3)
     equal = scored_group([trajectory(n, 1.0, sample.segment) for n, sample in enumerate(group.samples)])
@@ -161,8 +161,8 @@ def test_the_distance_from_the_reference_pulls_back() -> None:
     assert all(distance >= 0 for distance in distances)
 
 
-def test_figures_that_cannot_be_are_refused() -> None:
-    """One sentence each."""
+def test_invalid_settings_are_refused() -> None:
+    """The error names the setting."""
     with pytest.raises(SpecError, match="learning_rate"):
         GrpoConfig(learning_rate=0)
     with pytest.raises(SpecError, match="kl_weight"):
@@ -173,7 +173,7 @@ def test_figures_that_cannot_be_are_refused() -> None:
 
 
 def learn(directory: Path, steps: int, config: GrpoConfig) -> Learner:
-    """Return a learner after so many steps in all, of which an earlier one may have made the first."""
+    """Return a learner at step ``steps``, resumed from the checkpoints in ``directory`` if there are any."""
     learner = Learner(policy(), config, directory)
     learner.resume()
     while learner.step < steps:
@@ -183,8 +183,8 @@ def learn(directory: Path, steps: int, config: GrpoConfig) -> Learner:
 
 
 @pytest.mark.parametrize("kl_weight", [0.0, 0.1])
-def test_a_training_that_was_interrupted_goes_on_exactly(tmp_path: Path, kl_weight: float) -> None:
-    """Six steps at once, and three and three in a new process's place: the same weights, to the last bit."""
+def test_an_interrupted_training_continues_exactly(tmp_path: Path, kl_weight: float) -> None:
+    """Six steps at once, or three and then three in a new learner, give the same weights to the last bit."""
     config = GrpoConfig(kl_weight=kl_weight)
     whole = learn(tmp_path / "whole", 6, config)
     learn(tmp_path / "parts", 3, config)
@@ -193,8 +193,8 @@ def test_a_training_that_was_interrupted_goes_on_exactly(tmp_path: Path, kl_weig
     assert [path.name for path in list_checkpoints(tmp_path / "parts")] == [f"step-00000{n}.pt" for n in (4, 5, 6)]
 
 
-def test_a_policy_that_begins_with_weights_of_its_own_goes_on_with_them(tmp_path: Path) -> None:
-    """Killed before its first update, too: trajectories that are recorded by then are of these weights."""
+def test_a_training_killed_before_its_first_update_keeps_its_initial_weights(tmp_path: Path) -> None:
+    """The trajectories recorded by then come from these weights."""
     seeds = iter((1, 2))
 
     async def begun() -> list[torch.Tensor]:
@@ -208,8 +208,8 @@ def test_a_policy_that_begins_with_weights_of_its_own_goes_on_with_them(tmp_path
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_a_checkpoint_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
-    """Torn, or of another network: named, with what to do; half-written ones are never seen."""
+def test_an_unusable_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    """The error names a truncated checkpoint or one of another network; half-written files are ignored."""
     learn(tmp_path, 1, GrpoConfig())
     (path,) = list_checkpoints(tmp_path)
     other = Learner(TinyPolicy(WORDS, width=64), GrpoConfig(), tmp_path)

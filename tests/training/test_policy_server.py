@@ -1,4 +1,4 @@
-"""The policy behind an OpenAI-compatible endpoint: what a client is told, and what it is refused."""
+"""The policy behind an OpenAI-compatible endpoint: its answers and its refusals."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[TinyPolicy, PolicyServer]]:
-    """A policy and its server."""
+    """Yield a policy and its server."""
     policy = TinyPolicy(("red", "green", " or "), width=32, context=64)
     with PolicyServer(policy, seed=3) as server:
         yield policy, server
 
 
 def post(server: PolicyServer, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request, an error's too."""
+    """Return the answer to a request; an error's answer has its HTTP status as ``status``."""
     request = urllib.request.Request(f"{server.url}/chat/completions", data=json.dumps(body).encode())
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -43,8 +43,8 @@ def post(server: PolicyServer, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def test_tokens_and_log_probabilities_are_those_that_were_drawn(served: tuple[TinyPolicy, PolicyServer]) -> None:
-    """R3, T3: in vLLM's form, as many as were emitted, and what the network says of them."""
+def test_the_answer_has_the_sampled_tokens_and_their_log_probabilities(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """R3, T3: in the form of vLLM, one log-probability per emitted token, equal to the network's."""
     policy, server = served
     body = {"model": "x", "messages": ASK, "max_tokens": 8, "seed": 5, "logprobs": True, "return_token_ids": True}
     answer = post(server, body)
@@ -61,8 +61,8 @@ def test_tokens_and_log_probabilities_are_those_that_were_drawn(served: tuple[Ti
     assert post(server, {**body, "seed": 6})["choices"][0]["token_ids"] != ids
 
 
-def test_who_does_not_ask_for_tokens_gets_none(served: tuple[TinyPolicy, PolicyServer]) -> None:
-    """As other servers do; and tools are part of the prompt."""
+def test_tokens_are_returned_only_on_request(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """Other servers do the same. Tools are part of the prompt."""
     _, server = served
     answer = post(server, {"model": "x", "messages": ASK, "max_tokens": 2})
     assert "prompt_token_ids" not in answer
@@ -82,18 +82,18 @@ def test_who_does_not_ask_for_tokens_gets_none(served: tuple[TinyPolicy, PolicyS
         ({"messages": [{"role": "user", "content": "x" * 99}]}, "context_length_exceeded"),
     ],
 )
-def test_what_it_cannot_do_is_refused(
+def test_invalid_and_unsupported_requests_are_refused(
     served: tuple[TinyPolicy, PolicyServer], change: dict[str, Any], code: str
 ) -> None:
-    """HTTP 400 with a code, and the server goes on."""
+    """The answer is HTTP 400 with a code; the server keeps running."""
     _, server = served
     answer = post(server, {"model": "x", "messages": ASK, **change})
     assert (answer["status"], answer["error"]["code"]) == (400, code)
     assert post(server, {"model": "x", "messages": ASK, "max_tokens": 1})["choices"]
 
 
-def test_other_users_of_the_machine_are_not_answered(served: tuple[TinyPolicy, PolicyServer]) -> None:
-    """Loopback is everybody's: who does not know the whole address has no answer."""
+def test_requests_without_the_whole_address_get_404(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """Every user of the machine reaches loopback, so the path of the server cannot be guessed."""
     _, server = served
     address = urlsplit(server.url)
     for path in ("/v1/models", "/guessed/v1/models"):
@@ -104,8 +104,8 @@ def test_other_users_of_the_machine_are_not_answered(served: tuple[TinyPolicy, P
     assert len(address.path) > 30
 
 
-def test_many_ask_at_once_and_a_seed_makes_each_answer_its_own(served: tuple[TinyPolicy, PolicyServer]) -> None:
-    """The order in which requests come changes nothing."""
+def test_the_seed_decides_each_answer_also_for_concurrent_requests(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """The order of the requests changes nothing."""
     _, server = served
     bodies = [
         {"model": "x", "messages": ASK, "max_tokens": 6, "seed": seed, "return_token_ids": True} for seed in range(12)
@@ -116,8 +116,8 @@ def test_many_ask_at_once_and_a_seed_makes_each_answer_its_own(served: tuple[Tin
     assert len({tuple(ids) for ids in at_once}) > 6
 
 
-def test_the_rollouts_own_client_reads_it(served: tuple[TinyPolicy, PolicyServer]) -> None:
-    """R3: prompt ids, emitted ids and log-probabilities arrive in a completion."""
+def test_the_client_of_rollouts_reads_the_answer(served: tuple[TinyPolicy, PolicyServer]) -> None:
+    """R3: a completion has the prompt ids, the emitted ids and the log-probabilities."""
     policy, server = served
 
     async def ask() -> Completion:

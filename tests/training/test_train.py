@@ -1,4 +1,4 @@
-"""A policy learns from rollouts on real slots, and goes on where it was ended."""
+"""A policy learns from rollouts on real slots, and resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.engine
 
 
 def options(image: str, updates: int, *, parallel: int = 6, **more: Any) -> TrainOptions:
-    """Return how to train on one container."""
+    """Return the options of a training on one container."""
     rollouts = RolloutOptions(
         environment="toy",
         group_size=4,
@@ -48,7 +48,7 @@ def options(image: str, updates: int, *, parallel: int = 6, **more: Any) -> Trai
 
 
 def run(runtime: hr.Runtime, directory: Path, how: TrainOptions) -> list[Update]:
-    """Train; return the updates."""
+    """Train a policy; return the updates."""
     trainer = Grpo(directory=str(directory / "checkpoints"))
     return asyncio.run(train(runtime, trainer, Toy(), how, directory))
 
@@ -57,14 +57,14 @@ def run(runtime: hr.Runtime, directory: Path, how: TrainOptions) -> list[Update]
 def trained(
     runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Update]]:
-    """Thirty updates of three groups of four."""
+    """Train for thirty updates with three groups of four; return the directory and the updates."""
     directory = tmp_path_factory.mktemp("trained")
     return directory, run(runtime, directory, options(base_image, 30))
 
 
 @pytest.mark.slow
 def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) -> None:
-    """Issue's own words: GRPO on groups from real slots. A wrong sign, or no learning, stays below the half."""
+    """GRPO on groups from real slots: with a wrong sign or without learning, the reward stays below one half."""
     directory, updates = trained
     rewards = [one.metrics["reward"] for one in updates]
     first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
@@ -78,8 +78,8 @@ def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) ->
 
 
 @pytest.mark.slow
-def test_the_policy_that_was_asked_has_importance_ratio_one(trained: tuple[Path, list[Update]]) -> None:
-    """T3: the log-probabilities in the files of the first rollouts are those of the policy then, and no other's."""
+def test_the_sampling_policy_has_importance_ratio_one(trained: tuple[Path, list[Update]]) -> None:
+    """T3: the log-probabilities in the first rollouts' files are those of the policy then, and of no later policy."""
     directory, updates = trained
     assert max(one.metrics["ratio_error"] for one in updates) < 1e-4
     groups = list(export_groups(directory / "rollouts/step-000001", ExportOptions()))
@@ -92,7 +92,7 @@ def test_the_policy_that_was_asked_has_importance_ratio_one(trained: tuple[Path,
 
 @pytest.mark.slow
 def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update]]) -> None:
-    """R3, W23: one segment, the call and the closing word unmasked, the prompt and the tool's answer masked."""
+    """R3, W23: one segment; the call and the final word are unmasked, the prompt and the tool's answer are masked."""
     directory, _ = trained
     policy = ToyPolicy()
     groups = list(export_groups(directory / "rollouts/step-000030", ExportOptions()))
@@ -107,10 +107,10 @@ def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update
 
 
 @pytest.mark.slow
-def test_a_trainer_gets_them_through_the_real_server_with_ratio_one(
+def test_a_trainer_gets_groups_through_the_real_server_with_ratio_one(
     trained: tuple[Path, list[Update]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """T3: groups from real slots, by the command to atroposlib's server; from its batch the unchanged policy has 1."""
+    """T3: `rollout submit` sends groups to atroposlib's server; for its batch, the unchanged policy has ratio 1."""
     directory, _ = trained
     run_dir = str(directory / "rollouts/step-000001")
 
@@ -139,10 +139,10 @@ def test_a_trainer_gets_them_through_the_real_server_with_ratio_one(
     assert metrics["grad_norm"] > 0
 
 
-def test_a_training_that_was_cancelled_among_rollouts_goes_on_exactly(
+def test_a_training_cancelled_during_rollouts_continues_exactly(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """What was recorded counts, the rest is drawn again: the weights are those of a training that nobody touched."""
+    """Recorded rollouts count and the rest is drawn again; the weights equal those of an undisturbed training."""
     how = options(base_image, 1, parallel=2)
     run(runtime, tmp_path / "whole", how)
 
@@ -169,8 +169,8 @@ def test_a_training_that_was_cancelled_among_rollouts_goes_on_exactly(
     assert all(torch.equal(whole.network[name], parts.network[name]) for name in whole.network)
 
 
-def test_a_training_goes_on_exactly_where_it_was(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """Two updates at once, and one and one: the same rewards, tokens and weights, for seeds are of step and turn."""
+def test_a_training_resumes_exactly_where_it_ended(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    """Two updates at once, or one and then one: equal rewards and weights, because seeds depend on step and turn."""
     small = {"items_per_update": 2}
     run(runtime, tmp_path / "whole", options(base_image, 2, **small))
     run(runtime, tmp_path / "parts", options(base_image, 1, **small))
@@ -191,10 +191,10 @@ def test_a_training_goes_on_exactly_where_it_was(runtime: hr.Runtime, base_image
     assert step_seed(1, 1) != step_seed(1, 2) != step_seed(2, 1)
 
 
-def test_the_command_trains_and_goes_on(
+def test_the_command_trains_and_resumes(
     base_image: str, runtime_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``hyperrun rollout train``: figures on standard error, the directory on standard output; --resume-from."""
+    """``hyperrun rollout train`` prints figures on standard error and the directory on standard output."""
     directory = tmp_path / "it"
     program = ["--runtime", runtime_name, "rollout", "train"]
     asked = ["--output-dir", str(directory), "--group-size", "2", "--items-per-update", "1", "--image", base_image]

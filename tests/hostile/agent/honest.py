@@ -1,4 +1,4 @@
-"""The honest part: it knows the answers to so many of four questions."""
+"""The honest part: it answers LEVEL of every four questions."""
 
 import hashlib
 

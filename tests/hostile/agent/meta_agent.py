@@ -1,5 +1,5 @@
-"""What the load check wants to find."""
+"""The module that the load check requires."""
 
 
 class MetaAgent:
-    """Does nothing: the program beside it does all."""
+    """Does nothing; ``run_meta_agent.py`` does the work."""

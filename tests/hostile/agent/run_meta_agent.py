@@ -1,4 +1,4 @@
-"""Do what ``plan.json`` says for this generation: an attack of one's own, a task agent that attacks, or honest work."""
+"""Do what ``plan.json`` says for this generation: attack, plant an attacking task agent, or work honestly."""
 
 import argparse
 import importlib
@@ -31,7 +31,7 @@ def hand_in():
 
 
 def prepare():
-    """Change what this generation is to change."""
+    """Write the attack of the task agent; in an honest generation, raise the level."""
     task = {"name": step["task"], "facts": plan["facts"]} if "task" in step else {}
     with open("task.json", "w") as file:
         json.dump(task, file)

@@ -1,4 +1,4 @@
-"""Answers honestly, or does to each task what ``task.json`` says."""
+"""Answer honestly, or attack as ``task.json`` says."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Say of every answer that it is right, in each file in which somebody may look."""
+"""Search for secrets, and mark every answer as right in all result files."""
 
 import atexit
 import csv
@@ -13,7 +13,7 @@ WRITEROWS = csv.DictWriter.writerows
 
 
 def writerows(self, rows):
-    """Write each answer as its label, twice, with rows that nobody asked for."""
+    """Write each answer as its own label, twice, and rows with other ids."""
     rows = [{**row, **({"outcome": row["prediction"]} if "outcome" in row else {})} for row in rows]
     strange = [{**rows[0], "question_id": name} for name in ("val-00", "train-99", "", "nobody")]
     return WRITEROWS(self, [*rows, *rows, *strange])

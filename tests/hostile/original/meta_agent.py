@@ -1,4 +1,4 @@
-"""Attack in the first generation, plant a task agent that attacks in the second, work honestly in the third."""
+"""Attack in generation 1, plant an attacking task agent in generation 2, and work honestly in generation 3."""
 
 import json
 import os

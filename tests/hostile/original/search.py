@@ -1,4 +1,4 @@
-"""Look for rows with their labels, and for keys, wherever a process can look."""
+"""Search all places that a process can reach for labelled rows and keys."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ def labels_in(data, where):
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error:
         return []
-    # An outcome that is the answer beside it an agent may have written itself; labels are others, too.
+    # An agent may have written its own answer as the outcome; so only another outcome counts as a label.
     return [where] if any(row.get("outcome") not in (None, "", row.get("prediction")) for row in rows) else []
 
 
@@ -38,7 +38,7 @@ def in_files():
 
 
 def in_objects():
-    """Look at every object of the clone's repository."""
+    """Search all objects of the clone's repository."""
     git = ["git", "-c", "safe.directory=*", "-C", "/hyperagents"]
     if not os.path.isdir("/hyperagents/.git"):
         return []

@@ -1,4 +1,4 @@
-"""Have an agent answer the rows of a table."""
+"""Let an agent answer the rows of a table."""
 
 import argparse
 import csv

@@ -1,4 +1,4 @@
-"""Judge the answers in a directory."""
+"""Score the answers in a directory."""
 
 import argparse
 import csv

@@ -1,4 +1,4 @@
-"""Write down what changed in a work tree."""
+"""Write the diff of a work tree."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ def git(git_dir, *args, codes=(0,)):
 
 
 def write_diff(git_dir, base_commit, outdir):
-    """Put back domains/, then write the diff of everything else, new files too."""
+    """Restore domains/, then write the diff of everything else, including new files."""
     git(git_dir, "checkout", base_commit, "--", "domains/")
     git(git_dir, "clean", "-fd", "--", "domains/")
     diff = git(git_dir, "diff", base_commit)

@@ -1,4 +1,4 @@
-"""Answer a split by the ensemble, and say where the answers are."""
+"""Answer a split with the ensemble, and print the path of the answers."""
 
 import argparse
 import csv

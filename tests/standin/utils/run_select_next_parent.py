@@ -1,4 +1,4 @@
-"""Print the generation that the next is made from, on the last line."""
+"""Print the parent of the next generation, on the last line."""
 
 import argparse
 

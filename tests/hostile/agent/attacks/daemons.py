@@ -1,4 +1,4 @@
-"""Leave processes that outlive whoever started them."""
+"""Leave processes that outlive the program that started them."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def start(mark, *paths, **options):
 
 
 def double_fork(mark, *paths):
-    """Become nobody's child, in another session, with our output still open."""
+    """Start an orphan in another session that keeps our output open."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -49,7 +49,7 @@ def by_shell(mark, *paths):
 
 
 def fork_until_refused():
-    """Fork without end; each child forks too."""
+    """Fork until the kernel has refused 50 times or 5000 children exist; return the number of children."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     children = 0
     refused = 0

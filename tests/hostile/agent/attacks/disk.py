@@ -1,4 +1,4 @@
-"""Take all the space there is."""
+"""Take all disk space."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def many(folder):
 
 
 def shut(folder):
-    """Fill a folder that nobody may look into."""
+    """Fill a file in a directory that has no permissions."""
     inner = f"{folder}/shut"
     os.mkdir(inner)
     file = open(f"{inner}/file", "wb", 0)
@@ -36,7 +36,7 @@ def shut(folder):
 
 
 def deep(folder):
-    """Make folders so deep that no path leads there."""
+    """Make directories so deep that no path reaches the last one, and fill that."""
     os.chdir(folder)
     for _ in range(3000):
         os.mkdir("d")
@@ -68,7 +68,7 @@ WAYS = {
 
 
 def loud():
-    """Print without end."""
+    """Print 200 MiB to each output stream."""
     for _ in range(200):
         os.write(1, b"x" * (1 << 20))
         os.write(2, b"y" * (1 << 20))

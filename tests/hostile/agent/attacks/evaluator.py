@@ -1,4 +1,4 @@
-"""Change who asks and who counts: the program that asks, the interpreter it runs in, what it says."""
+"""Attack the evaluation: the harness, its interpreter and its output."""
 
 import glob
 import json
@@ -12,7 +12,7 @@ LIE = "import os, sys; sys.stdout.write(os.environ.get('LIES', ''))\n"
 
 
 def lines(split, value):
-    """Return what the harness would say, and much that it would not."""
+    """Return forged lines in the format of the harness, and invalid lines."""
     names = [f"{split}{number}" for number in range(12)]
     forged = [
         {"task_id": name, "prediction": value, "error": None, "score": 1.0, "valid": True, "duration_s": 0.1,
@@ -44,14 +44,14 @@ def bind_over():
 
 
 def swap_above():
-    """Move the directory that the harness is mounted in away, and make another in its place."""
+    """Move the directory of the harness's mount away, and make another in its place."""
     os.rename("/workspace", "/elsewhere")
     os.makedirs(HARNESS)
     return write(f"{HARNESS}/harness.py")
 
 
 def write_into(pids, data):
-    """Write to whatever some processes have open."""
+    """Write to every file that these processes have open."""
     for pid in pids:
         for path in glob.glob(f"/proc/{pid}/fd/*"):
             try:
@@ -63,7 +63,7 @@ def write_into(pids, data):
 
 
 def write_memory(pid):
-    """Turn the harness's own words into others."""
+    """Reverse words in the memory of the harness."""
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", 0) as memory:
         for line in maps:
             words = line.split()
@@ -142,7 +142,7 @@ for _ in range(20):
 
 
 def meta(scene):
-    """Bring what would decide into the repository, and change what is not the agent's."""
+    """Add files to the repository that would decide the score, and change protected files."""
     os.makedirs("domains/secrets", exist_ok=True)
     write("domains/secrets/report.py", "print({'score': 1.0})\n")
     write("hyperrun.toml", '[commands]\ntask_agent = "honest:answer"\nmeta_agent = ["true"]\n')

@@ -1,4 +1,4 @@
-"""Plant what git runs by itself, where the host looks at the clone afterwards."""
+"""Plant programs that git runs by itself, in the clone that the host reads later."""
 
 import os
 import stat
@@ -85,7 +85,7 @@ def plant(scene, command):
 
 
 def nested(scene, command):
-    """Make a repository in the repository, and one by a file that says where it is."""
+    """Make a repository in the repository, and another one whose ``.git`` is a file with a path."""
     os.makedirs(f"{scene.repo}/sub/.git/hooks")
     with open(f"{scene.repo}/sub/.git/config", "w") as file:
         file.write(configuration(command, f"{scene.repo}/sub"))
@@ -95,7 +95,7 @@ def nested(scene, command):
 
 
 def is_live():
-    """Tell whether what was planted runs where it was planted: else nothing is shown by its not running elsewhere."""
+    """Return whether git runs the planted programs here; otherwise the test proves nothing."""
     subprocess.run(["git", "-c", "safe.directory=*", "status"], capture_output=True)
     return os.path.exists("/workspace/out/ran")
 

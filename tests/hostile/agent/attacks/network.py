@@ -1,4 +1,4 @@
-"""Reach something: the host's own listeners, name servers, a cloud's metadata, other kinds of sockets."""
+"""Reach other addresses: the host's listeners, name servers, cloud metadata, and other kinds of sockets."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ def tcp(family, address, port):
 
 
 def udp(family, address, port):
-    """Send; only the host can say whether it arrived."""
+    """Send a datagram; only the host can see whether it arrived."""
     with socket.socket(family, socket.SOCK_DGRAM) as connection:
         connection.connect((address, port))
         connection.send(b"hello")
@@ -48,7 +48,7 @@ def ping():
 
 
 def new_interface():
-    """Join the host's network by the network namespace of another process."""
+    """Find a process in another network namespace."""
     for pid in (pid for pid in os.listdir("/proc") if pid.isdigit()):
         if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
             return f"process {pid} is in another network"

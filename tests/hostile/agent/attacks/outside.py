@@ -1,4 +1,4 @@
-"""Write outside one's own clone: through links, odd files in place of the diff, and diffs that lead out."""
+"""Write outside the own clone: through links, special files in place of the diff, and diffs with outside paths."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ def diff(path, text="planted", mode=REGULAR, old=None):
 
 
 def diffs(canary):
-    """Return diffs that try to leave the repository, or to plant what git would run."""
+    """Return diffs that try to leave the repository or to plant programs that git runs."""
     up = "../" * 12
     return {
         "dots": diff(f"{up}{canary.lstrip('/')}"),
@@ -51,7 +51,7 @@ def diffs(canary):
 
 
 def odd_files(path, canary):
-    """Return what may stand in place of the file for the diff."""
+    """Return functions that make something else in place of the diff's file, by name."""
 
     def sparse():
         with open(path, "wb") as file:
@@ -94,7 +94,7 @@ def meta(scene):
 
 
 def everywhere(scene):
-    """Write where only others may."""
+    """Try to write to protected places."""
     canary = scene.facts["canary"]
     for place in (scene.evals, f"{scene.evals}/gen_initial", f"{scene.evals}/gen_initial/metadata.json/..",
                   "/run/hyperruntime"):  # fmt: skip
@@ -108,7 +108,7 @@ def everywhere(scene):
     scene.attempt("move the clone", os.rename, scene.repo, "/workspace/moved")
     scene.attempt("write through the kernel", write, "/proc/sys/kernel/core_pattern")
     scene.attempt("write what the kernel runs", write, "/sys/kernel/uevent_helper")
-    scene.attempt("the host's path, which is none here", write, canary)
+    scene.attempt("the host's path, which does not exist here", write, canary)
 
 
 def remount(path):
@@ -132,7 +132,7 @@ def hard_link(source, folder):
 
 
 def links(scene):
-    """Leave links and special files where the host will look; what is kept must be none of them."""
+    """Leave links and special files where the host looks; the host must keep none of them."""
     canary = scene.facts["canary"]
     above = "../" * 12
     for number, target in enumerate((canary, os.path.dirname(canary), "/etc", f"{above}etc", ".git", "/proc/self/cwd")):
@@ -152,7 +152,7 @@ def links(scene):
 
 
 def task(scene, inputs):
-    """Put links in place of the folder in which the host finds the chat histories."""
+    """Put links into the directory of the chat histories, and replace it with a link."""
     if inputs["n"] == 0:
         folder = os.path.dirname(scene._report_file)
         secret = scene.facts["secret_file"]

@@ -1,4 +1,4 @@
-"""Where an attack happens, and what it saw: each attempt is told to the host in the chat history file."""
+"""The scene of an attack; the chat history file tells the host the result of each attempt."""
 
 import json
 
@@ -10,7 +10,7 @@ class Scene:
         self._report_file = report_file
 
     def attempt(self, name, function, *args, **options):
-        """Try something; it has worked if it returns anything."""
+        """Run an attempt and record its result; it worked if it returns a true value."""
         try:
             result = function(*args, **options)
         except BaseException as error:

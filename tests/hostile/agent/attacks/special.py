@@ -1,4 +1,4 @@
-"""Leave programs that run as their owner, directories that nobody may enter, and a system whose tools hang."""
+"""Leave set-id programs, directories that other users cannot enter, and system tools that hang."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ OTHERS = (1, 1000, 20001)
 
 
 def plant(folder, mark):
-    """Copy a shell with every special bit to all the odd places of a directory; return what failed."""
+    """Copy a set-id shell to odd places of a directory; return the errors."""
     failed = []
     os.makedirs(f"{folder}/a/b/c")
     for place in (folder, f"{folder}/a", f"{folder}/a/b/c"):
@@ -44,7 +44,7 @@ def plant(folder, mark):
 
 
 def break_tools(*more):
-    """Put programs that hang in the place of those that somebody might clean up with; return what failed."""
+    """Replace tools that a clean-up might use with programs that hang; return the errors."""
     import sys
 
     left = []
@@ -61,7 +61,7 @@ def break_tools(*more):
 
 
 def wait_for_host(scene):
-    """Let the host look around."""
+    """Make the file ``ready``, then wait up to 120 s for the host's file ``go``."""
     with open(f"{scene.out}/ready", "w"):
         pass
     deadline = time.monotonic() + 120

@@ -1,4 +1,4 @@
-"""Look for labels and keys wherever a process can look."""
+"""Search all places that a process can reach for labels and keys."""
 
 import ctypes
 import os
@@ -80,7 +80,7 @@ def descriptors():
 
 
 def other_roots():
-    """Find a process that sees another root than ours, or works where we cannot go."""
+    """Find processes with another root directory, or with a working directory that we cannot reach."""
     hits = []
     ours = os.stat("/")
     for pid in others():
@@ -96,7 +96,7 @@ def other_roots():
 
 
 def host_paths():
-    """Open what mountinfo says of the host's paths, and what lies beside them."""
+    """Find directories of the host: along the paths in mountinfo, and above the mounts."""
     hits = []
     with open("/proc/self/mountinfo") as file:
         sources = {line.split()[3] for line in file}
@@ -113,7 +113,7 @@ def host_paths():
 
 
 def open_by_handle():
-    """Open the host's root by its number, past all mounts (needs a capability that containers must not have)."""
+    """Open the host's root by its inode number, past all mounts; needs a capability that containers must not have."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     class Handle(ctypes.Structure):
@@ -128,7 +128,7 @@ def open_by_handle():
 
 
 def disk_device():
-    """Make a device file of the host's disk, and read it."""
+    """Make a device file for the host's disk, and read it."""
     path = "/tmp/disk"
     os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(*divmod(os.stat("/workspace/repo").st_dev, 256)))
     with open(path, "rb") as file:
@@ -136,7 +136,7 @@ def disk_device():
 
 
 def trace_supervisor():
-    """Become the tracer of process 1, and take what it knows."""
+    """Trace process 1 and search its environment."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(16, 1, 0, 0) < 0:
         raise OSError(ctypes.get_errno(), "ptrace")
@@ -148,7 +148,7 @@ def trace_supervisor():
 
 
 def results_of_others(evals):
-    """Find results that are not of training in what is shown of earlier generations."""
+    """Find results of other splits than ``train`` in the view of earlier generations."""
     names = [path for path in walk(evals) if re.search(r"_(val|test)(\W|$|_)", os.path.relpath(path, evals))]
     hits = [hit for hit in search(walk(evals)) if "lbl-train-" not in hit]
     return names + hits

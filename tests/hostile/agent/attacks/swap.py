@@ -1,4 +1,4 @@
-"""Put another program where the next interpreter will look for the harness."""
+"""Replace the directory in which the next interpreter looks for the harness."""
 
 from attacks.evaluator import swap_above
 

@@ -1,4 +1,4 @@
-"""Stop the program that asks, so that whoever waits for it waits for ever."""
+"""Stop the harness, so that its caller would wait for ever."""
 
 import ctypes
 import os
