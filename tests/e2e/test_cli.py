@@ -23,6 +23,7 @@ from hyperruntime.agents import copy_template
 from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import wait_until
 from hyperruntime.testing.upstream import chat, scripted_upstream
+from tests.params import first_quick
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
@@ -379,7 +380,9 @@ def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_pat
     assert told("status", str(run_dir))["state"] == "finished"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143))
+)
 def test_an_ended_run_can_be_resumed(tmp_path: Path, number: signal.Signals, code: int) -> None:
     args = ["generate", "--domains", "circle_packing", "--max-generation", "2", "--seed", "1", "--run-id", "x"]
     process = subprocess.Popen(

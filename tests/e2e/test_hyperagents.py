@@ -27,6 +27,7 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.testing.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
+from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
@@ -204,14 +205,15 @@ def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model)
 
 @pytest.mark.parametrize(
     "deed",
-    [
+    first_quick(
         "shutil.rmtree(folder); os.symlink('/etc', folder)",
         "os.remove(table); os.mkfifo(table)",
         "os.remove(table); os.symlink('/etc/passwd', table)",
         "open(table, 'w').truncate(1 << 40)",
         "open(table, 'w').write('no table')",
         "open(table, 'ab').write(b'\\xff\\x00\"')",
-    ],
+        quick=2,
+    ),
 )
 def test_invalid_result_files_fail_only_the_evaluation(run: Run, model: Model, deed: str) -> None:
     """The agent damages the harness's results when its process exits."""
@@ -316,6 +318,7 @@ def test_a_repeatedly_killed_run_ends_like_an_undisturbed_one(
     assert not list((root / "work").iterdir())
 
 
+@pytest.mark.slow
 def test_the_seed_determines_which_parents_agents_choose(run: Run) -> None:
     """The stand-in draws uniformly, so its choices are those of Python's generator with the documented seed."""
     drawn = [random.Random(f"{SEED}:{number}").choice(["initial", 1, 2][:number]) for number in (1, 2, 3)]
@@ -340,13 +343,13 @@ def test_a_generation_whose_choice_failed_is_not_asked_again(run: Run, model: Mo
 
 @pytest.mark.parametrize(
     "choice",
-    [
+    first_quick(
         "raise RuntimeError('no idea')",
         "return 99",
         "return 'initial\\nand more'",
         "import time; time.sleep(60)",
         "import os; os._exit(3)",
-    ],
+    ),
 )
 def test_the_runs_own_rule_chooses_if_no_agent_can(run: Run, checkout: Path, choice: str) -> None:
     (checkout / "select_next_parent.py").write_text(f"def select_next_parent(*_):\n    {choice}\n")
@@ -369,6 +372,7 @@ def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
         assert {row["outcome"] for row in read_csv(path)} == {""}
 
 
+@pytest.mark.slow
 def test_the_score_of_a_first_stage_is_scaled_for_an_ensemble(run: Run, checkout: Path) -> None:
     """Ten right answers of ten must not look better than most of a hundred."""
     for split in ("train", "val"):
@@ -384,6 +388,7 @@ def test_the_score_of_a_first_stage_is_scaled_for_an_ensemble(run: Run, checkout
     assert seen["overall_accuracy"] == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_run_evolves_the_ensemble_of_another_run(run: Run, tmp_path: Path) -> None:
     other = run(max_generation=1, output_dir_parent=str(tmp_path / "other"))
     summary = run(max_generation=1, optimize_option="only_ensemble", agent_archive_path=other.run_dir)
@@ -404,12 +409,14 @@ def test_a_failing_ensemble_does_not_fail_the_generation(run: Run, model: Model)
     assert "the ensemble failed" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
 
 
+@pytest.mark.slow
 def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(run: Run, model: Model) -> None:
     broken = {"keywords.txt": "novel\n", "meta_agent.py": "\n\nMetaAgent.forward = None\n"}
     model.edits = {1: broken, 0: {"keywords.txt": "sound\n"}}
     assert failures(run(run_baseline="no_selfimprove", parent_selection="latest")) == [None, None, None]
 
 
+@pytest.mark.slow
 def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
     summary = run(run_baseline="no_archive", max_generation=3)
     assert parents(summary) == [None, "initial", 1, 2]
@@ -417,7 +424,9 @@ def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
     assert "earlier generations: gen_2\n" in notes
 
 
-@pytest.mark.parametrize("baseline", ["dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove"])
+@pytest.mark.parametrize(
+    "baseline", first_quick("dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove")
+)
 def test_a_coding_agent_gets_a_failed_task_as_its_problem(run: Run, baseline: str) -> None:
     summary = run(run_baseline=baseline, max_generation=1)
     assert failures(summary) == [None, None]
@@ -430,6 +439,7 @@ def test_a_coding_agent_gets_a_failed_task_as_its_problem(run: Run, baseline: st
     assert ("the coding agent that you are" in said) == baseline.startswith("dgm_custom")
 
 
+@pytest.mark.slow
 def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(run: Run, checkout: Path) -> None:
     (checkout / "keywords.txt").write_text(".\n")
     table = checkout / "domains/paper_review/dataset_filtered_100_train.csv"

@@ -23,6 +23,7 @@ from hyperruntime.loop.generation.metadata import patches_before
 from hyperruntime.loop.run_files.archive import Archive, RunView, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.testing import make_agent_repository
+from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
@@ -181,8 +182,8 @@ SLOW_TASK = "\n".join(
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("action", "step"), [(STUBBORN, "meta agent"), (SLOW_TASK, "evaluate")])
+@pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGINT))
+@pytest.mark.parametrize(("action", "step"), first_quick((STUBBORN, "meta agent"), (SLOW_TASK, "evaluate")))
 def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
     tmp_path: Path,
     sit: Sit,

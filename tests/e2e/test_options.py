@@ -13,6 +13,7 @@ import pytest
 
 from hyperruntime.host.process import wait_until
 from hyperruntime.testing import make_agent_repository
+from tests.params import first_quick
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
@@ -120,7 +121,7 @@ def test_a_run_starts_from_the_diffs_of_another(place: Path, runtime_name: str) 
     assert (first["current_genid"], first["score"]) == ("initial", 0.75), done.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), first_quick((signal.SIGTERM, 143), (signal.SIGINT, 130)))
 def test_an_interrupted_evaluation_leaves_no_files_and_no_containers(
     place: Path, runtime_name: str, number: signal.Signals, code: int
 ) -> None:

@@ -97,6 +97,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return made
 
 
+@pytest.mark.slow
 def test_a_driver_of_another_package_is_found_and_used_by_its_name(environment: Environment) -> None:
     view = environment.runtimes()["throwaway"]
     assert (view["package"], view["usable"]) == ("hyperdriver-throwaway", True)

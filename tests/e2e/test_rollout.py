@@ -25,6 +25,7 @@ from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, re
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from hyperruntime.testing.tokens import ByteTokenizer
 from hyperruntime.testing.tokenserver import in_turn, token_server
+from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
@@ -176,7 +177,9 @@ def stalling(request: Mapping[str, Any]) -> ModelReply:
     return fixing(request)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143))
+)
 def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     number: signal.Signals, code: int, runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:

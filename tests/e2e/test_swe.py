@@ -81,6 +81,7 @@ def test_a_repair_scores_one_and_an_inspection_zero(
     assert verdicts["writes beside"].parts == {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 0.0}
 
 
+@pytest.mark.slow
 def test_pytest_ids_reach_pytest_unchanged(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     """W24: ids with spaces, brackets, quotes and dollars; skipped and expected failures do not count as passed."""
     files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/test odd.py": ODD}

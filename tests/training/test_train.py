@@ -139,6 +139,7 @@ def test_a_trainer_gets_groups_through_the_real_server_with_ratio_one(
     assert metrics["grad_norm"] > 0
 
 
+@pytest.mark.slow
 def test_a_training_cancelled_during_rollouts_continues_exactly(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_training_cancelled_during_rollouts_continues_exactly(
     assert all(torch.equal(whole.network[name], parts.network[name]) for name in whole.network)
 
 
+@pytest.mark.slow
 def test_a_training_resumes_exactly_where_it_ended(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     """Two updates at once, or one and then one: equal rewards and weights, because seeds depend on step and turn."""
     small = {"items_per_update": 2}
