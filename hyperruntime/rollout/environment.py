@@ -76,18 +76,14 @@ class Fresh(Protocol):
         ...
 
 
-class Environment(Protocol):
-    """The interface of an environment class; the user's options (``--option key=value``) are its keyword arguments.
+class UnscoredEnvironment(Protocol):
+    """The interface of an environment without a reward: the members of :class:`Environment` without ``verify``.
 
-    Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
-    reward.
-
-    Two members are optional. ``slots_per_container`` is the number of agents that may share a container, each with its
-    own user; without it each agent has its own container and runs as that container's user. ``time_limit_s(item)``
-    returns the maximum duration of a conversation in seconds, or None.
+    Its trajectories end with the status ``unscored``. A program passes it as ``Parts.environment``; an environment that
+    is loaded by name must have ``verify``, so a misspelled ``verify`` does not become a run without rewards.
 
     Attributes:
-        name: name of the entry point.
+        name: name of the environment; if a package publishes it, the name of its entry point.
     """
 
     name: str
@@ -132,6 +128,18 @@ class Environment(Protocol):
             meta: the value that ``setup`` returned.
         """
         ...
+
+
+class Environment(UnscoredEnvironment, Protocol):
+    """The interface of an environment class; the user's options (``--option key=value``) are its keyword arguments.
+
+    Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
+    reward.
+
+    Two members are optional. ``slots_per_container`` is the number of agents that may share a container, each with its
+    own user; without it each agent has its own container and runs as that container's user. ``time_limit_s(item)``
+    returns the maximum duration of a conversation in seconds, or None.
+    """
 
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]

@@ -54,7 +54,10 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
     """
     checks: list[PreflightCheck] = []
     if options.tokenizer is not None:
-        checks.append(_guarded("template", lambda: check_template(options.tokenizer or "")))
+        try:
+            checks.append(check_template(options.tokenizer))
+        except HyperRuntimeError as error:
+            checks.append(PreflightCheck(name="template", state="failed", detail=str(error)))
     try:
         model = open_model(options)
     except HyperRuntimeError as error:
@@ -195,11 +198,3 @@ def _calls(turn: Completion) -> PreflightCheck:
     if problem:
         return PreflightCheck(name="tool calls", state="warning", detail=f"the model calls tools {form}, but {problem}")
     return PreflightCheck(name="tool calls", state="ok", detail=f"the model calls tools {form}")
-
-
-def _guarded(name: str, check: Any) -> PreflightCheck:  # noqa: ANN401 - a callable
-    try:
-        found: PreflightCheck = check()
-    except HyperRuntimeError as error:
-        return PreflightCheck(name=name, state="failed", detail=str(error))
-    return found

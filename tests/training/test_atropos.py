@@ -12,11 +12,12 @@ import pytest
 from hyperruntime.errors import SpecError, TrainerError
 from hyperruntime.rollout.run_files.record import Segment, Trajectory
 from hyperruntime.rollout.training_data.samples import LAST, ScoredGroup, scored_group
-from hyperruntime.rollout.training_data.scored_data import from_scored_data, to_scored_data
+from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers.atropos import Atropos
 from hyperruntime.trainers.atropos_api import AtroposApi
 from hyperruntime.trainers.loading import load_trainer
 from tests.training.atropos_server import atropos_server, reset
+from tests.unit.rollout.test_export import from_scored_data
 
 CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 

@@ -16,7 +16,6 @@ from hyperruntime.cli import main
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
 from hyperruntime.rollout.training_data.export import ExportOptions, export_groups
-from hyperruntime.rollout.training_data.scored_data import from_scored_data
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.trainers.atropos_api import AtroposApi
 from hyperruntime.trainers.on_policy import METRICS, TrainOptions, Update, step_seed, train
@@ -26,6 +25,7 @@ from hypertrainer_grpo.toy import Toy
 from hypertrainer_grpo.toypolicy import ToyPolicy
 from hypertrainer_grpo.trainer import Grpo
 from tests.training.atropos_server import atropos_server
+from tests.unit.rollout.test_export import from_scored_data
 
 pytestmark = pytest.mark.engine
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import click
@@ -18,54 +18,19 @@ from hyperruntime.cli.params import DURATION, NAMES, SIZE
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.images.recipes import BASE, image_reference
-from hyperruntime.pool.manager import PoolManager
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.rollout.agent.agent import AgentLimits
-from hyperruntime.rollout.agent.model import Sampling
-from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS, slot_tools
-from hyperruntime.rollout.batch.batch import DONE, RESULTS, BatchOptions, BatchSummary, run_batch
-from hyperruntime.rollout.batch.prompts import PromptRow, read_rows, unknown_keys
-from hyperruntime.rollout.batch.row import RowWorker
-from hyperruntime.rollout.models import WIRES, ModelOptions, open_model
+from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS
+from hyperruntime.rollout.batch.batch import DONE, BatchSummary, Prompts, run_batch
+from hyperruntime.rollout.batch.prompts import read_rows, unknown_keys
+from hyperruntime.rollout.models import WIRES, ModelOptions
+from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
+from hyperruntime.rollout.run_files.run_dir import RESULTS
 from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 from hyperruntime.units import format_duration
 
-if TYPE_CHECKING:
-    from hyperruntime.runtime import Runtime
-
 _ERRORS_SHOWN = 5
-_ACQUIRE_TIMEOUT_S = 600.0
+_SAME = ("tools", "temperature", "max_tokens", "parallel", "attempts", "retry_failed")  # as in RolloutOptions
 Settled = Callable[[Mapping[str, Any]], None]
-
-
-@attrs.frozen(kw_only=True)
-class BatchCall:
-    """The checked values of the command line.
-
-    Attributes:
-        rows: the prompts.
-        output: directory of the results.
-        batch: rows at once, attempts, and whether to retry failed rows.
-        model: the model and its server.
-        container: the container of rows that name no image.
-        limits: limits of one conversation.
-        sampling: sampling parameters of the model.
-        tools: names of the tools that agents may call.
-        system: system message of conversations that have none; "" for no message.
-        slots: slots of one container.
-    """
-
-    rows: tuple[PromptRow, ...]
-    output: Path
-    batch: BatchOptions
-    model: ModelOptions
-    container: ContainerSpec
-    limits: AgentLimits
-    sampling: Sampling
-    tools: tuple[str, ...]
-    system: str
-    slots: int
 
 
 @click.command(
@@ -114,32 +79,32 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
     A row is an object with "prompt" or "messages", and optionally "id", "image" and "cwd"; other keys are copied to
     its result. Results are in results.jsonl of the output directory; the same command again does the remaining rows.
     """
-    call = make_call(values)
-    if other := ", ".join(unknown_keys(call.rows)):
-        note(f"{len(call.rows)} rows; other keys, copied to the results: {other}")
+    prompts: Path = values["prompts"]
+    rows, options = read_rows(prompts), _options(values)
+    output: Path = values["output_dir"] or Path("outputs", f"batch_{prompts.stem}")
+    if other := ", ".join(unknown_keys(rows)):
+        note(f"{len(rows)} rows; other keys, copied to the results: {other}")
     with state.open_runtime() as runtime:
         runtime.images.ensure(values["image"], on_output=Lines())
-        with _progress(len(call.rows)) as settled:
-            summary = run_until_signal(_run(runtime, call, settled), state)
+        with _progress(len(rows)) as settled:
+            work = run_batch(runtime, Prompts(rows, values["system"]), options, output, on_settled=settled)
+            summary = run_until_signal(work, state)
     if as_json:
-        print_json({**attrs.asdict(summary), "results": str(call.output / RESULTS)})
+        print_json({**attrs.asdict(summary), "results": str(output / RESULTS)})
     else:
-        click.echo(str(call.output / RESULTS))
+        click.echo(str(output / RESULTS))
         note(_sentence(summary))
     return 1 if summary.failed else 0
 
 
-def make_call(values: Mapping[str, Any]) -> BatchCall:
+def _options(values: Mapping[str, Any]) -> RolloutOptions:
     """Return the checked values of the command line; no engine is used.
 
     Raises:
-        SpecError: an option or a row is invalid.
+        SpecError: an option is invalid.
     """
-    prompts: Path = values["prompts"]
-    return BatchCall(
-        rows=read_rows(prompts),
-        output=values["output_dir"] or Path("outputs", f"batch_{prompts.stem}"),
-        batch=BatchOptions(**{name: values[name] for name in ("parallel", "attempts", "retry_failed")}),
+    return RolloutOptions(
+        environment=Prompts.name,
         model=ModelOptions(**{name: values[name] for name in ("name", "base_url", "wire", "key_env", "tokenizer")}),
         container=ContainerSpec(
             image=image_reference(values["image"]),
@@ -147,39 +112,8 @@ def make_call(values: Mapping[str, Any]) -> BatchCall:
             limits=Limits(memory_bytes=values["memory"], cpus=values["cpus"]),
         ),
         limits=AgentLimits(turns=values["max_turns"], time_s=values["max_time"]),
-        sampling=Sampling(temperature=values["temperature"], max_tokens=values["max_tokens"]),
-        tools=values["tools"],
-        system=values["system"],
-        slots=values["slots_per_container"],
-    )
-
-
-async def _run(runtime: Runtime, call: BatchCall, settled: Settled) -> BatchSummary:
-    model = open_model(call.model)
-    try:
-        async with PoolManager(runtime, Profiles.of(_pool(call))) as pools:
-            attendant = RowWorker(
-                lease=lambda spec, row_id: pools.lease(row_id, spec=spec),
-                model=model,
-                toolset=slot_tools(call.tools),
-                container=call.container,
-                system=call.system,
-                limits=call.limits,
-                sampling=call.sampling,
-            )
-            return await run_batch(call.rows, attendant, call.output, call.batch, settled)
-    finally:
-        await model.close()
-
-
-def _pool(call: BatchCall) -> PoolConfig:
-    """Return the configuration of the pool of each image."""
-    return PoolConfig(
-        spec=call.container,
-        slots_per_container=call.slots,
-        min_containers=0,
-        max_containers=-(-call.batch.parallel // call.slots),
-        acquire_timeout_s=_ACQUIRE_TIMEOUT_S,
+        pool=PoolOptions(slots_per_container=values["slots_per_container"]),
+        **{name: values[name] for name in _SAME},
     )
 
 

@@ -1,38 +1,40 @@
 """A batch: an agent works on each row of prompts in its own slot; nothing is scored.
 
-A row is settled when its line (done or failed) is appended to ``results.jsonl``. A batch can be killed at any time: it
-resumes with the rows that have no line, so no row is lost or settled twice.
+A batch is a rollout run of an environment without a reward, with files of its own: ``results.jsonl`` has one line for
+each settled (done or failed) row. A batch can be killed at any time: it resumes with the rows that have no line, so no
+row is lost or settled twice.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperruntime.concurrency.cancellation import check_cancelled
-from hyperruntime.errors import HyperRuntimeError, SpecError
-from hyperruntime.logs import get_logger
+from hyperruntime.errors import SpecError
+from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.batch.prompts import PromptRow
-from hyperruntime.rollout.run_files.run_dir import Journal, owned
+from hyperruntime.rollout.environment import Item
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, complete_parts, run_rollouts
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
+from hyperruntime.rollout.run_files.run_dir import RESULTS, Journal, iter_lines, owned
+from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import json_line, make_directory, storage_errors, sync_directory
 
-log = get_logger(__name__)
+if TYPE_CHECKING:
+    from hyperruntime.images.store import ImageStore
+    from hyperruntime.runtime import Runtime
 
-RESULTS = "results.jsonl"
 DONE, FAILED = "done", "failed"
-_ERROR_CHARACTERS = 2000
-
-Attend = Callable[[PromptRow], Awaitable[Mapping[str, Any]]]
-"""Works on a row and returns JSON values for its line; an exception is the row's failure."""
+_COPIED = ("model", "messages", "stop_reason", "turns", "tool_calls", "tool_errors", "usage")
+_TIMES = {"acquire_s": "slot_s", "model_s": "model_s", "tools_s": "tools_s", "total_s": "total_s"}
 
 
 @attrs.frozen(kw_only=True)
@@ -54,25 +56,123 @@ class BatchSummary:
     duration_s: float
 
 
-@attrs.frozen(kw_only=True)
-class BatchOptions:
-    """Batch options.
+class Prompts:
+    """The environment of a batch: each row is an item; there is no reward.
 
     Attributes:
-        parallel: maximum rows at the same time.
-        attempts: maximum attempts of a row before it counts as failed.
-        retry_failed: whether to retry rows that failed before this call.
+        name: name of the environment.
+        rows: the rows by id.
     """
 
-    parallel: int = 8
-    attempts: int = 2
-    retry_failed: bool = False
+    name = "batch"
 
-    def __attrs_post_init__(self) -> None:
-        """Validate the numbers."""
-        for name in ("parallel", "attempts"):
-            if getattr(self, name) < 1:
-                raise SpecError(name, getattr(self, name), "a whole number, at least 1")
+    def __init__(self, rows: Iterable[PromptRow], system: str = "") -> None:
+        """Set the rows.
+
+        Args:
+            rows: started in this order.
+            system: system message for rows that do not start with one, or "".
+        """
+        self.rows = {row.id: row for row in rows}
+        self._system = system
+
+    def items(self) -> Iterable[Item]:
+        """Return an item for each row."""
+        return [Item(id=row_id) for row_id in self.rows]
+
+    def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
+        """Return the base spec with the row's image and working directory."""
+        row = self.rows[item.id]
+        return attrs.evolve(base, image=row.image or base.image, workdir=row.cwd or base.workdir)
+
+    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+        """Prepare nothing."""
+        return {}
+
+    def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return a row's messages, after the system message if the row has none."""
+        messages = self.rows[item.id].messages
+        if self._system and messages[0]["role"] != "system":
+            return [{"role": "system", "content": self._system}, *messages]
+        return messages
+
+
+async def run_batch(
+    runtime: Runtime,
+    prompts: Prompts,
+    options: RolloutOptions,
+    output: Path,
+    *,
+    parts: Parts | None = None,
+    on_settled: Callable[[Mapping[str, Any]], None] = lambda line: None,
+) -> BatchSummary:
+    """Work on every row that has no result in ``output`` yet; a row that fails does not end the batch.
+
+    Args:
+        runtime: where containers run.
+        prompts: the rows.
+        options: rollout options; with ``retry_failed``, rows that failed before this call are retried.
+        output: directory of ``results.jsonl``; created if missing.
+        parts: objects of the caller; None creates all but the environment from the options.
+        on_settled: called with each new line.
+
+    Raises:
+        SpecError: an option is invalid, or a row has the id of a settled row but different content.
+        ModelError: the model cannot be opened.
+        RunLockedError: another live process owns this directory.
+        LeaseLostError: another process took over the directory.
+        StorageError: a result cannot be written; settled rows stay settled.
+    """
+    async with AsyncExitStack() as stack:
+        parts = attrs.evolve(parts or Parts(), environment=prompts)
+        parts = await complete_parts(stack, options, parts)  # validate before creating the directory
+        make_directory(output)
+        stack.enter_context(owned(output))
+        results = _Results(prompts.rows, output / RESULTS, on_settled, retry_failed=options.retry_failed)
+        stack.push_async_callback(results.journal.close)
+        if todo := [row_id for row_id in prompts.rows if row_id not in results.statuses]:
+            chosen = attrs.evolve(options, items=todo, give_up_after=len(todo) + 1)
+            await run_rollouts(runtime, chosen, parts=parts, keep=results.settle)
+        return results.summary()
+
+
+class _Results:
+    """Writes ``results.jsonl``.
+
+    Attributes:
+        statuses: status of each settled row.
+        journal: the file.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, PromptRow],
+        path: Path,
+        on_settled: Callable[[Mapping[str, Any]], None],
+        *,
+        retry_failed: bool,
+    ) -> None:
+        self._started = time.monotonic()
+        self._rows, self._on_settled = rows, on_settled
+        self.statuses = _settled(rows.values(), path, retry_failed=retry_failed)
+        self._skipped = len(self.statuses)
+        self.journal = Journal(path)
+
+    async def settle(self, trajectory: Trajectory) -> None:
+        line, data = _recordable(self._rows[trajectory.item_id], trajectory)
+        await self.journal.add(data)
+        self.statuses[line["id"]] = line["status"]
+        self._on_settled(line)
+
+    def summary(self) -> BatchSummary:
+        counts = Counter(self.statuses.values())
+        return BatchSummary(
+            rows=len(self._rows),
+            done=counts[DONE],
+            failed=counts[FAILED],
+            skipped=self._skipped,
+            duration_s=time.monotonic() - self._started,
+        )
 
 
 def iter_results(path: Path) -> Iterator[dict[str, Any]]:
@@ -81,106 +181,33 @@ def iter_results(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         StorageError: the file exists but cannot be read.
     """
-    for _, value in _lines(path):
-        yield value
+    for _, value in iter_lines(path):
+        if isinstance(value, dict) and isinstance(value.get("id"), str) and value.get("status") in (DONE, FAILED):
+            yield value
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each valid line as bytes and as a JSON value."""
-    with storage_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                value = json.loads(line) if line.strip() else None
-            except (ValueError, RecursionError):
-                log.warning("torn line skipped", file=str(path), line=number)
-                continue
-            if isinstance(value, dict) and isinstance(value.get("id"), str) and value.get("status") in (DONE, FAILED):
-                yield line.rstrip(b"\n") + b"\n", value
-
-
-async def run_batch(
-    rows: Sequence[PromptRow],
-    attend: Attend,
-    output: Path,
-    options: BatchOptions = BatchOptions(),
-    on_settled: Callable[[Mapping[str, Any]], None] = lambda line: None,
-) -> BatchSummary:
-    """Work on every row that has no result in ``output`` yet.
-
-    Args:
-        rows: started in this order.
-        attend: works on one row.
-        output: directory of ``results.jsonl``; created if missing.
-        options: batch options.
-        on_settled: called with each new line.
-
-    Raises:
-        SpecError: a row has the id of a settled row but different content.
-        RunLockedError: another live process owns this directory.
-        LeaseLostError: another process took over the directory.
-        StorageError: a result cannot be written; settled rows stay settled.
-    """
-    started = time.monotonic()
-    make_directory(output)
-    with owned(output):
-        path = output / RESULTS
-        known = _settled(rows, path, retry_failed=options.retry_failed)
-        todo = [row for row in rows if row.id not in known]
-        new: dict[str, str] = {}
-        journal = Journal(path)
-
-        async def settle(row: PromptRow) -> None:
-            line = await _line(row, attend, options.attempts)
-            await asyncio.shield(journal.add(json_line(line)))
-            new[row.id] = line["status"]
-            on_settled(line)
-
+def _recordable(row: PromptRow, trajectory: Trajectory) -> tuple[dict[str, Any], bytes]:
+    """Return the line of a row as a value and as bytes; a result that is not JSON fails its row."""
+    line: dict[str, Any] = {
+        "id": row.id,
+        "row": dict(row.data),
+        "digest": row.digest,
+        "started_at": trajectory.started_at,
+        "attempts": trajectory.attempts,
+    }
+    if trajectory.status == INFRASTRUCTURE:
+        error = trajectory.error or {}
+        failed = {"kind": error.get("kind", ""), "message": error.get("message", "")}
+    else:
+        timing = {ours: trajectory.timing[name] for name, ours in _TIMES.items() if name in trajectory.timing}
+        done = {name: getattr(trajectory, name) for name in _COPIED}
         try:
-            await _each(todo, settle, options.parallel)
-        finally:
-            await journal.close()
-    states = [*new.values(), *known.values()]
-    return BatchSummary(
-        rows=len(rows),
-        done=states.count(DONE),
-        failed=states.count(FAILED),
-        skipped=len(known),
-        duration_s=time.monotonic() - started,
-    )
-
-
-async def _each(rows: Sequence[PromptRow], settle: Callable[[PromptRow], Awaitable[None]], parallel: int) -> None:
-    """Settle all rows, ``parallel`` at a time; the first error cancels the others."""
-    waiting = iter(rows)
-
-    async def work() -> None:
-        for row in waiting:
-            await settle(row)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(parallel, len(rows))):
-                group.create_task(work())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-async def _line(row: PromptRow, attend: Attend, attempts: int) -> dict[str, Any]:
-    """Work on a row until it is done or has no attempts left; return its line."""
-    facts: dict[str, Any] = {"id": row.id, "row": dict(row.data), "digest": row.digest, "started_at": time.time()}
-    for attempt in itertools.count(1):
-        facts["attempts"] = attempt
-        try:
-            line = {**facts, "status": DONE, "error": None, **await attend(row)}
-            json_line(line)  # a result that is not JSON fails this row, not the batch
-            return line
-        except Exception as error:  # noqa: BLE001 - any exception is this row's failure
-            check_cancelled()
-            log.warning("row failed", row=row.id, attempt=attempt, kind=type(error).__name__, error=str(error)[:300])
-            if attempt >= attempts or not isinstance(error, HyperRuntimeError) or isinstance(error, SpecError):
-                said = {"kind": type(error).__name__, "message": str(error)[:_ERROR_CHARACTERS]}
-                return {**facts, "status": FAILED, "error": said}
-    raise AssertionError  # a count has no end
+            whole = {**line, "status": DONE, "error": None, **done, "timing": timing}
+            return whole, json_line(whole)
+        except (ValueError, TypeError, RecursionError) as error:
+            failed = {"kind": type(error).__name__, "message": str(error)}
+    line |= {"status": FAILED, "error": failed}
+    return line, json_line(line)
 
 
 def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> dict[str, str]:
@@ -207,7 +234,7 @@ def _forget(path: Path, ids: set[str]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         with partial.open("wb") as file:
-            file.writelines(line for line, value in _lines(path) if value["id"] not in ids)
+            file.writelines(json_line(value) for value in iter_results(path) if value["id"] not in ids)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

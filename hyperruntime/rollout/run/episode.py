@@ -23,12 +23,12 @@ from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, Ag
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, RecordedTools, Stopwatch
 from hyperruntime.rollout.agent.toolset import Toolset
-from hyperruntime.rollout.environment import Environment, Item, Outcome, Verdict
-from hyperruntime.rollout.run.slots import Slots
-from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, Trajectory
+from hyperruntime.rollout.environment import Item, Outcome, UnscoredEnvironment, Verdict
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCORED, Trajectory
 
 if TYPE_CHECKING:
     from hyperruntime.pool.lease import Lease
+    from hyperruntime.rollout.run.slot_pools import PooledSlots
     from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
@@ -40,7 +40,7 @@ class EpisodeContext:
     """The context of a trajectory; all trajectories of a run share it, except the seed in ``sampling``.
 
     Attributes:
-        environment: the environment.
+        environment: the environment; without a ``verify``, trajectories get no reward.
         name: name of the environment in records.
         model: the model.
         slots: leases slots and containers for verification.
@@ -54,10 +54,10 @@ class EpisodeContext:
         verify_s: timeout of the end of processes and ``Environment.verify`` together.
     """
 
-    environment: Environment
+    environment: UnscoredEnvironment
     name: str
     model: Model
-    slots: Slots
+    slots: PooledSlots
     spec_of: Callable[[Item], ContainerSpec]
     toolset: Toolset
     agent: Agent = run_agent
@@ -69,7 +69,7 @@ class EpisodeContext:
 
 
 async def run_episode(setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> Trajectory:
-    """Return a trajectory, either scored or with an error; only cancellation is raised.
+    """Return a trajectory, either ended or with an error; only cancellation is raised.
 
     Args:
         setting: the context of the trajectory.
@@ -85,41 +85,43 @@ def trajectory_id(item: Item, index: int) -> str:
     return f"{item.id}/{index}"
 
 
+def new_trajectory(setting: EpisodeContext, item: Item, index: int) -> Trajectory:
+    """Return a trajectory that starts now and has failed so far."""
+    return Trajectory(
+        id=trajectory_id(item, index),
+        item_id=item.id,
+        index=index,
+        environment=setting.name,
+        model=setting.model.name,
+        status=INFRASTRUCTURE,
+        started_at=time.time(),
+    )
+
+
 class _Episode:
     """The state of one trajectory while it runs."""
 
     def __init__(self, setting: EpisodeContext, item: Item, index: int, spec: ContainerSpec) -> None:
         self._setting, self._item, self._spec = setting, item, spec
-        self._id = trajectory_id(item, index)
+        self._trajectory = new_trajectory(setting, item, index)
+        self._id = self._trajectory.id
         self._watch = Stopwatch()
         self._model = RecordedModel(setting.model, self._watch, require_tokens=setting.require_tokens)
         self._tools: RecordedTools | None = None
         self._phase = "acquire"
         self._result: AgentResult | None = None
-        self._verdict: Verdict | None = None
-        self._trajectory = Trajectory(
-            id=self._id,
-            item_id=item.id,
-            index=index,
-            environment=setting.name,
-            model=setting.model.name,
-            status=INFRASTRUCTURE,
-            started_at=time.time(),
-        )
+        self._ending: dict[str, Any] | None = None
 
     async def run(self) -> Trajectory:
         try:
             await self._work()
         except Exception as error:  # noqa: BLE001 - any error is recorded, and retried by the scheduler
             check_cancelled()
-            if self._verdict is None:
+            if self._ending is None:
                 return self._record(error=failure(error, self._phase))
             log.warning("slot not given back", trajectory=self._id, error=str(error))
-        verdict = self._verdict
-        assert verdict is not None, "set by the work"
-        return self._record(
-            status=SCORED, reward=float(verdict.reward), parts=dict(verdict.parts), verdict=_told(verdict)
-        )
+        assert self._ending is not None, "set by the work"
+        return self._record(**self._ending)
 
     async def _work(self) -> None:
         setting, item = self._setting, self._item
@@ -129,12 +131,7 @@ class _Episode:
                     meta = await setting.environment.setup(item, lease)
             self._phase = "agent"
             self._result = await self._speak(lease, meta)
-            with self._in("verify"):
-                async with asyncio.timeout(setting.verify_s):
-                    await setting.slots.end_processes(lease)
-                    verdict = await setting.environment.verify(item, self._outcome(), lease, self._fresh, meta)
-                check_verdict(verdict)
-            self._verdict = verdict
+            self._ending = await self._score(self._result, lease, meta)
             self._phase = "release"
 
     async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
@@ -154,12 +151,22 @@ class _Episode:
         )
         return await setting.agent(task)
 
-    def _outcome(self) -> Outcome:
-        result = self._result
-        assert result is not None, "the agent has spoken"
-        return Outcome(
+    async def _score(self, result: AgentResult, lease: Lease, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the trajectory that the environment's verification decides."""
+        verify = getattr(self._setting.environment, "verify", None)
+        if verify is None:
+            return {"status": UNSCORED}
+        outcome = Outcome(
             messages=result.messages, turns=result.turns, tool_calls=result.tool_calls, stop_reason=result.stop_reason
         )
+        with self._in("verify"):
+            async with asyncio.timeout(self._setting.verify_s):
+                await lease.end_processes()
+                verdict: Verdict = await verify(self._item, outcome, lease, self._fresh, meta)
+            check_verdict(verdict)
+        told = {"phase": verdict.phase, "detail": verdict.detail, "facts": dict(verdict.facts)}
+        scores = {"reward": float(verdict.reward), "parts": dict(verdict.parts)}
+        return {"status": SCORED, "verdict": told, **scores}
 
     @contextlib.asynccontextmanager
     async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
@@ -192,6 +199,7 @@ class _Episode:
             fields |= {
                 "messages": self._result.messages,
                 "turns": self._result.turns,
+                "tool_calls": self._result.tool_calls,
                 "stop_reason": self._result.stop_reason,
                 "tool_errors": _by_turn([*self._result.tool_errors, *(self._tools.errors if self._tools else ())]),
             }
@@ -236,7 +244,3 @@ def failure(error: BaseException, phase: str) -> dict[str, str]:
 
 def _by_turn(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(errors, key=lambda error: turn if isinstance(turn := error.get("turn"), int) else 0)
-
-
-def _told(verdict: Verdict) -> dict[str, Any]:
-    return {"phase": verdict.phase, "detail": verdict.detail, "facts": dict(verdict.facts)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,20 +20,22 @@ from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.rollout.agent.agent import Agent, run_agent
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.toolset import Toolset, slot_tools
-from hyperruntime.rollout.environment import Environment, Item
+from hyperruntime.rollout.environment import Item, UnscoredEnvironment
 from hyperruntime.rollout.run.episode import EpisodeContext
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.scheduler import Job, RetryRule, run_jobs
-from hyperruntime.rollout.run.slots import Slots
 from hyperruntime.rollout.run.store import RunStore, recordable, slim
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
-from hyperruntime.rollout.run_files.record import SCORED, Group, Trajectory
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import owned
 from hyperruntime.rollout.training_data.groups import make_group
 from hyperruntime.storage.atomic import make_directory
 
 if TYPE_CHECKING:
+    from hyperruntime.rollout.run.slot_pools import PooledSlots
     from hyperruntime.runtime import Runtime
+
+Keep = Callable[[Trajectory], Awaitable[None] | None]
 
 
 @attrs.frozen(kw_only=True)
@@ -61,18 +64,28 @@ class Parts:
     """Objects that the caller passes to a run; fields that are None are created from the options.
 
     Attributes:
-        environment: the environment.
+        environment: the environment; without a ``verify``, the trajectories get no reward.
         model: the model; the run does not close it.
         slots: leases slots and containers for verification; the run does not close it.
         agent: the agent.
         toolset: the tools of the agents, instead of slot tools.
     """
 
-    environment: Environment | None = None
+    environment: UnscoredEnvironment | None = None
     model: Model | None = None
-    slots: Slots | None = None
+    slots: PooledSlots | None = None
     agent: Agent | None = None
     toolset: Toolset | None = None
+
+
+@attrs.define(kw_only=True)
+class CompleteParts(Parts):
+    """Parts of which only ``slots`` may be None."""
+
+    environment: UnscoredEnvironment
+    model: Model
+    agent: Agent
+    toolset: Toolset
 
 
 async def run_rollouts(
@@ -82,7 +95,7 @@ async def run_rollouts(
     run_dir: Path | None = None,
     parts: Parts | None = None,
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
-    keep: Callable[[Trajectory], None] = lambda _: None,
+    keep: Keep = lambda _: None,
 ) -> RolloutSummary:
     """Run all trajectories that are not recorded yet, and return the summary of the whole run.
 
@@ -94,7 +107,7 @@ async def run_rollouts(
         run_dir: directory of the run; an existing run is resumed. None writes no files.
         parts: objects of the caller; None creates all from the options.
         on_event: called at the start and at the end of every trajectory.
-        keep: called with every trajectory that ends in this call.
+        keep: called with every trajectory that ends in this call, and awaited if it is asynchronous.
 
     Raises:
         RunLockedError, LeaseLostError: another live process owns the directory, or took it over.
@@ -102,22 +115,19 @@ async def run_rollouts(
         SpecError: an option is invalid.
         ModelError: the model cannot be opened.
     """
-    options = options.settled()
-    parts = await _loaded(options, parts or Parts())  # validate before creating the directory
-    environment = parts.environment
-    assert environment is not None, "loaded"
-    items = await asyncio.to_thread(chosen_items, environment, options)
     async with AsyncExitStack() as stack:
-        if parts.model is None:
-            parts = attrs.evolve(parts, model=_open_model(stack, options))
+        made = await complete_parts(stack, options, parts or Parts())  # validate before creating the directory
+        if hasattr(made.environment, "verify"):
+            options = options.settled()  # a run without rewards sends a seed only if the options have one
+        items = await asyncio.to_thread(chosen_items, made.environment, options)
         store = None
         if run_dir is not None:
             store, options = _open_store(stack, run_dir, options)
-        setting = await _open(stack, runtime, options, parts, environment)
+        setting = await _open(stack, runtime, options, made)
         if store is not None:
             store.keep_options(options)  # only after everything is open: a failed start writes no run.json
         run = _Run(options, items, store, on_event, keep)
-        parallel = min(options.parallel, run.wanted, getattr(setting.slots, "capacity", options.parallel))
+        parallel = min(options.parallel, run.wanted, setting.slots.capacity)
         pace = RetryRule(parallel=parallel, attempts=options.attempts, give_up_after=options.give_up_after)
 
         def make(job: Job) -> EpisodeContext:
@@ -136,31 +146,35 @@ def _open_store(stack: AsyncExitStack, run_dir: Path, options: RolloutOptions) -
     return store, store.begin(options)
 
 
-async def _loaded(options: RolloutOptions, parts: Parts) -> Parts:
-    """Return the parts, with environment and agent loaded from the options if they are None."""
-    environment = parts.environment
+async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: Parts) -> CompleteParts:
+    """Return the parts with environment, agent, toolset and model created from the options where they are None.
+
+    Args:
+        stack: closes the model that is opened here.
+        options: rollout options.
+        parts: objects of the caller.
+
+    Raises:
+        SpecError, DriverLoadError, ModelError: one of them cannot be created.
+    """
+    environment, model = parts.environment, parts.model
     if environment is None:
         from hyperruntime.rollout.environment_lookup import load_environment
 
         environment = await asyncio.to_thread(load_environment, options.environment, options.environment_options)
-    agent = parts.agent or await asyncio.to_thread(load_agent, options.agent)
-    return attrs.evolve(parts, environment=environment, agent=agent)
-
-
-def _open_model(stack: AsyncExitStack, options: RolloutOptions) -> Model:
-    """Return the model that the options name; the stack closes it."""
-    model = open_chosen_model(options)
-    stack.push_async_callback(model.close)
-    return model
+    agent = parts.agent if parts.agent is not None else await asyncio.to_thread(load_agent, options.agent)
+    toolset = parts.toolset or slot_tools(options.tools)
+    if model is None:
+        model = open_chosen_model(options)
+        stack.push_async_callback(model.close)
+    return CompleteParts(environment=environment, agent=agent, toolset=toolset, model=model, slots=parts.slots)
 
 
 async def _open(
-    stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: Parts, environment: Environment
+    stack: AsyncExitStack, runtime: Runtime, options: RolloutOptions, parts: CompleteParts
 ) -> EpisodeContext:
     """Create the context of the run; the stack closes the slots that are created here."""
-    model = parts.model
-    assert model is not None, "opened"
-    slots = parts.slots
+    environment, slots = parts.environment, parts.slots
     if slots is None:
         from hyperruntime.rollout.run.slot_pools import PooledSlots
 
@@ -170,11 +184,11 @@ async def _open(
     return EpisodeContext(
         environment=environment,
         name=options.environment,
-        model=model,
+        model=parts.model,
         slots=slots,
         spec_of=lambda item: environment.spec(item, base, runtime.images),
-        toolset=parts.toolset or slot_tools(options.tools),
-        agent=parts.agent or run_agent,
+        toolset=parts.toolset,
+        agent=parts.agent,
         limits=options.limits,
         require_tokens=options.require_tokens,
         setup_s=options.setup_s,
@@ -211,7 +225,7 @@ def load_agent(reference: str | None) -> Agent:
     return agent
 
 
-def chosen_items(environment: Environment, options: RolloutOptions) -> list[Item]:
+def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> list[Item]:
     """Return the items of a run.
 
     Args:
@@ -237,6 +251,8 @@ def chosen_items(environment: Environment, options: RolloutOptions) -> list[Item
 
 def _sampling(options: RolloutOptions, job: Job) -> Sampling:
     """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
+    if options.seed is None:
+        return Sampling(temperature=options.temperature, max_tokens=options.max_tokens)
     digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest) % 2**31
     return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
@@ -255,7 +271,7 @@ class _Run:
         items: list[Item],
         store: RunStore | None,
         on_event: Callable[[RolloutEvent], None],
-        keep: Callable[[Trajectory], None],
+        keep: Keep,
     ) -> None:
         self._options, self._items, self._store = options, items, store
         self._on_event, self._keep = on_event, keep
@@ -286,7 +302,8 @@ class _Run:
         self._tally.done(trajectory)
         self._groups[job.item.id][job.index] = slim(trajectory)
         self._done += 1
-        self._keep(trajectory)
+        if inspect.isawaitable(kept := self._keep(trajectory)):
+            await kept
         group = self._group(job.item.id)
         if group is not None and self._store is not None:
             await self._store.add_group(group)
@@ -302,7 +319,7 @@ class _Run:
         group = self._groups.get(trajectory.item_id)
         if group is None or trajectory.index >= self._options.group_size:
             return
-        if self._options.retry_failed and trajectory.status != SCORED:
+        if self._options.retry_failed and trajectory.status == INFRASTRUCTURE:
             return
         self._tally.seen(trajectory)
         group[trajectory.index] = slim(trajectory)

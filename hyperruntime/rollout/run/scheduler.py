@@ -11,8 +11,8 @@ import attrs
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.environment import Item
-from hyperruntime.rollout.run.episode import EpisodeContext, failure, run_episode, trajectory_id
-from hyperruntime.rollout.run_files.record import SCORED, Trajectory
+from hyperruntime.rollout.run.episode import EpisodeContext, failure, new_trajectory, run_episode, trajectory_id
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 
 if TYPE_CHECKING:
     from hyperruntime.spec import ContainerSpec
@@ -98,7 +98,7 @@ async def _settle(setting: EpisodeContext, job: Job, specs: _Specs, attempts: in
     attempt = 1
     while True:
         trajectory = attrs.evolve(await _attempt(setting, job, specs), attempts=attempt)
-        if trajectory.status == SCORED or attempt >= attempts:
+        if trajectory.status != INFRASTRUCTURE or attempt >= attempts:
             return trajectory
         log.warning("trajectory failed", trajectory=job.id, attempt=attempt, error=trajectory.error)
         await asyncio.sleep(_RETRY_S * attempt)
@@ -109,15 +109,7 @@ async def _attempt(setting: EpisodeContext, job: Job, specs: _Specs) -> Trajecto
     try:
         spec = await specs.of(setting, job.item)
     except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
-        return Trajectory(
-            id=job.id,
-            item_id=job.item.id,
-            index=job.index,
-            environment=setting.name,
-            model=setting.model.name,
-            status="infrastructure",
-            error=failure(error, "spec"),
-        )
+        return attrs.evolve(new_trajectory(setting, job.item, job.index), error=failure(error, "spec"))
     return await run_episode(setting, job.item, job.index, spec)
 
 
@@ -141,7 +133,7 @@ class _Row:
         self._limit, self._count = limit, 0
 
     def count(self, trajectory: Trajectory) -> None:
-        self._count = 0 if trajectory.status == SCORED else self._count + 1
+        self._count = self._count + 1 if trajectory.status == INFRASTRUCTURE else 0
         if self._count >= self._limit:
             error = trajectory.error or {}
             raise RunError(

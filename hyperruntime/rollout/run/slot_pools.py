@@ -70,9 +70,7 @@ class PooledSlots:
             spec: container spec of the item.
             task_id: id of the trajectory.
         """
-        agents = self._agents
-        pool = await (agents.pool() if spec == self._base else agents.pool_for(spec))
-        async with pool.lease(task_id) as lease:
+        async with self._agents.lease(task_id, spec=None if spec == self._base else spec) as lease:
             yield lease
 
     @asynccontextmanager
@@ -85,10 +83,6 @@ class PooledSlots:
         """
         async with self._judges.lease(task_id, spec=spec) as lease:
             yield lease
-
-    async def end_processes(self, lease: Lease) -> None:
-        """Kill all processes of a slot; its files stay."""
-        await lease.end_processes()
 
     async def __aenter__(self) -> PooledSlots:
         """Return the slots; pools start on first use."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -62,11 +61,11 @@ class RunStore:
 
     async def add(self, line: bytes) -> None:
         """Append a trajectory's line; it is on disk when this returns, and is written even if this is cancelled."""
-        await asyncio.shield(self._trajectories.add(line))
+        await self._trajectories.add(line)
 
     async def add_group(self, group: Group) -> None:
         """Append a group's line."""
-        await asyncio.shield(self._groups.add(to_line(group)))
+        await self._groups.add(to_line(group))
 
     async def close(self) -> None:
         """Close the files after all pending lines are written."""

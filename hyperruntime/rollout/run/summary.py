@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, Trajectory
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 
 _THEIRS = ("model_s", "tools_s", "setup_s", "verify_s")
 
@@ -25,7 +25,7 @@ class RolloutSummary:
         resumed: trajectories that were recorded before this call.
         mean_reward: mean reward of the scored trajectories, or None.
         groups: number of complete groups.
-        stop_reasons: number of scored trajectories by stop reason.
+        stop_reasons: number of trajectories without an infrastructure failure, by stop reason.
         errors: number of infrastructure failures by kind.
         last_errors: the last message by kind.
         usage: tokens of this call.
@@ -123,10 +123,10 @@ class Tally:
         )
 
     def _count(self, trajectory: Trajectory) -> None:
-        self._rewards[trajectory.id] = trajectory.reward if trajectory.status == SCORED else None
-        if trajectory.status == SCORED:
-            self._reasons[trajectory.stop_reason] += 1
-        elif trajectory.status == INFRASTRUCTURE:
+        self._rewards[trajectory.id] = trajectory.reward
+        if trajectory.status == INFRASTRUCTURE:
             error = trajectory.error or {}
             self._errors[trajectory.id] = kind = error.get("kind", "")
             self._messages[kind] = error.get("message", "")
+        else:
+            self._reasons[trajectory.stop_reason] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-SCORED, INFRASTRUCTURE, CANCELLED = "scored", "infrastructure", "cancelled"
+SCORED, UNSCORED, INFRASTRUCTURE = "scored", "unscored", "infrastructure"
 
 
 @attrs.frozen(kw_only=True)
@@ -39,13 +39,14 @@ class Trajectory:
         index: index in its group, from 0.
         environment: name of the environment.
         model: name of the model.
-        status: ``scored``; ``infrastructure`` if the library, the engine, the environment or the model's server failed
-            (``reward`` is None); ``cancelled``.
+        status: ``scored``; ``unscored`` if the environment gives no reward; ``infrastructure`` if the library, the
+            engine, the environment or the model's server failed. ``reward`` is None unless the status is ``scored``.
         reward: reward of the verdict, or None.
         parts: components of the reward by name.
         verdict: JSON: ``phase``, ``detail`` and ``facts`` of the verdict.
         stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit``, or "".
         turns: number of assistant turns.
+        tool_calls: number of tool calls that ran.
         messages: the conversation in OpenAI's form, tool calls and their results included.
         tools: schemas of the model's tools.
         tool_errors: JSON: the failed tool calls: ``turn``, ``tool``, ``error``.
@@ -53,7 +54,7 @@ class Trajectory:
         timing: seconds by phase: ``acquire_s``, ``setup_s``, ``model_s``, ``tools_s``, ``verify_s``, ``fresh_s``,
             ``release_s``, ``total_s``.
         segments: token record; empty if the server does not return token ids.
-        error: ``kind``, ``message`` and ``phase`` if the status is not ``scored``.
+        error: ``kind``, ``message`` and ``phase`` if the status is ``infrastructure``.
         attempts: number of attempts, failed ones included.
         started_at: seconds since the epoch.
     """
@@ -69,6 +70,7 @@ class Trajectory:
     verdict: Mapping[str, Any] = attrs.field(factory=dict)
     stop_reason: str = ""
     turns: int = 0
+    tool_calls: int = 0
     messages: Sequence[Mapping[str, Any]] = ()
     tools: Sequence[Mapping[str, Any]] = ()
     tool_errors: Sequence[Mapping[str, Any]] = ()

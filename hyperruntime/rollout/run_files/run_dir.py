@@ -1,4 +1,4 @@
-"""Read and write a run's directory: ``run.json``, ``trajectories.jsonl``, ``groups.jsonl``.
+"""Read and write a run's directory: ``run.json``, ``trajectories.jsonl``, ``groups.jsonl``; a batch: ``results.jsonl``.
 
 Groups are derived from ``trajectories.jsonl``. A truncated line is skipped, and its trajectory runs again. If a
 trajectory has several lines, the last one counts.
@@ -10,13 +10,13 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.errors import ArchiveError, RunError
+from hyperruntime.errors import ArchiveError, RunError, StorageError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
 from hyperruntime.storage.atomic import json_document, storage_errors, write_atomic
@@ -25,7 +25,7 @@ from hyperruntime.storage.run_lock import RunLock
 log = get_logger(__name__)
 T = TypeVar("T")
 
-RUN, TRAJECTORIES, GROUPS = "run.json", "trajectories.jsonl", "groups.jsonl"
+RUN, TRAJECTORIES, GROUPS, RESULTS = "run.json", "trajectories.jsonl", "groups.jsonl", "results.jsonl"
 SCHEMA = 1
 _KNOWN = frozenset(field.name for field in attrs.fields(Trajectory))
 
@@ -105,26 +105,32 @@ def _plain(value: object) -> object:
 
 
 def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
-    """Yield the records of a file; truncated lines are logged and skipped.
+    """Yield the records of a file.
 
     Raises:
         RunError: a line is valid JSON but not a valid record.
     """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
+    for number, value in iter_lines(path):
+        try:
+            yield make(value)
+        except (TypeError, AttributeError) as error:
+            raise RunError(f"line {number} of {path} is damaged: {error}; fix or remove the line") from error
+
+
+def iter_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the JSON value of each line; truncated lines are logged and skipped.
+
+    Raises:
+        StorageError: the file exists but cannot be read.
+    """
+    with storage_errors(path), suppress(FileNotFoundError), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 value = json.loads(line)
-            except ValueError:
-                log.warning("torn line", path=str(path), line=number)
+            except (ValueError, RecursionError):
+                log.warning("truncated line skipped", path=str(path), line=number)
                 continue
-            try:
-                yield make(value)
-            except (TypeError, AttributeError) as error:
-                raise RunError(f"line {number} of {path} is damaged: {error}; fix or remove the line") from error
+            yield number, value
 
 
 @contextmanager
@@ -160,26 +166,37 @@ class Journal:
         self._waiting: list[bytes] = []
         self._lock = asyncio.Lock()
         self._file: Any = None
+        self._error: StorageError | None = None
 
     async def add(self, line: bytes) -> None:
-        """Append a line; it is on disk when this returns. The caller must shield this from cancellation.
+        """Append a line; it is on disk when this returns, and is written even if this is cancelled.
 
         Raises:
-            StorageError: the line cannot be written.
+            StorageError: this line, or an earlier one, cannot be written.
         """
+        await asyncio.shield(self._add(line))
+
+    async def _add(self, line: bytes) -> None:
         self._waiting.append(line)
         async with self._lock:
+            if self._error is not None:
+                raise self._error  # another task failed to write this line
             if not self._waiting:
                 return  # another task wrote this line
             lines, self._waiting = self._waiting, []
-            await asyncio.to_thread(self._write, b"".join(lines))
+            try:
+                await asyncio.to_thread(self._write, b"".join(lines))
+            except StorageError as error:
+                self._error = error
+                raise
 
     async def close(self) -> None:
-        """Close the file after all pending lines are written."""
+        """Close the file after all pending lines are written; never raises an error, because they are on disk."""
         async with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            file, self._file = self._file, None
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
 
     def _write(self, data: bytes) -> None:
         with storage_errors(self._path):

@@ -79,11 +79,6 @@ class ScoredGroup:
         """The reward of each trajectory that has samples, in order."""
         return list({sample.trajectory: sample.reward for sample in self.samples}.values())
 
-    @property
-    def all_equal(self) -> bool:
-        """Whether all rewards are equal, so that the group has no training signal."""
-        return len(set(self.rewards)) <= 1
-
 
 def group_advantages(rewards: Sequence[float | None]) -> list[float | None]:
     """Return ``(reward - mean) / (standard deviation + 1e-6)`` over the rewards that are not None, and None for None.

@@ -1,4 +1,4 @@
-"""Convert groups to ``ScoredDataGroup``, the form that atroposlib's trainers read, and back.
+"""Convert groups to ``ScoredDataGroup``, the form that atroposlib's trainers read.
 
 The mask of a trained position is its token id. A position that is not trained has mask -100 and inference log
 probability 1.0, which no token can have.
@@ -8,10 +8,9 @@ Source: atroposlib 0.4.0, ``POST /scored_data``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hyperruntime.errors import SpecError
 from hyperruntime.rollout.run_files.record import Segment
 from hyperruntime.rollout.training_data.samples import Sample, ScoredGroup
 
@@ -55,31 +54,6 @@ def to_scored_data(group: ScoredGroup, *, max_tokens: int | None = None) -> dict
     }
 
 
-def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
-    """Return the group of a ``to_scored_data`` value, with the messages as they were sent.
-
-    Raises:
-        SpecError: a key is missing or empty, or the numbers of sequences differ.
-    """
-    rows = ("tokens", "masks", "scores", "advantages", "messages", "overrides")
-    missing = [key for key in (*rows, "group_overrides") if not data.get(key)]
-    if missing:
-        raise SpecError("group", missing[0], "a group from to_scored_data() with at least one sequence")
-    if len({len(data[key]) for key in rows}) != 1:
-        raise SpecError("group", [len(data[key]) for key in rows], f"the same number of sequences in {', '.join(rows)}")
-    logprobs = data.get("inference_logprobs") or [None] * len(data["tokens"])
-    facts = data["group_overrides"]
-    return ScoredGroup(
-        item_id=facts["item_id"],
-        environment=facts["environment"],
-        model=facts["model"],
-        size=facts["size"],
-        scored=facts["scored"],
-        samples=tuple(_sample(data, logprobs, number) for number in range(len(data["tokens"]))),
-        temperature=float((data.get("generation_params") or {}).get("temperature", 1.0)),
-    )
-
-
 def with_content(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages with ``role`` and ``content``; a turn that only has tool calls may lack ``content``."""
     return [
@@ -101,24 +75,3 @@ def _logprobs(segment: Segment) -> list[float]:
 
 def _override(sample: Sample) -> dict[str, Any]:
     return {"trajectory": sample.trajectory, "part": sample.part, "parts": sample.parts}
-
-
-def _sample(data: Mapping[str, Any], logprobs: list[list[float] | None], number: int) -> Sample:
-    ids, masks = data["tokens"][number], data["masks"][number]
-    known: Sequence[float | None] = logprobs[number] or [None] * len(ids)
-    mask = [int(value != IGNORED) for value in masks]
-    segment = Segment(
-        ids=ids,
-        mask=mask,
-        logprobs=[value if flag else None for value, flag in zip(known, mask, strict=True)],
-    )
-    override = data["overrides"][number]
-    return Sample(
-        trajectory=override["trajectory"],
-        part=override["part"],
-        parts=override["parts"],
-        segment=segment,
-        reward=data["scores"][number],
-        advantage=data["advantages"][number][0],
-        messages=tuple(data["messages"][number]),
-    )

@@ -59,7 +59,8 @@ for moment in moments:
     count = begun = cleaned = 0
     print(moment, main(args), begun - cleaned)
 """
-BATCH = ("rollout.batch", "_run", "rollout", "batch", "p.jsonl", "--model", "m", "--base-url", "http://127.0.0.1:1/v1")
+BATCH = ("rollout.batch", "run_batch", "rollout", "batch", "p.jsonl", "--model", "m",
+         "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 RUN = ("rollout.run", "run_rollouts", "rollout", "run", "--environment", "toy", "--model", "m",
        "--base-url", "http://127.0.0.1:1/v1", "--output-dir", "run")  # fmt: skip
 SUBMIT = ("rollout.submit", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")

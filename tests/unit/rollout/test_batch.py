@@ -10,17 +10,24 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import LeaseLostError, ModelError, RunLockedError, SpecError
-from hyperruntime.rollout.batch.batch import RESULTS, BatchOptions, BatchSummary, iter_results, run_batch
+from hyperruntime.rollout.agent.agent import AgentResult, AgentTask
+from hyperruntime.rollout.agent.toolset import Tools
+from hyperruntime.rollout.batch.batch import BatchSummary, Prompts, iter_results, run_batch
 from hyperruntime.rollout.batch.prompts import PromptRow, parse_row, read_rows, unknown_keys
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts
+from hyperruntime.rollout.run_files.run_dir import RESULTS
 from hyperruntime.storage.run_lock import RunLock
 
 ROOT = Path(__file__).parents[3]
@@ -39,12 +46,52 @@ def rows_of(tmp_path: Path, *rows: Any) -> tuple[PromptRow, ...]:
     return read_rows(write_rows(tmp_path / "prompts.jsonl", *rows))
 
 
-async def echo(row: PromptRow) -> Mapping[str, Any]:
-    return {"messages": [*row.messages, {"role": "assistant", "content": f"done {row.id}"}]}
+class Slots:
+    """Leases that are nothing."""
+
+    capacity = 1000
+
+    @asynccontextmanager
+    async def lease(self, spec: Any, task_id: str) -> AsyncIterator[None]:
+        yield
 
 
-def run(rows: tuple[PromptRow, ...], output: Path, attend: Any = echo, **options: Any) -> BatchSummary:
-    return asyncio.run(run_batch(rows, attend, output, BatchOptions(**options)))
+async def nothing(*_: Any) -> str:
+    return ""
+
+
+def row_of(task: AgentTask) -> str:
+    return task.id.removesuffix("/0")
+
+
+def said(task: AgentTask, content: Any) -> AgentResult:
+    messages = [*task.messages, {"role": "assistant", "content": content}]
+    return AgentResult(messages=messages, stop_reason="finished", turns=1)
+
+
+async def echo(task: AgentTask) -> AgentResult:
+    return said(task, f"done {row_of(task)}")
+
+
+async def batch(
+    rows: tuple[PromptRow, ...],
+    output: Path,
+    agent: Callable[[AgentTask], Awaitable[AgentResult]] = echo,
+    **options: Any,
+) -> BatchSummary:
+    parts = Parts(
+        agent=agent,
+        model=cast(Any, SimpleNamespace(name="none")),
+        slots=cast(Any, Slots()),
+        toolset=lambda lease: Tools(schemas=(), handler=nothing),
+    )
+    runtime = cast(Any, SimpleNamespace(images=None))
+    chosen = RolloutOptions(environment="batch", **options)
+    return await run_batch(runtime, Prompts(rows), chosen, output, parts=parts)
+
+
+def run(rows: tuple[PromptRow, ...], output: Path, agent: Any = echo, **options: Any) -> BatchSummary:
+    return asyncio.run(batch(rows, output, agent, **options))
 
 
 def test_a_prompt_becomes_a_user_message_and_unknown_keys_are_kept(tmp_path: Path) -> None:
@@ -132,11 +179,11 @@ def test_a_second_call_settles_only_what_is_new(tmp_path: Path) -> None:
     run(rows[:1], tmp_path / "out")
     seen: list[str] = []
 
-    async def attend(row: PromptRow) -> Mapping[str, Any]:
-        seen.append(row.id)
-        return {}
+    async def agent(task: AgentTask) -> AgentResult:
+        seen.append(row_of(task))
+        return await echo(task)
 
-    summary = run(rows, tmp_path / "out", attend)
+    summary = run(rows, tmp_path / "out", agent)
     assert seen == [rows[1].id]
     assert (summary.skipped, summary.done) == (1, 2)
 
@@ -145,20 +192,20 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(6)))
     begun: Counter[str] = Counter()
 
-    async def attend(row: PromptRow) -> Mapping[str, Any]:
-        begun[row.id] += 1
-        if row.id == "r1":
+    async def agent(task: AgentTask) -> AgentResult:
+        begun[row_of(task)] += 1
+        if row_of(task) == "r1":
             raise ModelError("the model's server is gone")
-        if row.id == "r2":
+        if row_of(task) == "r2":
             raise ZeroDivisionError("not ours")
-        if row.id == "r3":
-            return {"messages": object()}
-        return {}
+        if row_of(task) == "r3":
+            return said(task, object())
+        return await echo(task)
 
-    summary = run(rows, tmp_path / "out", attend, parallel=2, attempts=3)
+    summary = run(rows, tmp_path / "out", agent, parallel=2, attempts=3)
     lines = settled(tmp_path / "out" / RESULTS)
     assert (summary.done, summary.failed) == (3, 3)
-    assert begun == {"r0": 1, "r1": 3, "r2": 1, "r3": 1, "r4": 1, "r5": 1}
+    assert begun == {"r0": 1, "r1": 3, "r2": 3, "r3": 1, "r4": 1, "r5": 1}
     assert lines["r1"]["error"] == {"kind": "ModelError", "message": "the model's server is gone"}
     assert lines["r1"]["attempts"] == 3
     assert lines["r2"]["error"]["kind"] == "ZeroDivisionError"
@@ -168,10 +215,10 @@ def test_a_failing_row_is_recorded_and_harms_no_other(tmp_path: Path) -> None:
 def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a", "id": "bad"}, {"prompt": "b", "id": "good"})
 
-    async def fail(row: PromptRow) -> Mapping[str, Any]:
-        if row.id == "bad":
+    async def fail(task: AgentTask) -> AgentResult:
+        if row_of(task) == "bad":
             raise ModelError("gone")
-        return {}
+        return await echo(task)
 
     run(rows, tmp_path / "out", fail)
     assert run(rows, tmp_path / "out").failed == 1
@@ -184,14 +231,14 @@ def test_failed_rows_are_begun_again_only_when_asked(tmp_path: Path) -> None:
 def test_no_more_rows_than_asked_are_worked_on_at_once(tmp_path: Path) -> None:
     now = most = 0
 
-    async def attend(row: PromptRow) -> Mapping[str, Any]:
+    async def agent(task: AgentTask) -> AgentResult:
         nonlocal now, most
         now, most = now + 1, max(most, now + 1)
         await asyncio.sleep(0.001)
         now -= 1
-        return {}
+        return await echo(task)
 
-    run(rows_of(tmp_path, *({"prompt": "p"} for _ in range(30))), tmp_path / "out", attend, parallel=5)
+    run(rows_of(tmp_path, *({"prompt": "p"} for _ in range(30))), tmp_path / "out", agent, parallel=5)
     assert most == 5
 
 
@@ -204,29 +251,29 @@ def test_a_row_that_changed_under_its_id_is_refused(tmp_path: Path) -> None:
 def test_two_batches_in_one_directory_are_refused(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a"})
 
-    async def attend(row: PromptRow) -> Mapping[str, Any]:
+    async def agent(task: AgentTask) -> AgentResult:
         with pytest.raises(RunLockedError, match="process"):
-            await run_batch(rows, echo, tmp_path / "out")
-        return {"tried": True}
+            await batch(rows, tmp_path / "out")
+        return await echo(task)
 
-    assert run(rows, tmp_path / "out", attend).done == 1
+    assert run(rows, tmp_path / "out", agent).done == 1
 
 
 def test_a_row_that_fails_as_the_batch_is_cancelled_is_not_settled_and_no_other_begins(tmp_path: Path) -> None:
     begun: list[str] = []
 
-    async def attend(row: PromptRow) -> Mapping[str, Any]:
-        begun.append(row.id)
+    async def agent(task: AgentTask) -> AgentResult:
+        begun.append(row_of(task))
         try:
             await asyncio.sleep(1000 if len(begun) == 1 else 0)
         finally:
             if len(begun) == 1:
                 raise RuntimeError("the slot could not be given back")
-        return {}
+        return await echo(task)
 
     async def work() -> None:
         rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(3)))
-        task = asyncio.create_task(run_batch(rows, attend, tmp_path / "out", BatchOptions(parallel=1)))
+        task = asyncio.create_task(batch(rows, tmp_path / "out", agent, parallel=1))
         while not begun:
             await asyncio.sleep(0.01)
         task.cancel()
@@ -246,13 +293,13 @@ def test_a_batch_whose_directory_another_process_takes_over_says_so(
     monkeypatch.setitem(defaults, "renew_s", 0.02)
     owner = tmp_path / "out" / "owner.json"
 
-    async def attend(row: PromptRow) -> Mapping[str, Any]:
+    async def agent(task: AgentTask) -> AgentResult:
         owner.write_text(json.dumps(json.loads(owner.read_bytes()) | {"token": "another"}))
         await asyncio.Event().wait()
-        return {}
+        return await echo(task)
 
     with pytest.raises(LeaseLostError, match="taken over"):
-        run(rows_of(tmp_path, {"prompt": "a"}), tmp_path / "out", attend)
+        run(rows_of(tmp_path, {"prompt": "a"}), tmp_path / "out", agent)
     assert json.loads(owner.read_bytes())["token"] == "another"
 
 
@@ -269,16 +316,16 @@ def test_a_torn_last_line_is_worked_on_again(tmp_path: Path) -> None:
 
 
 BATCH = """
-import asyncio, os, sys
+import asyncio, sys
 from pathlib import Path
-from hyperruntime.rollout.batch.batch import BatchOptions, run_batch
+from tests.unit.rollout.test_batch import batch, row_of, said
 from hyperruntime.rollout.batch.prompts import read_rows
 
-async def attend(row):
+async def agent(task):
     await asyncio.sleep(0.02)
-    return {"answer": row.id * 200}
+    return said(task, row_of(task) * 200)
 
-asyncio.run(run_batch(read_rows(Path(sys.argv[1])), attend, Path(sys.argv[2]), BatchOptions(parallel=3)))
+asyncio.run(batch(read_rows(Path(sys.argv[1])), Path(sys.argv[2]), agent, parallel=3))
 """
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ModelError
+from hyperruntime.errors import ModelError, SpecError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.toolset import Tools
-from hyperruntime.rollout.batch.batch import RESULTS, iter_results, run_batch
+from hyperruntime.rollout.batch.batch import BatchSummary, Prompts, iter_results, run_batch
 from hyperruntime.rollout.batch.prompts import PromptRow, parse_row
-from hyperruntime.rollout.batch.row import RowWorker
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts
+from hyperruntime.rollout.run_files.run_dir import RESULTS
 
 BASE = hr.ContainerSpec(image="base:1", env={"A": "1"})
 SCHEMA = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
@@ -27,6 +29,8 @@ SCHEMA = {"type": "function", "function": {"name": "bash", "parameters": {"type"
 
 class FakeSlots:
     """Slots without containers: which were asked for, and which are held."""
+
+    capacity = 100
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, hr.ContainerSpec]] = []
@@ -47,9 +51,13 @@ class FakeModel:
 
     name = "scripted"
 
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
     ) -> Completion:
+        self.seeds.append(sampling.seed)
         if messages[-1]["content"] == "fail":
             raise ModelError("the model's server is gone")
         usage = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -71,58 +79,101 @@ def toolset(lease: Lease) -> Tools:
     return Tools(schemas=(SCHEMA,), handler=handle, errors=[])
 
 
-def attendant(slots: FakeSlots, **options: Any) -> RowWorker:
-    return RowWorker(lease=slots.lease, model=FakeModel(), toolset=toolset, container=BASE, **options)
+def batch(
+    rows: Sequence[PromptRow],
+    output: Path,
+    slots: FakeSlots | None = None,
+    model: FakeModel | None = None,
+    **given: Any,
+) -> BatchSummary:
+    options = RolloutOptions(environment="batch", container=BASE, attempts=1, **given)
+    parts = Parts(model=model or FakeModel(), slots=cast(Any, slots or FakeSlots()), toolset=toolset)
+    runtime = cast(hr.Runtime, SimpleNamespace(images=None))
+    return asyncio.run(run_batch(runtime, Prompts(rows), options, output, parts=parts))
 
 
-def settled(path: Path) -> dict[str, dict[str, Any]]:
-    return {line["id"]: line for line in iter_results(path)}
+def settled(output: Path) -> dict[str, dict[str, Any]]:
+    return {line["id"]: line for line in iter_results(output / RESULTS)}
 
 
 def row(**value: Any) -> PromptRow:
     return parse_row(value, "line 1")
 
 
-def test_the_conversation_its_usage_and_its_times_are_written() -> None:
+def test_the_conversation_its_usage_and_its_times_are_written(tmp_path: Path) -> None:
     slots = FakeSlots()
-    result = asyncio.run(attendant(slots)(row(prompt="where?", id="x")))
+    batch([row(prompt="where?", id="x")], tmp_path, slots)
+    result = settled(tmp_path)["x"]
     assert [message["role"] for message in result["messages"]] == ["user", "assistant", "tool", "assistant"]
-    assert result["messages"][-1]["content"] == "it said bash pwd of x"
+    assert result["messages"][-1]["content"] == "it said bash pwd of x/0"
     assert (result["turns"], result["tool_calls"], result["stop_reason"]) == (2, 1, "finished")
     assert result["usage"] == {"prompt_tokens": 20, "completion_tokens": 10}
-    assert {"slot_s", "model_s", "tools_s", "total_s"} <= set(result["timing"])
-    assert json.loads(json.dumps(result))["model"] == "scripted"
+    assert set(result["timing"]) == {"slot_s", "model_s", "tools_s", "total_s"}
+    assert result["model"] == "scripted"
     assert slots.held == set()
 
 
-def test_a_row_has_the_image_and_the_directory_that_it_names() -> None:
+def test_a_line_has_these_keys_and_no_others(tmp_path: Path) -> None:
+    batch([row(prompt="a", id="good"), row(prompt="fail", id="bad")], tmp_path)
+    both = ["id", "row", "digest", "started_at", "attempts", "status", "error"]
+    done = ["model", "messages", "stop_reason", "turns", "tool_calls", "tool_errors", "usage", "timing"]
+    lines = settled(tmp_path)
+    assert list(lines["good"]) == [*both, *done]
+    assert list(lines["bad"]) == both
+    assert list(lines["bad"]["error"]) == ["kind", "message"]
+    assert {path.name for path in tmp_path.iterdir()} <= {RESULTS, "owner.json", ".owner.lock"}
+
+
+def test_a_row_has_the_image_and_the_directory_that_it_names(tmp_path: Path) -> None:
     slots = FakeSlots()
-    work = attendant(slots)
-    asyncio.run(work(row(prompt="a", id="1")))
-    asyncio.run(work(row(prompt="a", id="2", docker_image="other:2", cwd="/testbed")))
+    rows = [row(prompt="a", id="1"), row(prompt="a", id="2", docker_image="other:2", cwd="/testbed")]
+    batch(rows, tmp_path, slots)
     seen = {task: (spec.image, spec.workdir, spec.env["A"]) for task, spec in slots.asked}
-    assert seen == {"1": ("base:1", None, "1"), "2": ("other:2", "/testbed", "1")}
+    assert seen == {"1/0": ("base:1", None, "1"), "2/0": ("other:2", "/testbed", "1")}
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_system_message_is_put_in_front_where_there_is_none(own: bool) -> None:
     messages = [{"role": "system", "content": "mine"}] if own else []
     messages.append({"role": "user", "content": "a"})
-    opening = attendant(FakeSlots(), system="yours").opening(row(messages=messages))
+    prompts = Prompts([row(messages=messages)], "yours")
+    (item,) = prompts.items()
+    opening = prompts.messages(item, {})
     assert [message["content"] for message in opening] == ["mine" if own else "yours", "a"]
 
 
-def test_a_limit_ends_a_conversation_and_is_told() -> None:
-    result = asyncio.run(attendant(FakeSlots(), limits=AgentLimits(turns=1))(row(prompt="a")))
+def test_a_limit_ends_a_conversation_and_is_told(tmp_path: Path) -> None:
+    batch([row(prompt="a", id="x")], tmp_path, limits=AgentLimits(turns=1))
+    result = settled(tmp_path)["x"]
     assert (result["stop_reason"], result["turns"]) == ("turn_limit", 1)
 
 
 def test_a_model_that_is_gone_fails_its_row_and_the_slot_is_given_back(tmp_path: Path) -> None:
     slots = FakeSlots()
-    rows = [row(prompt="fail", id="bad"), row(prompt="a", id="good")]
-    summary = asyncio.run(run_batch(rows, attendant(slots), tmp_path))
-    lines = settled(tmp_path / RESULTS)
+    summary = batch([row(prompt="fail", id="bad"), row(prompt="a", id="good")], tmp_path, slots)
+    lines = settled(tmp_path)
     assert (summary.done, summary.failed) == (1, 1)
     assert lines["bad"]["error"]["kind"] == "ModelError"
     assert lines["good"]["status"] == "done"
     assert slots.held == set()
+
+
+def test_a_batch_sends_no_seed_unless_one_is_chosen(tmp_path: Path) -> None:
+    rows, model = [row(prompt="a")], FakeModel()
+    batch(rows, tmp_path / "without", model=model)
+    assert set(model.seeds) == {None}
+    batch(rows, tmp_path / "with", model=model, seed=1)
+    assert model.seeds[-1] is not None
+
+
+def test_a_batch_in_which_every_row_fails_gives_up_on_none(tmp_path: Path) -> None:
+    rows = [row(prompt="fail", id=f"r{number}") for number in range(30)]
+    assert batch(rows, tmp_path, give_up_after=2).failed == 30
+
+
+def test_options_that_are_invalid_leave_no_directory(tmp_path: Path) -> None:
+    runtime = cast(hr.Runtime, SimpleNamespace(images=None))
+    options = RolloutOptions(environment="batch", tools=("no-such-tool",))
+    with pytest.raises(SpecError, match="no-such-tool"):
+        asyncio.run(run_batch(runtime, Prompts([row(prompt="a")]), options, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

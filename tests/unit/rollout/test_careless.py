@@ -88,6 +88,30 @@ def test_a_full_disk_is_told_as_that_also_when_the_file_is_closed() -> None:
         asyncio.run(write())
 
 
+def test_every_line_of_a_failed_write_is_told_as_not_written() -> None:
+    async def write() -> list[BaseException | None]:
+        journal = Journal(Path("/dev/full"))
+        lines = (journal.add(b"line\n") for _ in range(5))
+        outcomes = await asyncio.gather(*lines, return_exceptions=True)
+        await journal.close()
+        return outcomes
+
+    assert [type(outcome) for outcome in asyncio.run(write())] == [StorageError] * 5
+
+
+def test_a_cancelled_line_is_written_before_its_file_is_closed(tmp_path: Path) -> None:
+    async def write() -> None:
+        journal = Journal(tmp_path / "lines")
+        first, second = (asyncio.create_task(journal.add(line)) for line in (b"1\n", b"2\n"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await journal.close()
+
+    asyncio.run(write())
+    assert (tmp_path / "lines").read_bytes() == b"1\n2\n"
+
+
 @pytest.mark.parametrize("line", [b"{}", b"[1]", b'"x"', b'{"id": "b/0", "segments": 3}'])
 def test_a_line_that_is_no_record_is_named_and_a_torn_one_passed_over(line: bytes, tmp_path: Path) -> None:
     good = Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored", reward=1.0)

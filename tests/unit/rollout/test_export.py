@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from hyperruntime.errors import RunError, SpecError
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import SCHEMA
 from hyperruntime.rollout.training_data.export import ExportOptions, export_run
-from hyperruntime.rollout.training_data.samples import LAST, group_advantages, scored_group
-from hyperruntime.rollout.training_data.scored_data import IGNORED, NO_LOGPROB, from_scored_data, to_scored_data
+from hyperruntime.rollout.training_data.samples import LAST, Sample, ScoredGroup, group_advantages, scored_group
+from hyperruntime.rollout.training_data.scored_data import IGNORED, NO_LOGPROB, to_scored_data
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -60,6 +61,30 @@ def export(tmp_path: Path, to: str, *trajectories: Trajectory, **options: Any) -
     output = tmp_path / f"out-{to}.jsonl"
     export_run(run, output, ExportOptions(to=to, **options))
     return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
+    """Return the group of a ``to_scored_data`` value, as a trainer reads it."""
+    facts, logprobs = data["group_overrides"], data["inference_logprobs"] or [None] * len(data["tokens"])
+    columns = zip(data["tokens"], data["masks"], logprobs, strict=True)
+    segments = [
+        Segment(
+            ids=ids,
+            mask=[int(value != IGNORED) for value in masks],
+            logprobs=[
+                None if value == IGNORED else logprob
+                for value, logprob in zip(masks, known or [None] * len(ids), strict=True)
+            ],
+        )
+        for ids, masks, known in columns
+    ]
+    samples = [
+        Sample(segment=segment, reward=reward, advantage=advantages[0], messages=tuple(messages), **override)
+        for segment, reward, advantages, messages, override in zip(
+            segments, data["scores"], data["advantages"], data["messages"], data["overrides"], strict=True
+        )
+    ]
+    return ScoredGroup(**facts, samples=tuple(samples), temperature=data["generation_params"]["temperature"])
 
 
 @st.composite

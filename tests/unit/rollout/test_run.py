@@ -24,11 +24,14 @@ from hyperruntime.rollout.run.options_json import options_from_json, options_to_
 from hyperruntime.rollout.run.runner import Parts, RolloutEvent, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
-from hyperruntime.rollout.run_files.run_dir import GROUPS, TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.run_files.run_dir import GROUPS, RESULTS, TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.training_data.export import ExportOptions, export_groups, export_run
 
 
 class Slots:
     """Leases that are nothing, counted."""
+
+    capacity = 100
 
     def __init__(self) -> None:
         self.held = self.given = 0
@@ -45,7 +48,7 @@ class Slots:
 
     fresh = lease
 
-    async def end_processes(self, lease: Any) -> None: ...
+    async def end_processes(self) -> None: ...
 
 
 class Says:
@@ -454,3 +457,72 @@ def test_a_conversation_that_breaks_off_is_kept(tmp_path: Path) -> None:
     (found,) = read_trajectories(tmp_path)
     assert found.messages == [{"role": "user", "content": "do i0"}]
     assert (found.error or {})["phase"] == "agent"
+
+
+class Unscored:
+    """An environment without a reward."""
+
+    name = "unscored"
+
+    def __init__(self, fails: bool = False) -> None:
+        self._fails = fails
+
+    def items(self) -> Iterable[Item]:
+        return [Item(id="a"), Item(id="b")]
+
+    def spec(self, item: Item, base: hr.ContainerSpec, images: Any) -> hr.ContainerSpec:
+        return base
+
+    async def setup(self, item: Item, lease: Any) -> Mapping[str, Any]:
+        if self._fails and item.id == "b":
+            raise OSError("disk full")
+        return {}
+
+    def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        return [{"role": "user", "content": item.id}]
+
+
+def unscored(run_dir: Path, *, fails: bool = False, **given: Any) -> tuple[RolloutSummary, list[Trajectory]]:
+    parts = attrs.evolve(made(World(), Says(), Slots()), environment=Unscored(fails))
+    asked, ended = options(environment="unscored", group_size=1, attempts=1, seed=None, **given), []
+
+    async def keep(trajectory: Trajectory) -> None:
+        await asyncio.sleep(0)
+        ended.append(trajectory)
+
+    summary = asyncio.run(run_rollouts(cast(hr.Runtime, _Runtime()), asked, run_dir=run_dir, parts=parts, keep=keep))
+    return summary, ended
+
+
+def test_a_trajectory_of_an_environment_without_a_reward_has_none_and_counts_in_no_mean(tmp_path: Path) -> None:
+    summary, ended = unscored(tmp_path)
+    found = read_trajectories(tmp_path)
+    assert [t.id for t in ended] == [t.id for t in found] == ["a/0", "b/0"]
+    assert {(t.status, t.reward, t.error, t.stop_reason, t.tool_calls) for t in found} == {
+        ("unscored", None, None, "finished", 0)
+    }
+    assert not {"verify_s", "fresh_s"} & set(found[0].timing)
+    assert (summary.scored, summary.infrastructure, summary.mean_reward) == (0, 0, None)
+    assert summary.stop_reasons == {"finished": 2}
+    assert unscored(tmp_path)[0].resumed == 2
+    assert all((group.complete, list(group.rewards)) == (False, [None]) for group in read_groups(tmp_path))
+
+
+def test_failures_of_a_run_without_rewards_are_retried_as_those_of_any_run(tmp_path: Path) -> None:
+    summary, _ = unscored(tmp_path, fails=True)
+    assert (summary.infrastructure, summary.errors) == (1, {"OSError": 1})
+    assert unscored(tmp_path)[0].infrastructure == 1
+    again, ended = unscored(tmp_path, retry_failed=True)
+    assert ([t.id for t in ended], again.infrastructure) == (["b/0"], 0)
+
+
+def test_a_run_without_rewards_is_no_training_data(tmp_path: Path) -> None:
+    unscored(tmp_path / "run")
+    (tmp_path / "batch").mkdir()
+    (tmp_path / "batch" / RESULTS).touch()
+    for run_dir in ("run", "batch"):
+        with pytest.raises(RunError, match="has no rewards to train on"):
+            export_run(tmp_path / run_dir, tmp_path / "out.jsonl", ExportOptions(to="jsonl"))
+        with pytest.raises(RunError, match="has no rewards to train on"):
+            list(export_groups(tmp_path / run_dir, ExportOptions(to="atropos")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["batch", "run"]
