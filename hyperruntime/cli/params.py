@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,6 +151,60 @@ class EnvPair(_ParamType):
         return name, text
 
 
+class OptionPair(_ParamType):
+    """``NAME=VALUE``."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:  # noqa: ANN401
+        """Return the name and the value."""
+        name, equals, text = str(value).partition("=")
+        if not equals or not name:
+            raise SpecError(option_name(param), value, "NAME=VALUE")
+        return name, text
+
+
+class EnvText(_ParamType):
+    """``NAME=VALUE``, or ``NAME``: then the value is read when a run starts, and stored in no file."""
+
+    name = "name[=value]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:  # noqa: ANN401
+        """Return the name, and the value or None."""
+        name, equals, text = str(value).partition("=")
+        if not name or (not equals and name not in os.environ):
+            raise SpecError(option_name(param), value, "NAME=VALUE, or the NAME of a variable that is set here")
+        return name, text if equals else None
+
+
+class JsonObject(_ParamType):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:  # noqa: ANN401
+        """Return the object."""
+        try:
+            found = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise SpecError(option_name(param), value, 'a JSON object, such as {"top_p": 0.95}')
+        return found
+
+
+class Image(_ParamType):
+    """A recipe name or image reference."""
+
+    name = "ref"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Return the reference."""
+        from hyperruntime.images.recipes import image_reference
+
+        return image_reference(value)
+
+
 class MountPair(_ParamType):
     """``SOURCE:TARGET`` (read-only) or ``SOURCE:TARGET:rw``."""
 
@@ -245,5 +300,5 @@ def existing_path(path: str, field: str) -> str:
 
 GPUS, COUNT, LIMITS = Gpus(), Count(), LimitsText()
 SIZE, DURATION, NAMES, COUNTS, RUN_DIRECTORY = Size(), Duration(), Names(), Counts(), RunDirectory()
-GENERATION = Generation()
-ENV_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), MountPair(), CopyPair()
+GENERATION, IMAGE, JSON_OBJECT = Generation(), Image(), JsonObject()
+ENV_PAIR, ENV_TEXT, OPTION_PAIR, MOUNT_PAIR, COPY_PAIR = EnvPair(), EnvText(), OptionPair(), MountPair(), CopyPair()

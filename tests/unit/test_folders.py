@@ -14,7 +14,7 @@ CORE = "hyperruntime"
 
 # A folder, or a module at the top of its package, may import what stands before it, and nothing that stands behind it.
 ORDER = (
-    "errors", "units", "logs", "spec", "run_as", "attached_shell", "driver", "domain", "registry",
+    "errors", "units", "option_fields", "logs", "spec", "run_as", "attached_shell", "driver", "domain", "registry",
     "agents", "concurrency", "host", "storage", "reclaim", "gpu", "images",
     "exec", "exec.persistent", "transfer", "git", "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",

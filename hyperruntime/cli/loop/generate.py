@@ -16,7 +16,7 @@ from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.cli.legacy_args import SpreadingCommand
 from hyperruntime.cli.loop.generations import print_generations, run_to_json
-from hyperruntime.cli.loop.options import make_options, model_options, option_decorators
+from hyperruntime.cli.loop.options import make_options, option_decorators, resume_decorators
 from hyperruntime.cli.loop.progress import Display, PlainDisplay, Tracker
 from hyperruntime.cli.loop.report import plots_at_end
 from hyperruntime.cli.loop.resume import changed_options
@@ -78,10 +78,7 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     epilog=example("hyperrun resume outputs/generate_1", "hyperrun resume outputs/generate_1 --max-generation 50"),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
-@click.option("--max-generation", type=click.IntRange(min=0), help="Change the number of the last generation.")
-@click.option("--parallel", type=click.IntRange(min=1), help="Generations at once.")
-@click.option("--image", metavar="REF", help="Change the image for the remaining generations.")
-@model_options
+@resume_decorators
 @json_option
 @click.pass_obj
 def resume(state: State, /, run_dir: str, as_json: bool, **changes: Any) -> int:  # noqa: ANN401 - options by name

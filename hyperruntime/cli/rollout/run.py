@@ -8,17 +8,17 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
-from click.core import ParameterSource
 
 from hyperruntime.cli.command import State, example
+from hyperruntime.cli.field_options import given_changes
 from hyperruntime.cli.legacy_args import SpreadingCommand
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.rollout.options import make_options, option_decorators
 from hyperruntime.cli.rollout.progress import make_display
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.option_fields import changed
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.options_json import options_from_json
 from hyperruntime.rollout.run.runner import run_rollouts
@@ -28,11 +28,6 @@ from hyperruntime.runtime import Runtime
 from hyperruntime.units import format_duration
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-_SAID = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-_CHANGES = ("parallel", "attempts", "give_up_after", "retry_failed")
-_POOL = ("slots_per_container", "min_containers", "max_containers")
-_MODEL = {"base_url": "base_url", "key_env": "key_env", "model_timeout": "timeout_s", "patience": "patience_s"}
-_OTHERS = ("resume_from", "json", "as_json", "config")
 
 
 @click.command(
@@ -94,17 +89,11 @@ def _changed(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions)
     Raises:
         WrongUsageError: an option is given that cannot change.
     """
-    said = {name for name in values if ctx.get_parameter_source(name) in _SAID} - set(_OTHERS)
-    for name in sorted(said - {*_CHANGES, *_POOL, *_MODEL}):
-        raise WrongUsageError(
-            f"--{name.replace('_', '-')} cannot change when a run is resumed; leave it out, or start another run"
-        )
-    model = stored.model
-    if model is not None:
-        model = attrs.evolve(model, **{field: values[name] for name, field in _MODEL.items() if name in said})
-    pool = attrs.evolve(stored.pool, **{name: values[name] for name in _POOL if name in said})
-    changes = {name: values[name] for name in _CHANGES if name in said}
-    return attrs.evolve(stored, model=model, pool=pool, **{"retry_failed": False, **changes})
+    ending = "a run is resumed; leave it out, or start another run"
+    changes = given_changes(ctx, RolloutOptions, values.keys() - {"resume_from"}, ending)
+    if stored.model is None:
+        changes = {path: value for path, value in changes.items() if path[0] != "model"}
+    return changed(stored, {("retry_failed",): False, **changes})
 
 
 def _run(runtime: Runtime, options: RolloutOptions, run_dir: Path, on_event: Any, state: State) -> RolloutSummary:  # noqa: ANN401 - a display's

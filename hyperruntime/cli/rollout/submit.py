@@ -8,7 +8,7 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.messages import note
-from hyperruntime.cli.rollout.options import OptionPair
+from hyperruntime.cli.params import OPTION_PAIR
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.rollout.training_data.export import DROP, KEEP, ExportOptions, export_groups
@@ -26,7 +26,7 @@ from hyperruntime.trainers.loading import load_trainer
 )
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
 @click.option("--trainer", default="atropos", show_default=True, help="Trainer: a name or module:Class.")
-@click.option("--trainer-option", type=OptionPair(), multiple=True, help="Option of the trainer; may be repeated.")
+@click.option("--trainer-option", type=OPTION_PAIR, multiple=True, help="Option of the trainer; may be repeated.")
 @click.option(
     "--incomplete", type=click.Choice((KEEP, DROP)), default=DROP, show_default=True, help="Partly scored groups."
 )

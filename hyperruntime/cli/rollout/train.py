@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import click
-from click.core import ParameterSource
 
 from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.field_options import all_options, field_values, given_changes
 from hyperruntime.cli.messages import WrongUsageError, note
-from hyperruntime.cli.rollout.options import OptionPair
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
+from hyperruntime.errors import ArchiveError
 from hyperruntime.images.recipes import image_reference
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, changed, from_json, option, to_json
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.environment_lookup import load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
@@ -28,10 +29,39 @@ from hyperruntime.trainers.on_policy import TrainOptions, Update
 from hyperruntime.trainers.on_policy import train as run_training
 
 SETTINGS, TRAINER = "train.json", "grpo"
-_CHANGEABLE = ("updates", "parallel")
-_POSITIVE, _NATURAL = click.IntRange(min=1), click.IntRange(min=0)
-_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _GRPO = ("policy", "learning_rate", "clip", "kl_weight", "epochs", "save_every", "threads")
+_ROLLOUTS = ("environment", "group_size", "parallel", "seed", "temperature", "max_tokens")
+_POOL = ("slots_per_container", "max_containers")
+
+
+@attrs.frozen(kw_only=True)
+class TrainSettings:
+    """The options of a training, as its directory stores them; the text of each is in its field."""
+
+    # fmt: off
+    environment: str = option("toy", "Environment: a name or module:Class.")
+    options: tuple[tuple[str, str], ...] = option((), "Environment option; may be repeated.", flag="--option",
+        kind="pairs")
+    policy: str | None = option(None, "Policy: module:Class or FILE.py:Class; default: a tiny one for the toy task.")
+    updates: int = option(30, "Total number of updates.", check=AtLeast(1), changes=True)
+    group_size: int = option(6, "Trajectories per item.", check=AtLeast(2))
+    items_per_update: int | None = option(None, "Items per update; default: all.", check=AtLeast(1))
+    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True)
+    max_turns: int = option(2, "Turns of one conversation.", check=AtLeast(1))
+    max_tokens: int = option(16, "Tokens of one turn.", check=AtLeast(1))
+    tools: str = option("bash", "Tools of agents, separated by commas.")
+    temperature: float = option(1.0, "Sampling temperature.", check=ABOVE_ZERO)
+    learning_rate: float = option(1e-3, "Learning rate of Adam.", check=ABOVE_ZERO)
+    clip: float = option(0.2, "Clip ratios to 1 plus or minus this.", check=ABOVE_ZERO)
+    kl_weight: float = option(0.0, "Weight of the KL divergence from the initial policy.", check=NOT_NEGATIVE)
+    epochs: int = option(2, "Passes over the groups of an update.", check=AtLeast(1))
+    save_every: int = option(1, "Updates between checkpoints.", check=AtLeast(1))
+    threads: int = option(1, "Threads of torch.", check=AtLeast(1))
+    seed: int = option(0, "Seed of the sampling.", check=AtLeast(0))
+    image: str = option("base", "Recipe name or image reference.")
+    slots_per_container: int | None = option(None, "Default: the environment's choice, else 1.", check=AtLeast(1))
+    max_containers: int | None = option(None, "Containers at once; default: as --parallel needs.", check=AtLeast(1))
+    # fmt: on
 
 
 @click.command(
@@ -42,28 +72,7 @@ _GRPO = ("policy", "learning_rate", "clip", "kl_weight", "epochs", "save_every",
         "hyperrun rollout train --resume-from outputs/train_1 --updates 60",
     ),
 )
-@click.option("--environment", default="toy", show_default=True, help="Environment: a name or module:Class.")
-@click.option("--option", "options", type=OptionPair(), multiple=True, help="Environment option; may be repeated.")
-@click.option("--policy", help="Policy: module:Class or FILE.py:Class; default: a tiny one for the toy task.")
-@click.option("--updates", type=_POSITIVE, default=30, show_default=True, help="Total number of updates.")
-@click.option("--group-size", type=click.IntRange(min=2), default=6, show_default=True, help="Trajectories per item.")
-@click.option("--items-per-update", type=_POSITIVE, help="Items per update; default: all.")
-@click.option("--parallel", type=_POSITIVE, default=8, show_default=True, help="Trajectories at once.")
-@click.option("--max-turns", type=_POSITIVE, default=2, show_default=True, help="Turns of one conversation.")
-@click.option("--max-tokens", type=_POSITIVE, default=16, show_default=True, help="Tokens of one turn.")
-@click.option("--tools", default="bash", show_default=True, help="Tools of agents, separated by commas.")
-@click.option("--temperature", type=_ABOVE_ZERO, default=1.0, show_default=True, help="Sampling temperature.")
-@click.option("--learning-rate", type=_ABOVE_ZERO, default=1e-3, show_default=True, help="Learning rate of Adam.")
-@click.option("--clip", type=_ABOVE_ZERO, default=0.2, show_default=True, help="Clip ratios to 1 plus or minus this.")
-@click.option("--kl-weight", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Weight of the KL "
-              "divergence from the initial policy.")  # fmt: skip
-@click.option("--epochs", type=_POSITIVE, default=2, show_default=True, help="Passes over the groups of an update.")
-@click.option("--save-every", type=_POSITIVE, default=1, show_default=True, help="Updates between checkpoints.")
-@click.option("--threads", type=_POSITIVE, default=1, show_default=True, help="Threads of torch.")
-@click.option("--seed", type=_NATURAL, default=0, show_default=True, help="Seed of the sampling.")
-@click.option("--image", default="base", show_default=True, help="Recipe name or image reference.")
-@click.option("--slots-per-container", type=_POSITIVE, help="Default: the environment's choice, else 1.")
-@click.option("--max-containers", type=_POSITIVE, help="Containers at once; default: as --parallel needs.")
+@all_options(TrainSettings, {})
 @click.option("--output-dir", metavar="DIR", help="New directory; default: ./outputs/train_<time>.")
 @click.option("--resume-from", metavar="DIR", help="Resume this training; only --updates and --parallel may change.")
 @json_option
@@ -79,13 +88,13 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     """
     load_policy_trainer(TRAINER, {"directory": ""}).check()  # before a directory is made
     directory, settings = _place(ctx, values)
-    environment = load_environment(settings["environment"], dict(settings["options"]))
+    environment = load_environment(settings.environment, dict(settings.options))
     options = _options(settings)
-    grpo = {name: settings[name] for name in _GRPO if settings[name] is not None}
+    grpo = {name: value for name, value in _values(settings, _GRPO).items() if value is not None}
     trainer = load_policy_trainer(TRAINER, {"directory": str(directory / "checkpoints"), **grpo})
     state = ctx.ensure_object(State)
     with state.open_runtime(run_id=directory.name) as runtime:
-        note(f"training in {directory}, seed {settings['seed']}, {runtime.name} {runtime.info.version}")
+        note(f"training in {directory}, seed {settings.seed}, {runtime.name} {runtime.info.version}")
         try:
             made = run_until_signal(
                 run_training(runtime, trainer, environment, options, directory, on_update=_say), state
@@ -100,56 +109,51 @@ def train(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: 
     return 0
 
 
-def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+def _place(ctx: click.Context, values: dict[str, Any]) -> tuple[Path, TrainSettings]:
     """Return the directory and the settings; when resuming, the stored settings with the given changes.
 
     Raises:
         WrongUsageError: the directory has a training already or none to resume, or an option is given that cannot
             change.
     """
-    settings = {name: value for name, value in values.items() if name not in ("output_dir", "resume_from")}
     if values["resume_from"]:
         directory = Path(values["resume_from"]).absolute()
-        said = {name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-        for name in sorted(said - set(_CHANGEABLE)):
-            raise WrongUsageError(f"--{name.replace('_', '-')} cannot change when a training is resumed; leave it out")
-        return directory, _stored(directory) | {name: settings[name] for name in said}
+        names = values.keys() - {"output_dir", "resume_from"}
+        changes = given_changes(ctx, TrainSettings, names, "a training is resumed; leave it out")
+        return directory, changed(_stored(directory), changes)
     directory = Path(values["output_dir"] or f"outputs/train_{new_run_id()}").absolute()
     if (directory / SETTINGS).exists():
         raise WrongUsageError(
             f"{directory} has a training already; resume it with --resume-from, or give another --output-dir"
         )
     make_directory(directory)
-    write_atomic(directory / SETTINGS, json.dumps(settings, indent=1).encode())
+    settings = changed(TrainSettings(), field_values(TrainSettings, values))
+    write_atomic(directory / SETTINGS, json.dumps(to_json(settings), indent=1).encode())
     return directory, settings
 
 
-def _stored(directory: Path) -> dict[str, Any]:
+def _stored(directory: Path) -> TrainSettings:
     try:
-        stored: dict[str, Any] = json.loads((directory / SETTINGS).read_bytes())
-    except (OSError, ValueError) as error:
+        return from_json(TrainSettings, json.loads((directory / SETTINGS).read_bytes()), strict=False)
+    except (OSError, ValueError, ArchiveError) as error:
         raise WrongUsageError(f"{directory} has no training: {error}; give the directory of a training") from error
-    return stored
 
 
-def _options(settings: Mapping[str, Any]) -> TrainOptions:
+def _options(settings: TrainSettings) -> TrainOptions:
     rollouts = RolloutOptions(
-        environment=settings["environment"],
-        environment_options=dict(settings["options"]),
-        group_size=settings["group_size"],
-        parallel=settings["parallel"],
-        seed=settings["seed"],
-        temperature=settings["temperature"],
-        max_tokens=settings["max_tokens"],
-        limits=AgentLimits(turns=settings["max_turns"]),
-        tools=tuple(name.strip() for name in settings["tools"].split(",")),
+        **_values(settings, _ROLLOUTS),
+        environment_options=dict(settings.options),
+        limits=AgentLimits(turns=settings.max_turns),
+        tools=tuple(name.strip() for name in settings.tools.split(",")),
         require_tokens=True,
-        container=ContainerSpec(image=image_reference(settings["image"])),
-        pool=PoolOptions(
-            slots_per_container=settings["slots_per_container"], max_containers=settings["max_containers"]
-        ),
+        container=ContainerSpec(image=image_reference(settings.image)),
+        pool=PoolOptions(**_values(settings, _POOL)),
     )
-    return TrainOptions(rollouts=rollouts, updates=settings["updates"], items_per_update=settings["items_per_update"])
+    return TrainOptions(rollouts=rollouts, updates=settings.updates, items_per_update=settings.items_per_update)
+
+
+def _values(settings: TrainSettings, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in names}
 
 
 def _say(update: Update) -> None:

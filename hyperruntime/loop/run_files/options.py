@@ -1,20 +1,32 @@
-"""The options of a run, validated on construction."""
+"""The options of a run, validated on construction. A field is also the option on the command line and in TOML files."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any
 
 import attrs
 
-from hyperruntime.errors import ArchiveError, SpecError, unknown_name
+from hyperruntime.errors import SpecError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
+from hyperruntime.option_fields import (
+    ABOVE_ZERO,
+    AtLeast,
+    Check,
+    OneOf,
+    Option,
+    about,
+    from_json,
+    option,
+    parts,
+    to_json,
+)
 from hyperruntime.spec import LIMITS_MODES, NETWORKS, Limits, LimitsMode, Network, as_gpus, check_seconds
 from hyperruntime.units import GIB, MIB
 
@@ -35,147 +47,109 @@ def _counts(value: Iterable[int] | None) -> tuple[int, ...] | None:
     return None if value is None else tuple(value)
 
 
-def _count(least: int, allowed: str) -> Any:  # noqa: ANN401 - an attrs validator
-    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise SpecError(attribute.name, value, allowed)
-
-    return check
-
-
-def _one_of(allowed: Sequence[str]) -> Any:  # noqa: ANN401 - an attrs validator
-    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        if value not in allowed:
-            raise SpecError(attribute.name, value, unknown_name(attribute.name, str(value), allowed))
-
-    return check
-
-
-def _amount(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise SpecError(attribute.name, value, "a number above zero")
-
-
-_OPTIONAL_COUNT = attrs.validators.optional(_count(1, "a count, 1 or more"))
-_OPTIONAL_AMOUNT = attrs.validators.optional(_amount)
-
-
 def _seconds(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     check_seconds(attribute.name, value)
 
 
+def _timeout(default_s: float, what: str) -> Any:  # noqa: ANN401 - an attrs field
+    return option(default_s, f"Time limit of {what}.", check=_seconds)
+
+
+def _budget(what: str, who: str, check: Check) -> Any:  # noqa: ANN401 - an attrs field
+    return option(None, f"{what} that {who} may use; default: no limit.", check=check, changes=True)
+
+
 @attrs.frozen(kw_only=True)
 class GenerateOptions:
-    """The options of one run of the generate loop.
+    """The options of one run of the generate loop; the text of each is in its field, as ``--help`` shows it.
 
     Attributes:
-        domains: names of the domains, ``NAME`` or ``NAME:ARGUMENT``, in order of evaluation; the first one names the
-            default agent.
-        agent: path of a git repository, or name of a shipped template; None: the agent that the first domain names.
-        contract: kind of the agent repository, one of ``KINDS``; None: detect it.
-        max_generation: number of the last generation; 0 evaluates only the initial agent.
-        run_id: the run directory is ``generate_<run_id>``; None: the current UTC time with microseconds.
-        output_dir_parent: directory in which run directories are made.
-        seed: seed of the run's random choices; None: draw a seed and store it with the run. The same seed gives the
-            same lineage with ``parallel=1``; otherwise the choice of a parent depends on which generations have
-            finished.
-        parallel: number of generations that run at once.
-        parent_selection: rule for choosing parents, one of ``SELECTIONS``.
-        executor: entry point of ``hyperruntime.executors`` that runs generations.
-        eval_samples: number of tasks per split, one number for each domain, ``-1`` for all; None: all tasks.
-        eval_workers: number of tasks of a split that run at once, for domains with ``parallel_tasks`` and for the
-            harness of an agent repository.
-        eval_test: whether generations are also evaluated on the split ``test``; it never decides about parents.
-        skip_staged_eval: whether to skip the cheap first stage of evaluation.
-        edit_select_parent: whether the agents' own program, which may evolve, chooses parents, in a container.
-        valid_parent: ``strict``: a generation with a score may always be a parent; ``hyperagents``: an evaluated
-            generation may be a parent until the meta agent of a child fails.
-        meta_patch_files: diffs from agents of other runs, applied to the first generation.
-        reset_task_agent: whether these diffs leave ``task_agent.py`` unchanged.
-        reset_meta_agent: whether these diffs leave ``meta_agent.py`` unchanged.
-        copy_root_dir: directory to take the initial agent from, instead of the agent's own.
-        run_baseline: one of ``BASELINES``, or None.
-        optimize_option: what evolves: ``only_agent``, ``only_ensemble``, or ``both_agent_ensemble``.
-        agent_archive_path: a finished run whose ensemble evolves.
-        model: name of the model for the agents; None: the agents choose.
-        gateway: the gateway's configuration file (TOML), ``replay:FILE``, ``record:FILE``, or None.
-        image: image reference or recipe; None: the image that the domains or the agent name.
-        network: network mode of the containers.
-        limits: limits of each container; the defaults of a spec, but 10 GiB of disk.
-        limits_mode: as in a spec.
-        gpus: GPUs of each container, as in a spec; used only if a domain needs GPUs.
-        timeout_meta_s: time limit of the meta agent, in seconds.
-        timeout_eval_s: time limit of the evaluation of one split, in seconds.
-        timeout_report_s: time limit of the report on one split, in seconds.
-        timeout_ensemble_s: time limit of the ensemble on one split, in seconds.
-        timeout_select_s: time limit of the agents' own parent selection, in seconds.
-        timeout_check_s: time limit of the load check, in seconds.
-        budget_requests: maximum number of model requests of the run; None means no limit, here and below.
-        budget_tokens: maximum number of tokens of the run, requests and answers together.
-        budget_money: maximum cost of the run, at the prices in the gateway's configuration.
-        budget_generation_requests: maximum number of model requests of one generation.
-        budget_generation_tokens: maximum number of tokens of one generation.
-        budget_generation_money: maximum cost of one generation.
-        max_file_bytes: a larger new or changed file is left out of a generation's diff.
+        domains: ``NAME`` or ``NAME:ARGUMENT``, in order of evaluation; the first one names the default agent.
+        max_generation: 0 evaluates only the initial agent.
+        run_id: None: the current UTC time with microseconds.
+        seed: the same seed gives the same lineage with ``parallel=1``; otherwise the choice of a parent depends on
+            which generations have finished.
+        executor: entry point of ``hyperruntime.executors``.
+        eval_workers: for domains with ``parallel_tasks`` and for the harness of an agent repository.
+        edit_select_parent: the program runs in a container.
+        budget_requests: None means no limit, also in the other budgets.
+        budget_tokens: requests and answers together.
+        limits: the defaults of a spec, but 10 GiB of disk.
     """
 
-    domains: tuple[str, ...] = attrs.field(converter=_names)
-    agent: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
-    contract: str | None = attrs.field(default=None, validator=attrs.validators.optional(_one_of(KINDS)))
-    max_generation: int = attrs.field(default=10, validator=_count(0, "a count of generations, 0 or more"))
-    run_id: str | None = None
-    output_dir_parent: str = attrs.field(default="outputs", converter=str)
-    seed: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_count(0, "an integer, 0 or more"))
-    )
-    parallel: int = attrs.field(default=1, validator=_count(1, "a count of generations at once, 1 or more"))
-    parent_selection: str = "score_child_prop"
-    executor: str = "local"
-    eval_samples: tuple[int, ...] | None = attrs.field(default=None, converter=_counts)
-    eval_workers: int = attrs.field(default=10, validator=_count(1, "a count of tasks at once, 1 or more"))
-    eval_test: bool = False
-    skip_staged_eval: bool = False
-    edit_select_parent: bool = False
-    valid_parent: str = attrs.field(default="strict", validator=_one_of(VALID_PARENT_RULES))
-    meta_patch_files: tuple[str, ...] = attrs.field(default=(), converter=_names)
-    reset_task_agent: bool = False
-    reset_meta_agent: bool = False
-    copy_root_dir: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
-    run_baseline: str | None = attrs.field(default=None, validator=attrs.validators.optional(_one_of(BASELINES)))
-    optimize_option: str = attrs.field(default="only_agent", validator=_one_of(OPTIMIZE_OPTIONS))
-    agent_archive_path: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
-    model: str | None = None
-    gateway: str | None = attrs.field(default=None, converter=attrs.converters.optional(str))
-    image: str | None = None
-    network: Network = "none"
-    limits: Limits = attrs.field(factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES))
-    limits_mode: LimitsMode = "enforce"
-    gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus)
-    timeout_meta_s: float = attrs.field(default=21600.0, validator=_seconds)
-    timeout_eval_s: float = attrs.field(default=18000.0, validator=_seconds)
-    timeout_report_s: float = attrs.field(default=10800.0, validator=_seconds)
-    timeout_ensemble_s: float = attrs.field(default=10800.0, validator=_seconds)
-    timeout_select_s: float = attrs.field(default=3600.0, validator=_seconds)
-    timeout_check_s: float = attrs.field(default=300.0, validator=_seconds)
-    budget_requests: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
-    budget_tokens: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
-    budget_money: float | None = attrs.field(default=None, validator=_OPTIONAL_AMOUNT)
-    budget_generation_requests: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
-    budget_generation_tokens: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
-    budget_generation_money: float | None = attrs.field(default=None, validator=_OPTIONAL_AMOUNT)
-    max_file_bytes: int = attrs.field(default=5 * MIB, validator=_count(1, "a positive number of bytes"))
+    # fmt: off
+    domains: tuple[str, ...] = attrs.field(converter=_names, metadata=about(
+        "Domains to evaluate on, separated by spaces or commas.", kind="names"))
+    agent: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
+        "Git repository or shipped template; default: the domain's.", kind="path", metavar="PATH|NAME"))
+    contract: str | None = option(None, "Kind of the agent repository; default: detect it.", check=OneOf(KINDS))
+    max_generation: int = option(10, "Number of the last generation.", check=AtLeast(0), changes=True,
+        resume_help="Change the number of the last generation.")
+    run_id: str | None = option(None, "Name the run directory generate_<run-id>; default: the time.", metavar="TEXT")
+    output_dir_parent: str = attrs.field(default="outputs", converter=str, metadata=about(
+        "Directory of the run directories.", kind="path", metavar="DIR"))
+    seed: int | None = option(None, "Seed of random choices; default: a random one, stored. Fixes the lineage with "
+        "--parallel 1.", check=AtLeast(0))
+    parallel: int = option(1, "Generations at once.", check=AtLeast(1), changes=True,
+        resume_help="Generations at once.")
+    parent_selection: str = option("score_child_prop", f"Rule for choosing parents: {', '.join(SELECTIONS)}.",
+        check=OneOf(SELECTIONS), metavar="RULE")
+    valid_parent: str = option("strict", "Possible parents. strict: generations with a score; hyperagents: evaluated "
+        "generations until the meta agent of a child fails.", check=OneOf(VALID_PARENT_RULES))
+    edit_select_parent: bool = option(False, "Let the agents' own program choose parents; it evolves too.")
+    executor: str = option("local", "Executor that runs generations.", metavar="NAME")
+    eval_samples: tuple[int, ...] | None = attrs.field(default=None, converter=_counts, metadata=about(
+        "Tasks per split, one number for each domain; -1 means all. Default: all.", kind="counts"))
+    eval_workers: int = option(10, "Tasks at once, where the domain or the agent's own harness allows it.",
+        check=AtLeast(1))
+    eval_test: bool = option(False, "Also evaluate on the test split; no choice depends on it.")
+    skip_staged_eval: bool = option(False, "Skip the cheap first stage of evaluation.")
+    meta_patch_files: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
+        "Diffs to apply to the first generation, in this order, separated by spaces.", kind="files", metavar="FILE"))
+    reset_task_agent: bool = option(False, "With --meta-patch-files: keep task_agent.py unchanged.")
+    reset_meta_agent: bool = option(False, "With --meta-patch-files: keep meta_agent.py unchanged.")
+    copy_root_dir: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
+        "Take the initial agent from this directory.", kind="path", metavar="DIR"))
+    run_baseline: str | None = option(None, "Disable a part of the method, for comparison.", check=OneOf(BASELINES))
+    optimize_option: str = option("only_agent", "What evolves.", check=OneOf(OPTIMIZE_OPTIONS))
+    agent_archive_path: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
+        "With only_ensemble: the run whose agents the ensemble uses.", kind="path", metavar="RUN_DIR"))
+    model: str | None = option(None, "Model for the agents; default: the agents choose.", metavar="NAME")
+    gateway: str | None = attrs.field(default=None, converter=attrs.converters.optional(str), metadata=about(
+        "Models: TOML with [gateway], or replay:FILE or record:FILE.", metavar="FILE", changes=True))
+    budget_requests: int | None = _budget("Model requests", "the run", AtLeast(1))
+    budget_tokens: int | None = _budget("Tokens", "the run", AtLeast(1))
+    budget_money: float | None = _budget("Money, at the gateway's prices,", "the run", ABOVE_ZERO)
+    budget_generation_requests: int | None = _budget("Model requests", "one generation", AtLeast(1))
+    budget_generation_tokens: int | None = _budget("Tokens", "one generation", AtLeast(1))
+    budget_generation_money: float | None = _budget("Money, at the gateway's prices,", "one generation", ABOVE_ZERO)
+    image: str | None = option(None, "Recipe name or image reference; default: the domain's image.", metavar="REF",
+        changes=True, resume_help="Change the image for the remaining generations.")
+    network: Network = option("none", "Network access of the containers.", check=OneOf(NETWORKS))  # noqa: RUF009
+    limits: Limits = attrs.field(factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES), metadata=parts({
+        "memory_bytes": Option(flag="--memory", help="Limit of memory and swap of each container, such as 2g."),
+        "cpus": Option(kind="number", help="Limit of cores of each container, such as 1.5."),
+        "pids": Option(kind="count", help="Limit of processes and threads in each container, or none."),
+        "disk_bytes": Option(flag="--disk", help="Limit of disk space of each container; a container that uses more "
+            "is ended.")}))
+    limits_mode: LimitsMode = option("enforce", "watchdog: hyperrun watches the memory where the engine "  # noqa: RUF009
+        "cannot limit it.", check=OneOf(LIMITS_MODES))
+    gpus: str | tuple[str, ...] | None = attrs.field(default="auto:1", converter=as_gpus, metadata=about(
+        "GPUs of each container if a domain needs GPUs: all, auto:N, indices or CDI names.", kind="gpus",
+        metavar="WHICH"))
+    timeout_meta_s: float = _timeout(21600.0, "the meta agent")
+    timeout_eval_s: float = _timeout(18000.0, "the evaluation of one split")
+    timeout_report_s: float = _timeout(10800.0, "the report on one split")
+    timeout_ensemble_s: float = _timeout(10800.0, "the ensemble on one split")
+    timeout_select_s: float = _timeout(3600.0, "the agents' own parent selection")
+    timeout_check_s: float = _timeout(300.0, "the load check")
+    max_file_bytes: int = option(5 * MIB, "Leave larger files out of a diff.", check=AtLeast(1))
+    # fmt: on
 
     def __attrs_post_init__(self) -> None:
         """Check the fields that have no validator, and combinations of fields."""
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise SpecError("domains", self.domains, "at least one name, no duplicates")
-        if self.parent_selection not in SELECTIONS:
-            allowed = unknown_name("selection", self.parent_selection, SELECTIONS)
-            raise SpecError("parent_selection", self.parent_selection, allowed)
-        if self.network not in get_args(Network):
-            raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
-        if self.limits_mode not in LIMITS_MODES:
-            raise SpecError("limits_mode", self.limits_mode, f"one of {', '.join(LIMITS_MODES)}")
         if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
             raise SpecError(
                 "run_id", self.run_id, "at most 100 letters, digits, '.', '_' and '-', the first a letter or digit"
@@ -243,7 +217,7 @@ class GenerateOptions:
 
 def options_to_json(options: GenerateOptions) -> dict[str, Any]:
     """Return the options as JSON values."""
-    return attrs.asdict(options)
+    return to_json(options)
 
 
 def options_from_json(value: Mapping[str, Any]) -> GenerateOptions:
@@ -252,9 +226,4 @@ def options_from_json(value: Mapping[str, Any]) -> GenerateOptions:
     Raises:
         ArchiveError: the stored options are invalid.
     """
-    try:
-        known = {field.name for field in attrs.fields(GenerateOptions)}
-        values = {name: item for name, item in value.items() if name in known}
-        return GenerateOptions(**{**values, "limits": Limits(**values.get("limits", {}))})
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ArchiveError(f"the stored options of the run are invalid: {error}") from error
+    return from_json(GenerateOptions, value, strict=False)

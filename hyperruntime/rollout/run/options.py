@@ -1,4 +1,4 @@
-"""Options of a rollout run."""
+"""Options of a rollout run. A field is also the option on the command line and in TOML files."""
 
 from __future__ import annotations
 
@@ -6,36 +6,61 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import attrs
 
 from hyperruntime.errors import SpecError
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf, Option, about, option, parts
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.agent.toolset import DEFAULT_TOOLS
-from hyperruntime.rollout.models import ModelOptions
-from hyperruntime.spec import ContainerSpec
+from hyperruntime.rollout.models import WIRES, ModelOptions
+from hyperruntime.spec import NETWORKS, ContainerSpec
 
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 
 
-def _at_least_one(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(attribute.name, value, "a whole number, one or more")
-
-
-def _above_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise SpecError(attribute.name, value, "a number above zero")
-
-
-def _not_negative(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise SpecError(attribute.name, value, "a number, zero or more")
-
-
 def _names(value: Iterable[str]) -> tuple[str, ...]:
     return tuple(value)
+
+
+# fmt: off
+MODEL_PARTS = {
+    "name": Option(flag="--model", metavar="NAME", help="Name of the model on its server."),
+    "base_url": Option(metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.", changes=True),
+    "wire": Option(check=OneOf(WIRES), written="chat",
+        help="Protocol of the server: chat completions, or with token ids (sglang, vllm, completions)."),
+    "tokenizer": Option(metavar="DIR", help="Directory of the model's tokenizer; required unless --wire chat."),
+    "key_env": Option(metavar="NAME", help="Environment variable that holds the server's key.", changes=True),
+    "extra": Option(kind="json", help="More fields of each request, as JSON."),
+    "timeout_s": Option(flag="--model-timeout", written="15m", help="Timeout of one request.", changes=True),
+    "patience_s": Option(written="2m", help="Retry a failed request for this time.", changes=True),
+}
+_LIMITS_PARTS = {
+    "turns": Option(flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."),
+    "tokens": Option(flag="--token-limit", check=AtLeast(1),
+        help="Tokens that the model may emit in one conversation; default: no limit."),
+    "context_tokens": Option(flag="--context", check=AtLeast(1),
+        help="Context length of the served model, in tokens; default: unknown."),
+    "time_s": Option(flag="--time-limit", help="Time limit of one conversation; default: no limit."),
+}
+_CONTAINER_PARTS = {
+    "image": Option(kind="image", metavar="REF", written="base",
+        help="Recipe name or image reference, if the environment names none."),
+    "network": Option(check=OneOf(NETWORKS), help="Network access of agents."),
+    "env": Option(kind="env",
+        help="Variable of the containers; NAME alone passes on ours, and its value is stored in no file."),
+    "mounts": Option(flag="--mount", kind="mounts", help="Mount a host path; may be repeated."),
+    "gpus": Option(kind="gpus", metavar="WHICH", help="GPUs: all, auto:N, indices or CDI names."),
+    "limits.memory_bytes": Option(flag="--memory", help="Memory limit of each container, such as 2g."),
+    "limits.cpus": Option(kind="number", help="Limit of cores of each container, such as 1.5."),
+    "limits.pids": Option(kind="count", help="Limit of processes and threads in each container, or none."),
+}
+_POOL_PARTS = {
+    "slots_per_container": Option(check=AtLeast(1), help="Default: the environment's choice, else 1.", changes=True),
+    "min_containers": Option(check=AtLeast(0), help="Containers kept ready.", changes=True),
+    "max_containers": Option(check=AtLeast(1), help="Containers at once; default: as --parallel needs.", changes=True),
+}
+# fmt: on
 
 
 @attrs.frozen(kw_only=True)
@@ -53,60 +78,63 @@ class PoolOptions:
     slots_per_container: int | None = None
     min_containers: int = 0
     max_containers: int | None = None
-    acquire_timeout_s: float = attrs.field(default=600.0, validator=_above_zero)
+    acquire_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
 
 
 @attrs.frozen(kw_only=True)
 class RolloutOptions:
-    """Rollout options.
+    """Rollout options; the text of each is in its field, as ``--help`` shows it.
 
     Attributes:
-        environment: name of an installed environment, ``module:Class`` or ``path/file.py:Class``.
+        environment: also ``path/file.py:Class``.
         environment_options: options of the environment, as text by name.
-        model: the model; None if the caller passes its own ``Model``.
-        group_size: trajectories per item.
-        parallel: maximum trajectories at the same time.
-        attempts: maximum attempts of a trajectory whose infrastructure fails.
-        give_up_after: the run ends after this many infrastructure failures in a row.
+        model: None if the caller passes its own ``Model``.
+        attempts: maximum; other failures than those of infrastructure are not retried.
         items: ids of the items to run; empty means all.
-        max_items: run at most this many items, from the first; None means all.
-        seed: seed of the run, from which each trajectory and turn gets its own seed; None draws a random seed.
-        temperature: sampling temperature.
-        max_tokens: maximum tokens of one turn.
+        max_items: None means all.
+        seed: each trajectory and turn gets its own seed from it; None draws a random seed.
         limits: limits of one conversation.
-        tools: names of the slot tools.
         agent: ``module:function`` or ``path/file.py:function``; None means the default agent.
         require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
         container: the base spec that ``Environment.spec`` gets.
         env_names: host variables that containers get; their values are read at the start of a run and never stored.
-        pool: options of the pools.
         setup_s: timeout of ``Environment.setup``.
         verify_s: timeout of ``Environment.verify``.
         retry_failed: whether a resumed run retries trajectories that ended with an infrastructure failure.
     """
 
-    environment: str
-    environment_options: Mapping[str, str] = attrs.field(factory=dict)
-    model: ModelOptions | None = None
-    group_size: int = attrs.field(default=1, validator=_at_least_one)
-    parallel: int = attrs.field(default=8, validator=_at_least_one)
-    attempts: int = attrs.field(default=3, validator=_at_least_one)
-    give_up_after: int = attrs.field(default=20, validator=_at_least_one)
-    items: tuple[str, ...] = attrs.field(default=(), converter=_names)
-    max_items: int | None = None
-    seed: int | None = None
-    temperature: float = attrs.field(default=1.0, validator=_not_negative)
-    max_tokens: int = attrs.field(default=4096, validator=_at_least_one)
-    limits: AgentLimits = attrs.field(factory=AgentLimits)
-    tools: tuple[str, ...] = attrs.field(default=DEFAULT_TOOLS, converter=_names)
-    agent: str | None = None
-    require_tokens: bool = False
-    container: ContainerSpec = attrs.field(factory=lambda: ContainerSpec(image=DEFAULT_IMAGE))
+    # fmt: off
+    environment: str = option(attrs.NOTHING, "Environment: a name, module:Class or FILE.py:Class.", metavar="NAME")
+    environment_options: Mapping[str, str] = attrs.field(factory=dict, metadata=about(
+        "Option of the environment; may be repeated.", flag="--option", kind="pairs"))
+    model: ModelOptions | None = attrs.field(default=None, metadata=parts(MODEL_PARTS))
+    group_size: int = option(1, "Trajectories per item.", check=AtLeast(1))
+    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True)
+    items: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
+        "Use only these items.", kind="names"))
+    # Callers in Python may give any ``max_items`` and ``seed``: the range is only that of the command line.
+    max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1)))
+    attempts: int = option(3, "Attempts of a trajectory if infrastructure fails.", check=AtLeast(1), changes=True)
+    give_up_after: int = option(20, "End the run after so many infrastructure failures in a row.", check=AtLeast(1),
+        changes=True)
+    seed: int | None = attrs.field(default=None, metadata=about(
+        "Seed of the sampling; default: a random one, stored.", check=AtLeast(0)))
+    temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE)
+    max_tokens: int = option(4096, "Tokens of one turn.", check=AtLeast(1))
+    limits: AgentLimits = attrs.field(factory=AgentLimits, metadata=parts(_LIMITS_PARTS))
+    tools: tuple[str, ...] = attrs.field(default=DEFAULT_TOOLS, converter=_names, metadata=about(
+        "Tools of agents; default: bash and the file tools.", kind="names"))
+    agent: str | None = option(None, "Your own agent: module:function or FILE.py:function.", metavar="NAME")
+    require_tokens: bool = option(False, "Fail if a turn has no token ids and logprobs.")
+    container: ContainerSpec = attrs.field(factory=lambda: ContainerSpec(image=DEFAULT_IMAGE),
+        metadata=parts(_CONTAINER_PARTS))
     env_names: tuple[str, ...] = attrs.field(default=(), converter=_names)
-    pool: PoolOptions = attrs.field(factory=PoolOptions)
-    setup_s: float = attrs.field(default=1800.0, validator=_above_zero)
-    verify_s: float = attrs.field(default=3600.0, validator=_above_zero)
-    retry_failed: bool = False
+    pool: PoolOptions = attrs.field(factory=PoolOptions, metadata=parts(_POOL_PARTS))
+    setup_s: float = option(1800.0, "Time limit of a set-up.", flag="--timeout-setup", written="30m", check=ABOVE_ZERO)
+    verify_s: float = option(3600.0, "Time limit of a verification.", flag="--timeout-verify", written="1h",
+        check=ABOVE_ZERO)
+    retry_failed: bool = option(False, "With --resume-from: retry infrastructure failures.", changes=True)
+    # fmt: on
 
     def base_spec(self) -> ContainerSpec:
         """Return the base container spec with the values of ``env_names``.

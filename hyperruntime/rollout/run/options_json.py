@@ -1,4 +1,4 @@
-"""Convert the options of a run to JSON values and back."""
+"""Convert the options of a run to JSON values and back, and compare them when a run resumes."""
 
 from __future__ import annotations
 
@@ -7,31 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import cattrs
 
-from hyperruntime.errors import ArchiveError, RunError
+from hyperruntime.errors import RunError
+from hyperruntime.option_fields import from_json, option_fields, to_json
 from hyperruntime.rollout.run.options import RolloutOptions
 
-# Options that may change when a run resumes; the name of the model may not.
-CHANGEABLE = ("parallel", "attempts", "give_up_after", "pool", "retry_failed", "model")
-
-
-def _converter() -> cattrs.Converter:
-    made = cattrs.Converter(forbid_extra_keys=True)
-    made.register_structure_hook_func(_is_union, lambda value, _: tuple(value) if isinstance(value, list) else value)
-    return made
-
-
-def _is_union(kind: Any) -> bool:  # noqa: ANN401 - a type
-    """Return whether a type is that of ``gpus``, ``str | tuple[str, ...] | None``; in JSON it is a list or text."""
-    arguments = getattr(kind, "__args__", ())
-    return str in arguments and any(getattr(one, "__origin__", None) is tuple for one in arguments)
+# Fields that may change when a run resumes, in whole or in part; the name of the model may not.
+_CHANGEABLE = {field.path[0] for field in option_fields(RolloutOptions) if field.option.changes}
 
 
 def options_to_json(options: RolloutOptions) -> dict[str, Any]:
     """Return options as JSON values; they contain names of variables with keys, never keys."""
-    value: dict[str, Any] = _converter().unstructure(options)
-    return value
+    return to_json(options)
 
 
 def options_from_json(value: Mapping[str, Any]) -> RolloutOptions:
@@ -40,12 +27,7 @@ def options_from_json(value: Mapping[str, Any]) -> RolloutOptions:
     Raises:
         ArchiveError: the value is not valid.
     """
-    try:
-        return _converter().structure(value, RolloutOptions)
-    except (cattrs.BaseValidationError, TypeError, ValueError, KeyError) as error:
-        raise ArchiveError(
-            f"the options of the run cannot be read: {error}; check whether another version wrote them"
-        ) from error
+    return from_json(RolloutOptions, value, strict=True)
 
 
 def check_same(run: Mapping[str, Any], options: RolloutOptions, run_dir: Path) -> RolloutOptions:
@@ -64,14 +46,14 @@ def check_same(run: Mapping[str, Any], options: RolloutOptions, run_dir: Path) -
         before, now = getattr(stored, field.name), getattr(options, field.name)
         if field.name == "model":
             before, now = _model_name(stored), _model_name(options)
-        elif field.name in CHANGEABLE or field.name == "seed":
+        elif field.name in _CHANGEABLE or field.name == "seed":
             continue
         if before != now:
             raise RunError(
                 f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; resume it with "
                 "`hyperrun rollout run --resume-from`, or use another --run-id"
             )
-    return attrs.evolve(stored, **{name: getattr(options, name) for name in CHANGEABLE})
+    return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
 
 
 def _model_name(options: RolloutOptions) -> str | None:

@@ -243,6 +243,14 @@ def test_budgets_and_counts_of_a_run_that_goes_on_may_change(run_dir: Path) -> N
     assert changes == {"max_generation": 9, "budget_tokens": 5}
 
 
+def test_only_the_given_limit_must_be_that_of_the_run(tmp_path: Path) -> None:
+    stored = GenerateOptions(domains="d", limits=Limits(memory_bytes=1024**3, cpus=2), output_dir_parent=str(tmp_path))
+    run_dir = str(tmp_path / "generate_1")
+    context = generate.make_context("generate", ["--memory", "1g"])
+    values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
+    assert changed_options(context, values, stored, run_dir) == {}
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -251,6 +259,7 @@ def test_budgets_and_counts_of_a_run_that_goes_on_may_change(run_dir: Path) -> N
         (("--run-id", "2"), "--run-id cannot change"),
         (("--memory", "2g"), "has None; leave it out"),
         (("--output-dir-parent", "/elsewhere"), "--output-dir-parent cannot change"),
+        (("--timeout-meta", "1m"), "--timeout-meta cannot change"),
     ],
 )
 def test_a_run_that_goes_on_keeps_its_options(

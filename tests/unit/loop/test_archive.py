@@ -218,10 +218,10 @@ def test_an_option_of_a_later_version_is_left_out() -> None:
         ("timeout_meta_s", 0, "positive"),
         ("timeout_eval_s", float("nan"), "positive"),
         ("run_id", "../x", "letters"),
-        ("network", "lan", "one of"),
+        ("network", "lan", "known: bridge, host, none"),
         ("domains", (), "at least one"),
         ("seed", -3, "0 or more"),
-        ("max_file_bytes", 0, "positive"),
+        ("max_file_bytes", 0, "1 or more"),
     ],
 )
 def test_wrong_options_are_refused_with_a_sentence(field: str, value: object, said: str) -> None:

@@ -1,0 +1,209 @@
+"""Fields of option classes: one definition gives the command-line option, the key in TOML files and the stored value.
+
+A definition is in the metadata of an attrs field. This module knows no command line: ``cli/field_options.py`` derives
+click's options from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import attrs
+
+from hyperruntime.errors import ArchiveError, SpecError, unknown_name
+
+_OPTION = "option"
+_Options = TypeVar("_Options")
+
+
+@attrs.frozen
+class AtLeast:
+    """A check of a field: a finite number; None is allowed if it is the default.
+
+    Attributes:
+        least: smallest allowed number.
+        whole: whether it must be an integer.
+        above: whether it must be larger than ``least``.
+    """
+
+    least: int
+    whole: bool = True
+    above: bool = False
+
+    def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked
+        """Check a value, as an attrs validator."""
+        if value is None and attribute.default is None:
+            return
+        known = not isinstance(value, bool) and isinstance(value, int if self.whole else (int, float))
+        if not known or not self.least <= value < float("inf") or (self.above and value == self.least):
+            limit = f" above {self.least}" if self.above else f", {self.least} or more"
+            raise SpecError(attribute.name, value, f"a {'whole ' * self.whole}number{limit}")
+
+
+@attrs.frozen
+class OneOf:
+    """A check of a field: one of some names; None is allowed if it is the default."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        """Check a value, as an attrs validator."""
+        if value not in self.names and (value is not None or attribute.default is not None):
+            raise SpecError(attribute.name, value, unknown_name(attribute.name, str(value), self.names))
+
+
+ABOVE_ZERO, NOT_NEGATIVE = AtLeast(0, whole=False, above=True), AtLeast(0, whole=False)
+Check = Callable[[Any, Any, Any], None]
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """The option of a field.
+
+    Attributes:
+        help: text of ``--help``.
+        flag: as on the command line; "": the name of the field, without the suffix ``_s``.
+        kind: how the value is written, as in ``cli/field_options.py``, or ``path``; "": as the check, the default
+            and the suffix of the field (``_s``: a duration; ``_bytes``: a size) say.
+        metavar: placeholder in the help; None: the kind's. With one, the allowed names are not listed.
+        check: the check of the field.
+        written: the default as users write it; "": the field's default.
+        changes: whether a resumed run may have another value.
+        resume_help: text of ``hyperrun resume --help``; "": the same as ``help``.
+    """
+
+    help: str
+    flag: str = ""
+    kind: str = ""
+    metavar: str | None = None
+    check: Check | None = None
+    written: str = ""
+    changes: bool = False
+    resume_help: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class OptionField:
+    """An option and its place.
+
+    Attributes:
+        path: names of the fields that lead from the options to the value.
+        option: its definition.
+        default: default of the field.
+    """
+
+    path: tuple[str, ...]
+    option: Option
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        """The option as on the command line."""
+        return self.option.flag or f"--{self.path[-1].removesuffix('_s').replace('_', '-')}"
+
+    @property
+    def name(self) -> str:
+        """Name of the value among those of the command line."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def of(self, options: object) -> Any:  # noqa: ANN401 - of any field
+        """Return the value in some options."""
+        return attrgetter(".".join(self.path))(options)
+
+
+def option(default: Any, text: str, *, check: Check | None = None, **more: Any) -> Any:  # noqa: ANN401 - an attrs field
+    """Return an attrs field without converter that is an option.
+
+    Args:
+        default: default of the field; ``attrs.NOTHING`` for none.
+        text: text of ``--help``.
+        check: the check of the field.
+        more: attributes of :class:`Option`.
+    """
+    return attrs.field(default=default, validator=check, metadata=about(text, check=check, **more))
+
+
+def about(text: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - of any attribute
+    """Return the metadata of a field that is an option.
+
+    Args:
+        text: text of ``--help``.
+        more: attributes of :class:`Option`.
+    """
+    return {_OPTION: Option(help=text, **more)}
+
+
+def parts(options: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the metadata of a field whose value has fields that are options, by dotted name."""
+    return {_OPTION: options}
+
+
+def option_fields(kind: type) -> Iterator[OptionField]:
+    """Yield the options of an attrs class, in the order of its fields."""
+    for field in attrs.fields(kind):
+        found, default = field.metadata.get(_OPTION, {}), field.default
+        default = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+        if isinstance(found, Option):
+            default = None if default is attrs.NOTHING else default
+            yield OptionField(path=(field.name,), option=found, default=default)
+            continue
+        for name, inner in found.items():
+            given = None if default is None else attrgetter(name)(default)
+            yield OptionField(path=(field.name, *name.split(".")), option=inner, default=given)
+
+
+def changed(options: _Options, values: Mapping[tuple[str, ...], Any]) -> _Options:
+    """Return options with other values at the given paths."""
+    groups: dict[str, dict[tuple[str, ...], Any]] = {}
+    for (name, *rest), value in values.items():
+        groups.setdefault(name, {})[tuple(rest)] = value
+    fields = {
+        name: group[()] if () in group else changed(getattr(options, name), group) for name, group in groups.items()
+    }
+    return attrs.evolve(options, **fields)  # type: ignore[misc]
+
+
+def to_json(options: object) -> dict[str, Any]:
+    """Return options as JSON values."""
+    import cattrs
+
+    value: dict[str, Any] = cattrs.Converter().unstructure(options)
+    return value
+
+
+def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -> _Options:
+    """Return options from their JSON value; a missing field has its default.
+
+    Args:
+        kind: the class of the options.
+        value: the stored value.
+        strict: whether unknown fields are an error; else they are ignored.
+
+    Raises:
+        ArchiveError: a value is not valid.
+    """
+    import cattrs
+    from cattrs.v import format_exception
+
+    def said(error: BaseException, kind: type | None) -> str:
+        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
+
+    converter = cattrs.Converter(forbid_extra_keys=strict)
+    for plain in (bool, float, int, str):
+        converter.register_structure_hook(plain, lambda item, _: item)
+    converter.register_structure_hook_func(_is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item)
+    try:
+        return converter.structure(value, kind)
+    except (cattrs.BaseValidationError, TypeError, ValueError, AttributeError) as error:
+        why = "; ".join(cattrs.transform_error(error, path="options", format_exception=said))
+        raise ArchiveError(
+            f"the options of the run cannot be read: {why}; check whether another version wrote them"
+        ) from error
+
+
+def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
+    """Return whether values of a type are stored as they are, such as those of ``gpus``; the class checks them."""
+    kinds = get_args(kind)
+    return get_origin(kind) is Literal or (str in kinds and any(get_origin(one) is tuple for one in kinds))
