@@ -34,16 +34,16 @@ class Prediction:
 
 
 class LineReader:
-    """Splits a program's standard output into lines; the output arrives in pieces."""
+    """Reads the JSON objects in a program's standard output, one per line; the output arrives in pieces."""
 
-    def __init__(self, on_line: Callable[[bytes], None], on_error_output: Callable[[bytes], None]) -> None:
+    def __init__(self, on_value: Callable[[dict[str, Any]], None], on_error_output: Callable[[bytes], None]) -> None:
         """Set the callbacks.
 
         Args:
-            on_line: called with each complete line of standard output; lines above 8 MiB are skipped.
+            on_value: called with the object of each complete line; other lines, and those above 8 MiB, are skipped.
             on_error_output: called with each piece of standard error.
         """
-        self._on_line, self._on_error_output = on_line, on_error_output
+        self._on_value, self._on_error_output = on_value, on_error_output
         self._line = bytearray()
         self._skipping = False
 
@@ -56,10 +56,18 @@ class LineReader:
         for end in ends:
             self._extend(end)
             if not self._skipping:
-                self._on_line(bytes(self._line))
+                self._read_line()
             self._line.clear()
             self._skipping = False
         self._extend(rest)
+
+    def _read_line(self) -> None:
+        try:
+            value = json.loads(self._line)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(value, dict):
+            self._on_value(value)
 
     def _extend(self, piece: bytes) -> None:
         if len(self._line) + len(piece) > _MAX_LINE_BYTES:
@@ -86,14 +94,10 @@ class PredictionReader:
         """
         self.predictions: dict[str, Prediction] = {}
         self._asked = frozenset(asked)
-        self.take = LineReader(self._take_line, on_error_output).take
+        self.take = LineReader(self._take, on_error_output).take
 
-    def _take_line(self, line: bytes) -> None:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        task_id = value.get("task_id") if isinstance(value, dict) else None
+    def _take(self, value: dict[str, Any]) -> None:
+        task_id = value.get("task_id")
         if not isinstance(task_id, str) or task_id not in self._asked or task_id in self.predictions:
             return
         error, duration = value.get("error"), value.get("duration_s")

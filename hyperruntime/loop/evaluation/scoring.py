@@ -20,7 +20,7 @@ from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.spec import ContainerSpec, Mount
+from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, write_file
 
 log = get_logger(__name__)
@@ -67,9 +67,7 @@ class Scorer:
         workers = min(self._context.options.eval_workers, len(os.sched_getaffinity(0)))
         trials = [trial for trial in wanted if isinstance(trial, Trial)]
         ended = parallel_map(workers, self._try, trials)
-        alone = (
-            self._try_alone(trial) if result is None else result for trial, result in zip(trials, ended, strict=True)
-        )
+        alone = (result or self._try_alone(trial) for trial, result in zip(trials, ended, strict=True))
         return tuple(
             known if isinstance(known, Score) else _verdict(domain, task, value, next(alone))
             for task, value, known in zip(tasks, values, wanted, strict=True)
@@ -98,19 +96,8 @@ class Scorer:
         folder = make_directory(self._folder / f"trial_{next(self._trials)}")
         for name, content in trial.files.items():
             write_file(folder / _inside(name), content.encode() if isinstance(content, str) else content)
-        options = self._context.options
-        spec = ContainerSpec(
-            image=self._context.image,
-            mounts=(Mount(source=str(folder), target=_GIVEN),),
-            workdir="/",
-            limits=options.limits,
-            limits_mode=options.limits_mode,
-        )
-        labels = {
-            "io.hyperruntime.run": str(options.run_id),
-            "io.hyperruntime.generation": str(self._plan.genid),
-        }
-        container = self._context.containers.open(spec, labels)
+        given = Mount(source=str(folder), target=_GIVEN)
+        container = self._context.open_container(self._plan.genid, given, isolated=True)
         try:
             result = container.exec(
                 ["/bin/sh", "-c", _RUN, "trial", *trial.args],

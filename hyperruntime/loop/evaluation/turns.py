@@ -36,7 +36,7 @@ class Conversation:
         self.problem: str | None = None
         self.turns = 0
         self._task_id, self._dialogue = task_id, dialogue
-        self._reader = LineReader(self._take_line, on_error_output)
+        self._reader = LineReader(self._take, on_error_output)
         readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
         self.source: BinaryIO = os.fdopen(readable, "rb", buffering=0)
@@ -65,12 +65,8 @@ class Conversation:
         unfinished = self._writable >= 0
         return self._dialogue.outcome(self.problem or (f"exit code {exit_code}" if unfinished else None))
 
-    def _take_line(self, line: bytes) -> None:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if self._writable < 0 or not isinstance(value, dict):
+    def _take(self, value: dict[str, Any]) -> None:
+        if self._writable < 0:
             return
         if value.get("task_id") != self._task_id or value.get("turn") != self.turns:
             return

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import attrs
+
 from hyperruntime.domain import Domain
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import Results
@@ -20,7 +22,28 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.step_log import StepLog
+from hyperruntime.loop.workbench.events import StepLog
+
+
+@attrs.frozen(kw_only=True)
+class Attempt:
+    """One attempt at a generation.
+
+    Attributes:
+        context: context of the run.
+        plan: plan of the generation.
+        private: directory for the files that containers write.
+        folder: directory of the generation.
+        steps: receives the output of agents.
+        phases: phases completed before an interrupt; completed phases are added.
+    """
+
+    context: RunContext
+    plan: GenerationPlan
+    private: Path
+    folder: Path
+    steps: StepLog
+    phases: Phases
 
 
 class GenerationAdapter(Protocol):
@@ -74,7 +97,7 @@ class GenerationAdapter(Protocol):
         """
         ...
 
-    def write_results(self, folder: Path) -> None:
+    def write_results(self) -> None:
         """Write the results of the evaluation to the generation's directory.
 
         Raises:
@@ -154,18 +177,8 @@ class ContractAdapter(Protocol):
         """
         ...
 
-    def open_generation(
-        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
-    ) -> GenerationAdapter:
+    def open_generation(self, attempt: Attempt) -> GenerationAdapter:
         """Make the directories of one attempt at a generation.
-
-        Args:
-            context: context of the run.
-            plan: plan of the generation.
-            private: directory for the files that containers write.
-            folder: directory of the generation.
-            steps: receives the output of agents.
-            phases: phases completed before an interrupt; completed phases are added.
 
         Raises:
             StorageError: a directory cannot be made.

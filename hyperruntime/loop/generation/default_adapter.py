@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -15,22 +16,24 @@ from hyperruntime.domain import SPLITS, Domain, Split
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.git.store import RepositoryStore, inspect_repository
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.loop.evaluation.evaluator import HISTORY_FOLDER, Evaluator, Results, SplitResult, write_results
+from hyperruntime.loop.evaluation.evaluator import (
+    HISTORY_FOLDER,
+    Evaluator,
+    SplitResult,
+    evaluate_domains,
+    write_results,
+)
 from hyperruntime.loop.evaluation.scoring import Scorer
-from hyperruntime.loop.evaluation.stages import evaluate_domains
 from hyperruntime.loop.evaluation.task_runner import TaskRunner, install_harness
-from hyperruntime.loop.generation.adapter import ContractAdapter, GenerationAdapter
-from hyperruntime.loop.generation.baselines import frozen_mount, view_mount
+from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.generation_view import GenerationView
-from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import link_tree
-from hyperruntime.loop.run_files.contract import CONTRACT_FILE, HARNESS, Contract, meta_agent_args, parse_contract
-from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name
+from hyperruntime.loop.run_files.contract import CONTRACT_FILE, HARNESS, Contract, parse_contract
+from hyperruntime.loop.run_files.layout import CHAT_HISTORY, PREDICTIONS, REPORT, Layout, evaluation_name
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.container import AgentContainer, meta_agent_container
+from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files
-from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory
 
@@ -41,37 +44,33 @@ class DefaultGeneration:
     The chat histories of a split are copied out as soon as the split is evaluated.
     """
 
-    def __init__(
-        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
-    ) -> None:
-        """Make the directories of both containers; the parameters are those of ``open_generation``."""
-        self._context, self._plan, self._private, self._folder = context, plan, private, folder
-        self._phases = phases
-        harness = make_directory(private / "harness")
-        self._harness = Mount(source=str(harness), target=HARNESS)
-        frozen = frozen_mount(context, plan, private / "frozen")
-        workdir = context.contract.frozen if frozen else ""
-        self.agent = AgentContainer(
-            context, plan, private / "agent", view_mount(context, plan), *frozen, workdir=workdir
-        )
-        self.trial = AgentContainer(context, plan, private / "evaluation", self._harness)
-        self._commit, self._fresh, self._copying = plan.commit, count(1), Lock()
-        self._asker = TaskRunner(
-            self.trial,
-            context.contract,
-            harness,
-            fresh_place=self._fresh_trial,
-            workers=context.options.eval_workers,
-            timeout_s=context.options.timeout_eval_s,
-            on_output=steps.write,
-        )
-        judge = Scorer(context, plan, private / "trials")
-        self._evaluator = Evaluator(self._asker, judge, phases.results, self._keep_split)
+    def __init__(self, attempt: Attempt) -> None:
+        """Make the directories of both containers."""
+        self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
+        self._private, self.results = attempt.private, attempt.phases.results
+        self._harness_dir = make_directory(self._private / "harness")
+        self._harness = Mount(source=str(self._harness_dir), target=HARNESS)
+        self.agent = meta_agent_container(self._context, self._plan, self._private)
+        self.trial = AgentContainer(self._context, self._plan, self._private / "evaluation", self._harness)
+        self._commit, self._fresh, self._copying = self._plan.commit, count(1), Lock()
 
-    @property
-    def results(self) -> Results:
-        """Results of the evaluation so far, per domain and split."""
-        return self._evaluator.results
+    @cached_property
+    def _asker(self) -> TaskRunner:
+        options = self._context.options
+        return TaskRunner(
+            self.trial,
+            self._context.contract,
+            self._harness_dir,
+            fresh_place=self._fresh_trial,
+            workers=options.eval_workers,
+            timeout_s=options.timeout_eval_s,
+            on_output=self._attempt.steps.write,
+        )
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        judge = Scorer(self._context, self._plan, self._private / "trials")
+        return Evaluator(self._asker, judge, self.results, self._keep_split)
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
@@ -82,7 +81,7 @@ class DefaultGeneration:
         """Fill the directories of ``trial`` with a state and the harness."""
         self._commit = commit
         self._context.store.export(commit, self.trial.repo)
-        install_harness(self._private / "harness")
+        install_harness(self._harness_dir)
 
     def check_load(self) -> None:
         """Import the classes that the contract requires."""
@@ -100,20 +99,20 @@ class DefaultGeneration:
             samples = self._context.options.samples(position)
             self._evaluator.run_split(domain, part, samples=samples, staged=False)
 
-    def write_results(self, folder: Path) -> None:
+    def write_results(self) -> None:
         """Write the predictions and reports of all evaluated splits."""
         for domain in self._context.domains:
             for split, result in self.results.get(domain.name, {}).items():
-                write_results(folder, domain, split, result)
+                write_results(self._attempt.folder, domain, split, result)
 
     def _keep_split(self, domain: Domain, split: Split, result: SplitResult) -> None:
         self._copy_histories(domain, split)
-        self._phases.keep_split(domain.name, split.name, result)
+        self._attempt.phases.keep_split(domain.name, split.name, result)
 
     def _copy_histories(self, domain: Domain, split: Split) -> None:
         name = evaluation_name(domain.name, split.name)
         self.trial.settle()
-        copy_files(self.trial.out, self._folder / name / HISTORY_FOLDER, below=name)
+        copy_files(self.trial.out, self._attempt.folder / name / HISTORY_FOLDER, below=name)
 
     @contextmanager
     def _fresh_trial(self, evaluation: str) -> Iterator[AgentContainer]:
@@ -129,7 +128,27 @@ class DefaultGeneration:
             place.close()
         place.settle()
         with self._copying:
-            copy_files(place.out, self._folder / evaluation / HISTORY_FOLDER, below=evaluation)
+            copy_files(place.out, self._attempt.folder / evaluation / HISTORY_FOLDER, below=evaluation)
+
+
+def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
+    """Return the argv of the meta agent.
+
+    Args:
+        contract: names the program and its directories.
+        base_commit: commit of the state that the meta agent edits.
+        iterations_left: number of generations that the run can still make.
+    """
+    return [
+        *contract.meta_agent,
+        *("--chat_history_file", f"{contract.out}/{CHAT_HISTORY}"),
+        *("--repo_path", contract.repo),
+        *("--evals_folder", contract.evals),
+        *("--git_dir", contract.repo),
+        *("--base_commit", base_commit),
+        *("--outdir", contract.out),
+        *("--iterations_left", str(iterations_left)),
+    ]
 
 
 class DefaultContract:
@@ -181,11 +200,9 @@ class DefaultContract:
             raise AgentError("ensembles require an agent of the hyperagents contract")
         return root, contract
 
-    def open_generation(
-        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
-    ) -> GenerationAdapter:
+    def open_generation(self, attempt: Attempt) -> GenerationAdapter:
         """Make the directories of one attempt at a generation."""
-        return DefaultGeneration(context, plan, private, folder, steps, phases)
+        return DefaultGeneration(attempt)
 
     def select_parent_args(self, context: RunContext, number: int) -> list[str]:
         """Return the argv of the program that the agent's ``hyperrun.toml`` names, with its options."""

@@ -9,34 +9,47 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import attrs
 
-from hyperruntime.errors import ImageNotFoundError, ReclaimError, SpecError, StorageError, UnsupportedOptionError
+from hyperruntime.errors import (
+    ImageNotFoundError,
+    PatchError,
+    ReclaimError,
+    SpecError,
+    StorageError,
+    UnsupportedOptionError,
+)
+from hyperruntime.git.patch import Notes
+from hyperruntime.git.store import Snapshot
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import selection_score
-from hyperruntime.loop.generation.meta_agent import check_changed, keep_state, run_meta_agent, shorten
-from hyperruntime.loop.generation.parent_eligibility import is_valid_parent
+from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.phases import reached_phases
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.copy_out import copy_files
+from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
+from hyperruntime.loop.workbench.events import StepLog
 from hyperruntime.loop.workbench.failures import (
     GenerationFailedError,
     InfrastructureFailedError,
     RunInterruptedError,
+    last_line,
     one_line,
     translate_failure,
 )
-from hyperruntime.loop.workbench.step_log import StepLog
-from hyperruntime.storage.atomic import check_writable, make_directory, make_private_directory, sync_tree
+from hyperruntime.storage.atomic import check_writable, make_directory, make_private_directory, sync_tree, write_file
 
 log = get_logger(__name__)
 
 ATTEMPTS = 3
+_BINARY_MARK = b"\nBinary files "
+_NAMED = 5
+_MAX_DROPPED = 200
 STEPS = (
     "image", "start", "parent", "meta agent", "settle", "diff", "state", "load check", "evaluate", "copy out",
     "remove", "reset",
@@ -76,10 +89,11 @@ def make_generation(context: RunContext, plan: GenerationPlan) -> GenerationReco
 class _Generation:
     """One attempt at a generation."""
 
-    def __init__(self, context: RunContext, plan: GenerationPlan, attempt: int) -> None:
+    def __init__(self, context: RunContext, plan: GenerationPlan, number: int) -> None:
         """Make the directories; start nothing."""
         self._context, self._plan = context, plan
         self._folder = context.layout.partial(plan.genid)
+        self._output = self._folder / AGENT_OUTPUT
         self._private = self._folder.with_name(f"{self._folder.name}.private")
         self._phases = reached_phases(context, plan)
         if self._phases.record is None:
@@ -89,9 +103,15 @@ class _Generation:
         make_directory(self._folder)
         context.models.begin(plan.genid)
         self._steps = StepLog(plan.genid, context.events, self._folder)
-        open_adapter = context.adapter.open_generation
-        self._adapter = open_adapter(context, plan, self._private, self._folder, self._steps, self._phases)
-        self._agent, self._trial = self._adapter.agent, self._adapter.trial
+        attempt = Attempt(
+            context=context,
+            plan=plan,
+            private=self._private,
+            folder=self._folder,
+            steps=self._steps,
+            phases=self._phases,
+        )
+        self._adapter = context.adapter.open_generation(attempt)
         begun = GenerationRecord(
             genid=plan.genid,
             parent=plan.parent,
@@ -99,7 +119,7 @@ class _Generation:
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             archived=plan.archived,
         )
-        self._record = attrs.evolve(self._phases.record or begun, attempts=attempt)
+        self._record = attrs.evolve(self._phases.record or begun, attempts=number)
         self._steps.durations.update(self._record.durations)
 
     def make(self) -> tuple[GenerationRecord, bool]:
@@ -123,61 +143,81 @@ class _Generation:
         return self._record, again
 
     def _run_steps(self) -> None:
-        run = self._steps.run
-        run("image", self._use_image)
+        run, adapter, commit = self._steps.run, self._adapter, self._plan.commit
+        run("image", lambda: self._steps.note(f"image {self._context.image}"))  # a container without it does not start
         if self._phases.record is not None:
             self._steps.note("== the state exists already; continue with its evaluation")
         elif self._plan.parent is not None:
-            run("start", self._agent.start)
-            run("parent", self._bring_in_parent)
+            run("start", adapter.agent.start)
+            run("parent", lambda: self._context.store.checkout(commit, adapter.agent.repo))
             run("meta agent", self._run_meta_agent)
             run("settle", self._settle_agent)
             run("diff", self._take_diff)
         run("state", self._bring_in_state)
-        run("load check", self._check_load)
+        run("load check", adapter.check_load)
         run("evaluate", self._evaluate)
-        run("copy out", self._copy_out)
-
-    def _use_image(self) -> None:
-        """Log the image: the run ensured it once, and starting a container fails if it is missing."""
-        self._steps.note(f"image {self._context.image}")
-
-    def _bring_in_parent(self) -> None:
-        self._context.store.checkout(self._plan.commit, self._agent.repo)
+        run("copy out", adapter.write_results)
 
     def _run_meta_agent(self) -> None:
-        run_meta_agent(self._context, self._adapter, self._steps)
+        timeout_s = self._context.options.timeout_meta_s
+        result = self._adapter.agent.exec(
+            self._adapter.meta_agent_args(),
+            timeout_s=timeout_s,
+            on_output=lambda _, chunk: self._steps.write(chunk),
+        )
+        if result.timed_out:
+            raise GenerationFailedError("timeout", f"the meta agent took more than {timeout_s:g} s")
+        if result.exit_code != 0:
+            why = last_line(result.stderr, "it wrote nothing on standard error")
+            raise GenerationFailedError("agent", f"the meta agent ended with exit code {result.exit_code}: {why}")
 
     def _settle_agent(self) -> None:
         """End the meta agent's container and reclaim its files; the next container starts in parallel."""
-        self._trial.start_early()
-        self._agent.close()
-        self._agent.settle()
+        self._adapter.trial.start_early()
+        self._adapter.agent.close()
+        self._adapter.agent.settle()
 
     def _take_diff(self) -> None:
-        snapshot = keep_state(self._context, self._plan, self._agent, self._folder)
-        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=shorten(snapshot.dropped))
+        """Store the changed state, and its diff; refuse a state that equals the parent's."""
+        try:
+            snapshot = self._read_diff()
+        except PatchError as error:
+            named = "".join(f"; {path!r}: {reason}" for path, reason in error.refused[:_NAMED])
+            raise GenerationFailedError("refused-patch", f"{error}{named}") from error
+        write_file(self._output / PATCH, snapshot.patch)
+        self._record = attrs.evolve(self._record, commit=snapshot.commit, dropped=_shorten(snapshot.dropped))
         for path, reason in self._record.dropped:
             self._steps.note(f"left out of the diff: {path}: {reason}")
-        check_changed(snapshot)
-        copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
+        if not snapshot.patch:
+            dropped = f"; all {len(snapshot.dropped)} changes were left out" if snapshot.dropped else ""
+            raise GenerationFailedError("empty-diff", f"the meta agent changed nothing{dropped}")
+        copy_files(self._adapter.agent.out, self._output, keep=True)
         sync_tree(self._folder)
         durations = {**self._steps.durations, "diff": 0.0}  # shows that the step ended; its duration is not known yet
         self._phases.keep_state(attrs.evolve(self._record, durations=durations))
 
+    def _read_diff(self) -> Snapshot:
+        """Return the state that the agent's diff makes, or its whole tree if it wrote no diff."""
+        context, plan, agent = self._context, self._plan, self._adapter.agent
+        rules: dict[str, Any] = {"protected": context.protected, "max_file_bytes": context.options.max_file_bytes}
+        patch = read_file(agent.out, PATCH.encode(), PATCH_LIMIT)
+        if patch is not None:
+            try:
+                fuzz = context.adapter.patch_fuzz
+                return context.store.apply_patch(plan.commit, patch, plan.genid, **rules, fuzz=fuzz)
+            except PatchError as error:
+                # A diff made without --binary names binary files but does not contain them.
+                if error.refused or _BINARY_MARK not in b"\n" + patch:
+                    write_file(self._output / f"refused_{PATCH}", patch)
+                    raise
+        return context.store.snapshot(plan.commit, agent.repo, plan.genid, **rules)
+
     def _bring_in_state(self) -> None:
         self._adapter.bring_in(self._record.commit)
-        self._trial.start()
-
-    def _check_load(self) -> None:
-        self._adapter.check_load()
+        self._adapter.trial.start()
 
     def _evaluate(self) -> None:
-        staged_only = self._adapter.evaluate()
-        self._record = attrs.evolve(self._record, staged_only=staged_only)
-
-    def _copy_out(self) -> None:
-        self._adapter.write_results(self._folder)
+        self._record = attrs.evolve(self._record, staged_only=self._adapter.evaluate())
 
     def _fail(self, error: Exception) -> bool:
         """Record why the generation failed; return whether another attempt may help."""
@@ -193,23 +233,19 @@ class _Generation:
         try:
             self._steps.run("remove", self._end_containers)
             if self._plan.parent is not None:
-                self._settle_once()
-                copy_files(self._agent.out, self._folder / AGENT_OUTPUT, keep=True)
+                if "settle" not in self._steps.durations:  # the step was not tried yet
+                    self._adapter.agent.settle()
+                copy_files(self._adapter.agent.out, self._output, keep=True)
         except (StorageError, ReclaimError, GenerationFailedError) as error:
             self._steps.note(f"the agent's files were not kept: {error}")
         finally:
             self._steps.run("reset", lambda: discard(self._context, self._private))
 
-    def _settle_once(self) -> None:
-        """Settle the agent's files, unless the step was tried already."""
-        if "settle" not in self._steps.durations:
-            self._agent.settle()
-
     def _end_containers(self) -> None:
         try:
-            self._agent.close()
+            self._adapter.agent.close()
         finally:
-            self._trial.close()
+            self._adapter.trial.close()
 
     def _settle_record(self) -> None:
         results = self._adapter.results
@@ -225,3 +261,24 @@ class _Generation:
             durations=dict(self._steps.durations),
             usage=self._context.models.usage(self._plan.genid),
         )
+
+
+def is_valid_parent(rule: str, *, failure: str | None, score: float | None) -> bool:
+    """Return whether a new generation may become a parent.
+
+    ``strict``: a generation with a score may always become a parent. ``hyperagents``: a generation without a failure
+    may become a parent until the meta agent of one of its children fails.
+
+    Args:
+        rule: one of ``VALID_PARENT_RULES``.
+        failure: class of its failure, or None.
+        score: its score, or None.
+    """
+    return failure is None and (rule == "hyperagents" or score is not None)
+
+
+def _shorten(dropped: Notes) -> Notes:
+    """Return the first 200 omitted changes, and an entry with the number of the others."""
+    if len(dropped) <= _MAX_DROPPED:
+        return dropped
+    return (*dropped[:_MAX_DROPPED], ("...", f"{len(dropped) - _MAX_DROPPED} more changes were left out"))

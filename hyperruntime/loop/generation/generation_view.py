@@ -18,7 +18,15 @@ from typing import Any, Protocol
 from hyperruntime.domain import Domain
 from hyperruntime.loop.evaluation.evaluator import TEST_SPLIT
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.layout import FIRST_SPLIT, METADATA, REPORT, Layout, evaluation_name, generation_name
+from hyperruntime.loop.run_files.layout import (
+    FIRST_SPLIT,
+    METADATA,
+    REPORT,
+    Layout,
+    evaluation_name,
+    generation_name,
+    read_json,
+)
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.storage.atomic import (
     json_document,
@@ -181,15 +189,6 @@ def add_evaluations(domains: tuple[Domain, ...], source: Path, target: Path, add
 def archive_line(ids: list[Any]) -> bytes:
     """Return the last line of ``archive.jsonl`` as HyperAgents would write it."""
     return json_line({"archive": ids, "current_genid": ids[-1] if ids else None})
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file; empty if the file cannot be read or is not an object."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> dict[str, Any]:

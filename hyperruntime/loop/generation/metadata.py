@@ -7,14 +7,13 @@ a lineage stores one patch for the whole lineage up to it; its descendants list 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hyperruntime.loop.generation.meta_patches import meta_patch_paths
 from hyperruntime.loop.run_files.archive import Archive
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, LINEAGE, METADATA, PATCH, Layout, generation_name
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, LINEAGE, METADATA, PATCH, generation_name, read_json
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
@@ -67,11 +66,8 @@ def amend_metadata(folder: Path, changes: Mapping[str, Any]) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    try:
-        value = json.loads((folder / METADATA).read_bytes())
-    except (OSError, ValueError):
-        return
-    if isinstance(value, dict) and any(value.get(name) != wanted for name, wanted in changes.items()):
+    value = read_json(folder / METADATA)
+    if value and any(value.get(name) != wanted for name, wanted in changes.items()):
         write_atomic(folder / METADATA, metadata_document({**value, **changes}))
 
 
@@ -92,20 +88,3 @@ def ends_a_chapter(archive: Archive, record: GenerationRecord) -> bool:
 def patch_path(genid: GenId) -> str:
     """Return the path of a generation's patch in the run directory."""
     return f"{generation_name(genid)}/{AGENT_OUTPUT}/{PATCH}"
-
-
-def resolve_path(layout: Layout, stored: str) -> Path:
-    """Return the current path for a path in a metadata file.
-
-    HyperAgents stores absolute paths of the machine that made the run; only the part below the run directory counts.
-
-    Args:
-        layout: paths of the run.
-        stored: the path in the metadata file.
-    """
-    path = Path(stored)
-    if not path.is_absolute():
-        return layout.root / path
-    parts = path.parts
-    names = [index for index, part in enumerate(parts) if part.startswith(("gen_", "meta_patch_files"))]
-    return layout.root.joinpath(*parts[names[-1] :]) if names else Path(os.path.normpath(path))

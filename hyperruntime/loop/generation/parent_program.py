@@ -8,8 +8,6 @@ after an infrastructure failure, the run's own rule chooses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotDoneError
 from typing import IO
 
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError
@@ -18,7 +16,7 @@ from hyperruntime.loop.generation.generation_view import GenerationView, add_fig
 from hyperruntime.loop.generation.publish import mark_generation
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.journal import GenerationMark
-from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
+from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import AgentContainer, discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
@@ -30,7 +28,6 @@ log = get_logger(__name__)
 
 MAX_ASKED = 10
 FOLDER, LOG = "standings", "select_next_parent.log"
-_POLL_S = 0.5
 _MAX_LOG_BYTES = 64 * 1024
 _SEED = "/opt/hyperruntime/seed"
 _SEEDED = f'PYTHONPATH="{_SEED}${{PYTHONPATH:+:$PYTHONPATH}}"; export PYTHONPATH; exec "$@"'
@@ -59,23 +56,16 @@ class ParentProgram:
         self._context, self._archive, self._commit_of = context, archive, commit_of
         self._standings = GenerationView(context.layout, FOLDER, context.domains, add_figures)
 
-    def choose(self, number: int) -> GenId:
-        """Return the parent of generation ``number``.
+    def choose(self, number: int) -> GenId | None:
+        """Return the parent of generation ``number``; None if the run's own rule must choose.
 
         Raises:
             RunInterruptedError: the run is being interrupted.
             StorageError: a file cannot be written.
         """
-        with ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-choose") as pool:
-            chosen = pool.submit(self._choose, number)
-            while True:
-                try:
-                    return chosen.result(timeout=_POLL_S)
-                except NotDoneError:
-                    if self._context.containers.stopping:
-                        self._context.containers.close_all()
+        return self._context.containers.run(lambda: self._choose(number))
 
-    def _choose(self, number: int) -> GenId:
+    def _choose(self, number: int) -> GenId | None:
         self._standings.refresh(self._archive)
         for record in self._who_is_asked():
             try:
@@ -89,11 +79,9 @@ class ParentProgram:
                     raise RunInterruptedError("the run is being interrupted") from error
                 log.warning("choice of a parent not made", generation=record.genid, reason=str(error))
                 break  # an infrastructure failure; the generation's program may be good
-        options = self._context.options
-        assert options.seed is not None
-        log.warning("parent chosen by the run's own rule", generation=number, rule=options.parent_selection)
-        candidates = self._archive.candidates()
-        return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
+        rule = self._context.options.parent_selection
+        log.warning("parent chosen by the run's own rule", generation=number, rule=rule)
+        return None
 
     def _who_is_asked(self) -> Iterator[GenerationRecord]:
         """Yield the generations to try, newest first; the first generation is tried even after a failure."""

@@ -71,11 +71,12 @@ class Phases:
         Raises:
             StorageError: the journal cannot be written.
         """
-        self.record, self.results = record, {}
+        self.record = record
+        self.results.clear()
         self._append({"phase": "state", "record": record_to_json(record)})
 
     def keep_split(self, domain: str, split: str, result: SplitResult) -> None:
-        """Store the result of a split or of its first stage; a result that JSON cannot represent is not stored.
+        """Add the result of a split or of its first stage; a result that JSON cannot represent is not written.
 
         Args:
             domain: name of the domain.
@@ -85,6 +86,8 @@ class Phases:
         Raises:
             StorageError: the journal cannot be written.
         """
+        with self._lock:  # domains may be evaluated at the same time
+            self.results.setdefault(domain, {})[split] = result
         value = {
             "phase": "split",
             "domain": domain,
@@ -100,7 +103,7 @@ class Phases:
             log.warning("result not kept for a resume", domain=domain, split=split, error=str(error))
 
     def _append(self, value: Mapping[str, Any]) -> None:
-        with self._lock:  # domains may be evaluated at the same time
+        with self._lock:
             append_line(self._path, value)
 
     def _take(self, value: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Make a finished generation part of the run: its files, its journal line and its view.
+"""Make a finished generation part of the run: its files, its journal line, its view, and who may be a parent.
 
 The order makes a kill harmless: sync all files, rename the directory, append the line, extend the view. Steps that are
 missing after a kill are done when the run is opened again.
@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hyperruntime.domain import Domain
-from hyperruntime.loop.generation.generation_view import read_json
 from hyperruntime.loop.generation.metadata import (
     amend_metadata,
     ends_a_chapter,
@@ -34,6 +33,7 @@ from hyperruntime.loop.run_files.layout import (
     Layout,
     evaluation_name,
     generation_name,
+    read_json,
 )
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import RunContext
@@ -42,10 +42,33 @@ from hyperruntime.storage.atomic import finish_directory, json_document, storage
 if TYPE_CHECKING:
     from hyperruntime.loop.generation.adapter import ContractAdapter
 
+_AFTER_THE_META_AGENT = "diff"
+_BLAMED = ("agent", "timeout")
 _PRIVATE_FAILURES = ("evaluation", "timeout", "infrastructure")
 _MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
     {"no-parent": {"valid_parent": False}, "no-selection": {"can_select_next_parent": False}}
 )
+
+
+def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> GenerationMark | None:
+    """Return the mark that a finished generation causes for its parent, or None.
+
+    With the rule ``hyperagents``, a generation may become a parent until the meta agent of one of its children fails;
+    the first generation always may. A child's failure because of the infrastructure or a budget has no
+    effect. Source: HYPERAGENTS 1.4, 1.7; 3.1 no. 4.
+
+    Args:
+        rule: one of ``VALID_PARENT_RULES``.
+        archive: the finished generations.
+        record: the finished generation.
+    """
+    if rule != "hyperagents" or record.parent is None or record.parent not in archive:
+        return None
+    parent = archive[record.parent]
+    meta_agent_failed = record.failure in _BLAMED and _AFTER_THE_META_AGENT not in record.durations
+    if not meta_agent_failed or parent.parent is None or not parent.valid_parent:
+        return None
+    return GenerationMark(kind="no-parent", genid=parent.genid, by=record.genid, detail=record.detail)
 
 
 def finish_generation(context: RunContext, archive: Archive, record: GenerationRecord) -> None:

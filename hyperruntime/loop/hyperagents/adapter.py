@@ -6,18 +6,15 @@ generations in ``/tmp/generate_<run_id>``. This directory is a read-only mount h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from hyperruntime.domain import Domain
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results
-from hyperruntime.loop.generation.adapter import ContractAdapter, GenerationAdapter
-from hyperruntime.loop.generation.baselines import baseline_parts, frozen_mount, view_mount
+from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter
 from hyperruntime.loop.generation.generation_view import GenerationView
-from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.ensemble import (
     AGENT_ARCHIVE_VIEW,
@@ -31,46 +28,38 @@ from hyperruntime.loop.hyperagents.ensemble import (
 )
 from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
 from hyperruntime.loop.hyperagents.evaluation import RepositoryEvaluator
-from hyperruntime.loop.hyperagents.initial import add_labels, check_checkout, make_root
+from hyperruntime.loop.hyperagents.initial import check_checkout, make_root
+from hyperruntime.loop.hyperagents.judging import Judge, open_judge, repository_container
 from hyperruntime.loop.hyperagents.problem import problem_statement
 from hyperruntime.loop.hyperagents.repository_domain import original_of, publish_tables, repository_domain
 from hyperruntime.loop.run_files.contract import Contract, repository_contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.container import meta_agent_container
+from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
-from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
 
 log = get_logger(__name__)
-
-_ASKING_REPORTS = ("imo_proof",)  # a model grades the proofs
 
 
 class RepositoryGeneration:
     """One generation of an agent of the hyperagents contract."""
 
-    def __init__(
-        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
-    ) -> None:
-        """Make the directories of both containers; the parameters are those of ``open_generation``."""
-        self._context, self._plan, self._private, self._steps = context, plan, private, steps
-        self._baseline = baseline_parts(context.options)
-        self._dgm = bool(self._baseline & {"dgm", "dgm_custom"})
-        frozen = frozen_mount(context, plan, private / "frozen")
-        mounts = (view_mount(context, plan), *frozen, *self._agent_archive())
-        workdir = context.contract.frozen if frozen else ""
-        self.agent = AgentContainer(context, plan, private / "agent", *mounts, workdir=workdir, env=commands.ENV)
-        self.trial = open_tmp(AgentContainer(context, plan, private / "evaluation", out=commands.TMP, env=commands.ENV))
-        self._evaluator = RepositoryEvaluator(context, plan, self.trial, folder=folder, steps=steps, phases=phases)
-        self._ensemble = Ensemble(context, plan, private / "ensemble", folder, steps)
-        self._commit = plan.commit
+    def __init__(self, attempt: Attempt) -> None:
+        """Make the directories of both containers."""
+        self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
+        self._commit = self._plan.commit
+        self._ensemble_results: Results = {}
+        self._dgm = bool(self._context.baseline & {"dgm", "dgm_custom"})
+        mounts = self._agent_archive()
+        self.agent = meta_agent_container(self._context, self._plan, attempt.private, *mounts, env=commands.ENV)
+        self.trial = repository_container(attempt, "evaluation")
 
     @property
     def results(self) -> Results:
         """Results of the evaluation so far, per domain and split: the better one of agent and ensemble."""
-        return best_results(self._evaluator.results, self._ensemble.results)
+        return best_results(self._attempt.phases.results, self._ensemble_results)
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
@@ -92,7 +81,7 @@ class RepositoryGeneration:
             result = self.trial.exec(
                 commands.with_python(args),
                 timeout_s=options.timeout_check_s,
-                on_output=lambda _, chunk: self._steps.write(chunk),
+                on_output=lambda _, chunk: self._attempt.steps.write(chunk),
             )
             if result.timed_out:
                 detail = f"`{args[-1]}` took more than {options.timeout_check_s:g} s"
@@ -103,19 +92,19 @@ class RepositoryGeneration:
     def evaluate(self) -> bool:
         """Evaluate the state on every domain; return whether the evaluation stopped after the first stage."""
         context, staged_only = self._context, False
-        with judging_place(context, self._plan, self._private / "report") as judge:
+        with open_judge(self._attempt) as judge:
             if evaluates_agents(context.options):
-                staged_only = self._evaluator.evaluate(judge)
+                staged_only = RepositoryEvaluator(self._attempt, self.trial, judge).evaluate()
             if has_ensembles(context.options, context.domains):
                 self._run_ensemble(judge, full=not staged_only)
         return staged_only
 
     def evaluate_split(self, split: str) -> None:
         """Evaluate the state in full on one split of each domain."""
-        with judging_place(self._context, self._plan, self._private / "report") as judge:
-            self._evaluator.evaluate_split(split, judge)
+        with open_judge(self._attempt) as judge:
+            RepositoryEvaluator(self._attempt, self.trial, judge).evaluate_split(split)
 
-    def write_results(self, folder: Path) -> None:
+    def write_results(self) -> None:
         """Do nothing: the results of each split are written when it is evaluated."""
 
     def _coding_agent(self) -> list[str]:
@@ -125,53 +114,23 @@ class RepositoryGeneration:
             context.layout.generation(plan.parent),
             [original_of(domain) for domain in context.domains],
             seed=f"{context.options.seed}:{plan.genid}:problem",
-            custom="dgm_custom" in self._baseline,
+            custom="dgm_custom" in context.baseline,
         )
         return commands.coding_agent(problem_statement=statement, base_commit=plan.commit)
 
-    def _run_ensemble(self, judge: AgentContainer, *, full: bool) -> None:
+    def _run_ensemble(self, judge: Judge, *, full: bool) -> None:
         """Evaluate the ensemble; if agents are evaluated too, a failed ensemble is only logged."""
         try:
-            self._ensemble.run(self._commit, judge, full=full)
+            Ensemble(self._attempt, self._ensemble_results).run(self._commit, judge, full=full)
         except GenerationFailedError as error:
             if not evaluates_agents(self._context.options):
                 raise
-            self._steps.note(f"the ensemble failed: {error}")
+            self._attempt.steps.note(f"the ensemble failed: {error}")
 
     def _agent_archive(self) -> tuple[Mount, ...]:
         """Return the mount that shows the run in ``agent_archive_path`` to the meta agent; empty if there is none."""
         folder = self._context.layout.root / AGENT_ARCHIVE_VIEW
         return (Mount(source=str(folder), target=commands.AGENT_ARCHIVE),) if folder.is_dir() else ()
-
-
-@contextmanager
-def judging_place(context: RunContext, plan: GenerationPlan, folder: Path) -> Iterator[AgentContainer]:
-    """Open a container with the run's root state and the labels; it contains no evolved code.
-
-    Args:
-        context: context of the run.
-        plan: plan of the generation.
-        folder: host directory of the container.
-
-    Raises:
-        RepositoryError: the root state cannot be exported.
-        StorageError: a directory or a file cannot be written.
-    """
-    asks = any(domain.name in _ASKING_REPORTS for domain in context.domains)
-    place = open_tmp(AgentContainer(context, plan, folder, out=commands.TMP, env=commands.ENV, models=asks))
-    context.store.export(context.root, place.repo)
-    add_labels(context.layout, place.repo)
-    place.start_early()
-    try:
-        yield place
-    finally:
-        place.close()
-
-
-def open_tmp(place: AgentContainer) -> AgentContainer:
-    """Open the output directory of a container, its ``/tmp``, to all users; return the container."""
-    place.out.chmod(commands.OPEN_MODE)
-    return place
 
 
 class HyperAgentsContract:
@@ -205,11 +164,9 @@ class HyperAgentsContract:
         prepare_agent_archive(options, domains, layout)
         return root, repository_contract(str(options.run_id))
 
-    def open_generation(
-        self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog, phases: Phases
-    ) -> GenerationAdapter:
+    def open_generation(self, attempt: Attempt) -> GenerationAdapter:
         """Make the directories of one attempt at a generation."""
-        return RepositoryGeneration(context, plan, private, folder, steps, phases)
+        return RepositoryGeneration(attempt)
 
     def select_parent_args(self, context: RunContext, number: int) -> list[str]:
         """Return the argv of the repository's ``utils.run_select_next_parent``."""

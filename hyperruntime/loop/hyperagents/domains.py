@@ -6,7 +6,6 @@ needs to run them and to read their results.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 import attrs
+
+from hyperruntime.loop.run_files.layout import REPORT, evaluation_name, read_json
 
 TRAIN, VAL, TEST = "train", "val", "test"
 
@@ -72,7 +73,7 @@ class OriginalDomain:
 
     def evaluation(self, split: str) -> str:
         """Return the name of the directory of a split's results."""
-        return f"{self.name}_eval" if split == TRAIN else f"{self.name}_eval_{split}"
+        return evaluation_name(self.name, split)
 
     def initial_outputs(self, split: str) -> str:
         """Return the directory of the initial agent's results of a split, below ``outputs/``."""
@@ -82,26 +83,18 @@ class OriginalDomain:
         """Return whether a first stage's score is enough for the full evaluation."""
         return score >= self.staged_threshold if self.staged_inclusive else score > self.staged_threshold
 
-    def score(self, report: object) -> float | None:
+    def score(self, report: Mapping[str, Any]) -> float | None:
         """Return the score in a report, not multiplied by ``fraction``; None if it has no valid score."""
-        if not isinstance(report, dict) or (self.needs and not report.get(self.needs)):
+        if self.needs and not report.get(self.needs):
             return None
         value = report.get(self.score_key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             return None
         return float(value) / self.scale
 
-    def read_score(self, folder: Path) -> float | None:
-        """Return the score in an evaluation's directory; None if there is no report or no valid score."""
-        return self.score_of(folder / "report.json")
-
-    def score_of(self, path: Path) -> float | None:
-        """Return the score in the file of a report; None if it cannot be read or has no valid score."""
-        try:
-            value: Any = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        return self.score(value)
+    def read_score(self, folder: Path, name: str = REPORT) -> float | None:
+        """Return the score in the report ``name`` of a directory; None if there is no report or no valid score."""
+        return self.score(read_json(folder / name))
 
 
 _FILTERED = MappingProxyType({split: f"_filtered_100_{split}" for split in (TRAIN, VAL, TEST)})

@@ -14,18 +14,18 @@ from pathlib import Path, PurePosixPath
 from hyperruntime.domain import Domain
 from hyperruntime.errors import AgentError, PatchError
 from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.generation_view import (
     ARCHIVE_FILE,
     add_evaluations,
     add_generation,
     archive_line,
-    read_json,
     shown_report,
 )
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
-from hyperruntime.loop.hyperagents.evaluation import judged_result, samples_of
-from hyperruntime.loop.hyperagents.judging import TABLE, judge, label_answers, run_command, table_limit
+from hyperruntime.loop.hyperagents.evaluation import samples_of
+from hyperruntime.loop.hyperagents.judging import TABLE, Judge, repository_container, run_command
 from hyperruntime.loop.hyperagents.labels import blank
 from hyperruntime.loop.hyperagents.original import links_below
 from hyperruntime.loop.hyperagents.repository_domain import original_of
@@ -36,15 +36,14 @@ from hyperruntime.loop.run_files.layout import (
     REPORT,
     Layout,
     generation_name,
-    parse_genid,
+    generations_in,
+    read_json,
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.copy_out import read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
-from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, make_directory, storage_errors, write_file
 
@@ -89,7 +88,7 @@ def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None
 
 
 def _agent_archive(path: str) -> list[GenId]:
-    ids = _generations(Path(path)) if os.path.isdir(path) else []
+    ids = generations_in(Path(path)) if os.path.isdir(path) else []
     if not ids:
         raise AgentError(f"--agent-archive-path {path!r} has no gen_<id>; give a generate_<run_id> directory")
     return ids
@@ -150,36 +149,29 @@ def _add_training(domain: Domain, split: str, source: Path, target: Path, *, ful
 
 
 class Ensemble:
-    """The ensemble of one generation.
+    """The ensemble of one generation."""
 
-    Attributes:
-        results: results per domain and split.
-    """
-
-    def __init__(self, context: RunContext, plan: GenerationPlan, private: Path, folder: Path, steps: StepLog) -> None:
+    def __init__(self, attempt: Attempt, results: Results) -> None:
         """Prepare nothing; :meth:`run` does the work.
 
         Args:
-            context: context of the run.
-            plan: plan of the generation.
-            private: directory for the files that the container writes.
-            folder: directory of the generation, with its evaluations.
-            steps: receives the output.
+            attempt: the attempt at the generation.
+            results: receives the results, per domain and split.
         """
-        self.results: Results = {}
-        self._context, self._plan, self._private = context, plan, private
-        self._folder, self._steps = folder, steps
+        self._attempt, self._results = attempt, results
+        self._context, self._plan, self._folder = attempt.context, attempt.plan, attempt.folder
+        context = self._context
         fixed = context.options.agent_archive_path is not None
         self._shared = context.layout.root / (AGENT_ARCHIVE_FOLDER if fixed else FOLDER)
         self._inside = commands.AGENT_ARCHIVE if fixed else context.contract.evals
         self._fixed = fixed
 
-    def run(self, commit: str, judge_place: AgentContainer, *, full: bool) -> None:
+    def run(self, commit: str, judge: Judge, *, full: bool) -> None:
         """Run the ensemble on every split of every domain and score its answers.
 
         Args:
             commit: state of the generation.
-            judge_place: container for scoring, without evolved code.
+            judge: scores the answers.
             full: whether this generation was evaluated in full.
 
         Raises:
@@ -187,8 +179,7 @@ class Ensemble:
             ContainerLostError: a container ended during the evaluation.
         """
         mount = Mount(source=str(make_directory(self._shared)), target=_INSIDE)
-        place = AgentContainer(self._context, self._plan, self._private, mount, out=commands.TMP, env=commands.ENV)
-        place.out.chmod(commands.OPEN_MODE)
+        place = repository_container(self._attempt, "ensemble", mount)
         self._context.store.export(commit, place.repo)
         self._lay_out(place.out / PurePosixPath(self._inside).name, full=full)
         try:
@@ -196,27 +187,25 @@ class Ensemble:
             for domain in map(original_of, self._context.domains):
                 for split in domain.splits:
                     if split != TEST or self._context.options.eval_test:
-                        self._run_split(place, judge_place, domain, split)
+                        self._run_split(place, judge, domain, split)
         finally:
             place.close()
 
-    def _run_split(
-        self, place: AgentContainer, judge_place: AgentContainer, domain: OriginalDomain, split: str
-    ) -> None:
-        samples, options = samples_of(self._context, domain), self._context.options
+    def _run_split(self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str) -> None:
+        samples, timeout_s = samples_of(self._context, domain), self._context.options.timeout_ensemble_s
         args = commands.ensemble(domain, split, folder=self._inside, samples=samples)
         name = f"ensemble_{domain.name}_{split}"
-        result = run_command(place, args, options.timeout_ensemble_s, f"the {name}", self._steps)
+        result = run_command(place, args, timeout_s, f"the {name}", self._attempt.steps)
         with storage_errors(self._folder), open(self._folder / LOG, "ab") as file:
             file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
         place.settle()
-        said = self._read(place, result.stdout, f"predictions_{name}.csv", table_limit(self._context, domain, split))
-        labelled = label_answers(self._context, domain, split, said, samples, self._steps)
-        scratch = self._private / name
-        judged = judge(judge_place, domain, split, scratch, labelled, options, self._steps)
-        write_file(self._folder / f"predictions_{name}.csv", labelled.table)
+        table = f"predictions_{name}.csv"
+        said = self._read(place, result.stdout, table, judge.table_limit(domain, split))
+        labelled, scratch = judge.label(domain, split, said, samples), self._attempt.private / "ensemble" / name
+        scored = judge.score(domain, split, scratch, labelled, full=True)
+        write_file(self._folder / table, labelled.table)
         write_file(self._folder / f"report_{name}.json", (scratch / REPORT).read_bytes())
-        self.results.setdefault(domain.name, {})[split] = judged_result(domain, judged, full=True)
+        self._results.setdefault(domain.name, {})[split] = scored
 
     def _read(self, place: AgentContainer, printed: bytes, name: str, limit: int) -> bytes:
         """Return the table of answers, from a path in the last lines of output or else from the usual path."""
@@ -233,7 +222,7 @@ class Ensemble:
     def _lay_out(self, folder: Path, *, full: bool) -> None:
         """Fill the input directory of the ensemble: links to the shared view, and this generation's own view."""
         make_directory(folder)
-        ids = _generations(self._shared)
+        ids = generations_in(self._shared)
         with storage_errors(folder):
             for genid in ids:
                 name = generation_name(genid)
@@ -256,9 +245,3 @@ def best_results(agent: Results, ensemble: Results) -> Results:
             if known is None or result.weighted > known.weighted:
                 merged[domain][split] = result
     return merged
-
-
-def _generations(folder: Path) -> list[GenId]:
-    """Return the generations in a directory, sorted, the first generation first."""
-    ids = [genid for name in os.listdir(folder) if (genid := parse_genid(name)) is not None]
-    return sorted(ids, key=lambda genid: -1 if isinstance(genid, str) else genid)

@@ -7,45 +7,26 @@ labels to the answers. ``domains.report`` then scores them in a container with t
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-from hyperruntime.domain import Score
 from hyperruntime.errors import PatchError
-from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
-from hyperruntime.loop.generation.phases import Phases
+from hyperruntime.loop.evaluation.evaluator import SplitResult
+from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import TEST, TRAIN, OriginalDomain
 from hyperruntime.loop.hyperagents.initial import reference_folder
-from hyperruntime.loop.hyperagents.judging import TABLE, Judged, judge, label_answers, run_command, table_limit
+from hyperruntime.loop.hyperagents.judging import TABLE, Judge, run_command, score_without_answers
 from hyperruntime.loop.hyperagents.labels import Labelled
 from hyperruntime.loop.hyperagents.repository_domain import original_of
 from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files, read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
-from hyperruntime.loop.workbench.step_log import StepLog
 from hyperruntime.storage.atomic import storage_errors, write_file
 
 ALL = -1
-
-
-def judged_result(domain: OriginalDomain, judged: Judged, *, full: bool) -> SplitResult:
-    """Return an evaluation as a :class:`SplitResult`.
-
-    Args:
-        domain: the domain.
-        judged: the scored answers.
-        full: whether all tasks were run; else ``total`` follows from ``domain.fraction``.
-    """
-    scores = judged.scores or tuple(
-        Score(task_id=str(at), value=judged.score, valid=True) for at in range(judged.tasks)
-    )
-    total = len(scores) if full else round(len(scores) / domain.fraction)
-    return SplitResult(predictions=judged.predictions, scores=scores, total=total, mean=judged.score)
 
 
 def samples_of(context: RunContext, domain: OriginalDomain) -> int:
@@ -56,53 +37,30 @@ def samples_of(context: RunContext, domain: OriginalDomain) -> int:
 
 
 class RepositoryEvaluator:
-    """Evaluates one generation.
+    """Evaluates one generation; the results are added to those of its phases."""
 
-    Attributes:
-        results: results so far, per domain and split.
-    """
-
-    def __init__(
-        self,
-        context: RunContext,
-        plan: GenerationPlan,
-        trial: AgentContainer,
-        *,
-        folder: Path,
-        steps: StepLog,
-        phases: Phases,
-    ) -> None:
+    def __init__(self, attempt: Attempt, trial: AgentContainer, judge: Judge) -> None:
         """Use the container of a generation.
 
         Args:
-            context: context of the run.
-            plan: plan of the generation.
+            attempt: the attempt at the generation; completed splits are added to its phases.
             trial: container with the state; its outputs are in ``/tmp``.
-            folder: directory for the results.
-            steps: receives the output.
-            phases: phases completed before an interrupt; completed splits are added.
+            judge: scores the answers.
         """
-        self.results: Results = {domain: dict(splits) for domain, splits in phases.results.items()}
-        self._phases, self._lock = phases, threading.Lock()
-        self._context, self._plan, self._trial = context, plan, trial
-        self._folder, self._steps = folder, steps
-        self._judge: AgentContainer | None = None
-        self._domains = tuple(original_of(domain) for domain in context.domains)
+        self._context, self._plan, self._trial, self._judge = attempt.context, attempt.plan, trial, judge
+        self._folder, self._steps, self._phases = attempt.folder, attempt.steps, attempt.phases
+        self._domains = tuple(original_of(domain) for domain in self._context.domains)
 
-    def evaluate(self, judge: AgentContainer) -> bool:
+    def evaluate(self) -> bool:
         """Evaluate the agent; return whether the evaluation stopped after the first stage.
 
         The first stage runs on the train split of every domain. In both stages train is evaluated before val, and val
         before test, so that the stored and shown files of a split contain nothing of a later split.
 
-        Args:
-            judge: container for scoring, with the root state and without evolved code.
-
         Raises:
             GenerationFailedError: a command failed, or a time limit passed.
             ContainerLostError: a container ended during the evaluation.
         """
-        self._judge = judge
         if self._plan.genid == INITIAL:
             self._run_splits(full=False)
             return True
@@ -112,18 +70,13 @@ class RepositoryEvaluator:
         self._run_splits(full=full)
         return not full
 
-    def evaluate_split(self, split: str, judge: AgentContainer) -> None:
+    def evaluate_split(self, split: str) -> None:
         """Evaluate one split of each domain in full.
-
-        Args:
-            split: name of the split.
-            judge: container for scoring, with the root state and without evolved code.
 
         Raises:
             GenerationFailedError: a command failed, or a time limit passed.
             ContainerLostError: a container ended during the evaluation.
         """
-        self._judge = judge
         self._run_at_once([(domain, split) for domain in self._domains], full=True)
 
     def _run_splits(self, *, full: bool) -> None:
@@ -142,21 +95,19 @@ class RepositoryEvaluator:
 
     def _run(self, domain: OriginalDomain, split: str, *, full: bool) -> bool:
         """Evaluate a split unless it is done; return whether its score is enough for the full evaluation."""
-        done = self.results.get(domain.name, {}).get(split)
+        done = self._phases.results.get(domain.name, {}).get(split)
         if done is not None and (done.complete or not full):
             return done.complete or domain.passes(done.mean)
-        judged = None if full else self._known(domain, split)
-        if judged is None:
+        result = None if full else self._known(domain, split)
+        if result is None:
             samples = samples_of(self._context, domain) if full else domain.staged_samples
             self._answer(domain, split, samples)
-            judged = self._judged(domain, split, samples)
-        result = judged_result(domain, judged, full=full)
-        with self._lock:
-            self.results.setdefault(domain.name, {})[split] = result
-            self._phases.keep_split(domain.name, split, result)
-        return domain.passes(judged.score)
+            folder = self._folder / domain.evaluation(split)
+            result = self._judge.score(domain, split, folder, self._labelled(domain, split, samples), full=full)
+        self._phases.keep_split(domain.name, split, result)
+        return domain.passes(result.mean)
 
-    def _known(self, domain: OriginalDomain, split: str) -> Judged | None:
+    def _known(self, domain: OriginalDomain, split: str) -> SplitResult | None:
         """Return the initial agent's result from the checkout, or None; only for the initial generation."""
         if self._plan.genid != INITIAL:
             return None
@@ -168,7 +119,7 @@ class RepositoryEvaluator:
         with storage_errors(self._folder):
             shutil.copytree(source, self._folder / name, dirs_exist_ok=True)
         self._steps.note(f"{name}: reuse the checkout's results of the initial agent")
-        return Judged(score=score, tasks=domain.staged_samples)
+        return score_without_answers(domain, score, full=False)
 
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
         """Run the harness and copy its files out."""
@@ -178,19 +129,15 @@ class RepositoryEvaluator:
         self._trial.settle()
         copy_files(self._trial.out, self._folder / name, below=name)
 
-    def _judged(self, domain: OriginalDomain, split: str, samples: int) -> Judged:
-        assert self._judge is not None
-        name = domain.evaluation(split)
-        said = self._labelled(domain, split, samples) if domain.datasets else None
-        if said is not None:
-            write_file(self._folder / name / TABLE, said.table)
-        return judge(self._judge, domain, split, self._folder / name, said, self._context.options, self._steps)
-
-    def _labelled(self, domain: OriginalDomain, split: str, samples: int) -> Labelled:
-        name = domain.evaluation(split)
+    def _labelled(self, domain: OriginalDomain, split: str, samples: int) -> Labelled | None:
+        """Add the labels to the table of answers; return None if the domain has no table."""
+        if not domain.datasets:
+            return None
+        path = f"{domain.evaluation(split)}/{TABLE}"
         try:
-            limit = table_limit(self._context, domain, split)
-            said = read_below(self._trial.out, f"{name}/{TABLE}", limit)
+            said = read_below(self._trial.out, path, self._judge.table_limit(domain, split))
         except PatchError as error:
-            raise GenerationFailedError("evaluation", f"{name}: {error}") from error
-        return label_answers(self._context, domain, split, said, samples, self._steps)
+            raise GenerationFailedError("evaluation", f"{domain.evaluation(split)}: {error}") from error
+        labelled = self._judge.label(domain, split, said, samples)
+        write_file(self._folder / path, labelled.table)
+        return labelled

@@ -17,7 +17,6 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.hyperagents.domains import DOMAINS, TEST, OriginalDomain
 from hyperruntime.loop.hyperagents.labels import blank
-from hyperruntime.loop.hyperagents.readme import readme
 from hyperruntime.loop.run_files.contract import MARKS
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -36,6 +35,27 @@ _LEFT_OUT_OF_DOMAINS = (
     "search_arena/saved", "polyglot/polyglot_benchmark_metadata.json", "polyglot/polyglot-benchmark",
     "polyglot/predictions", "polyglot/SWE-bench", "polyglot/logs",
 )  # fmt: skip
+_INTRODUCTION = """\
+# An agent that rewrites itself
+
+This repository holds a task agent (`task_agent.py`), which answers tasks, and what edits the repository. Each
+generation is a changed copy of the one before: it is kept together with what it scores, and later generations start
+from those that did well. Everything here may be changed but `domains/`, which asks the tasks and is put back each time.
+
+The tasks: {domains}.
+"""
+_ENSEMBLE = """
+## The ensemble
+
+`ensemble.py` answers a task with what all generations so far have said to it. It is scored like an agent, and may be
+improved like one.
+"""
+_SELECTION = """
+## Which generation is next
+
+`select_next_parent.py` picks, out of all generations so far, the one that the next is made from. It may be improved
+too; where it fails, an earlier version is asked.
+"""
 
 
 def reference_folder(layout: Layout) -> Path:
@@ -81,7 +101,7 @@ def make_root(
     _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
     hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
     _check_datasets(options, domains, reference_folder(layout) / _DOMAINS)
-    write_file(staging / "README.md", readme(options, domains).encode())
+    write_file(staging / "README.md", _readme(options, domains).encode())
     if options.run_baseline is not None and options.run_baseline.startswith("dgm") and options.copy_root_dir is None:
         _use_coding_agent(Path(agent), staging)
     _keep_initial_results(Path(agent), reference_folder(layout), domains)
@@ -179,6 +199,14 @@ def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]
             write_file(reference / path.relative_to(folder), data)
             if shown != data:
                 write_file(path, shown)
+
+
+def _readme(options: GenerateOptions, domains: Sequence[OriginalDomain]) -> str:
+    """Return the README of a run's agent repository."""
+    text = _INTRODUCTION.format(domains=", ".join(domain.name for domain in domains))
+    if "ensemble" in options.optimize_option:
+        text += _ENSEMBLE
+    return text + (_SELECTION if options.edit_select_parent else "")
 
 
 def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], reference: Path) -> None:

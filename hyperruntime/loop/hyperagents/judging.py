@@ -1,53 +1,55 @@
-"""Score answers with the repository's own report, in a container without evolved code."""
+"""Run commands of the repository, and score answers with its own report, in a container without evolved code."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from hyperruntime.domain import Score
 from hyperruntime.errors import AgentError, PatchError
+from hyperruntime.loop.evaluation.evaluator import SplitResult
 from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import OriginalDomain
-from hyperruntime.loop.hyperagents.initial import read_dataset
+from hyperruntime.loop.hyperagents.initial import add_labels, read_dataset
 from hyperruntime.loop.hyperagents.labels import Labelled, relabel
 from hyperruntime.loop.run_files.layout import REPORT
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer
 from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import read_file
+from hyperruntime.loop.workbench.events import StepLog
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
-from hyperruntime.loop.workbench.step_log import StepLog
-from hyperruntime.spec import ExecResult
+from hyperruntime.spec import ExecResult, Mount
 from hyperruntime.storage.atomic import json_document, storage_errors, write_file
 from hyperruntime.units import MIB
 
 TABLE = "predictions.csv"
 _TABLE_FACTOR, _TABLE_BYTES = 2, 32 * MIB
+_ASKING_REPORTS = ("imo_proof",)  # a model grades the proofs
 _MAX_REPORT_BYTES = 64 * MIB
 
 
-@attrs.frozen(kw_only=True)
-class Judged:
-    """The report on a split's answers.
+def repository_container(attempt: Attempt, name: str, *mounts: Mount, models: bool = True) -> AgentContainer:
+    """Return a container for commands of the repository, not started; all its users may write to its ``/tmp``.
 
-    Attributes:
-        score: score of the tasks that were run.
-        tasks: number of these tasks.
-        predictions: the answers; empty if the domain has no table.
-        scores: scores of the answers; empty if the domain has no table.
+    Args:
+        attempt: the attempt at the generation.
+        name: name of its host directory.
+        mounts: further mounts.
+        models: whether commands may ask models, if the run has any.
+
+    Raises:
+        StorageError: the directories cannot be made.
     """
-
-    score: float
-    tasks: int
-    predictions: tuple[Prediction, ...] = ()
-    scores: tuple[Score, ...] = ()
+    context, folder = attempt.context, attempt.private / name
+    place = AgentContainer(context, attempt.plan, folder, *mounts, out=commands.TMP, env=commands.ENV, models=models)
+    place.out.chmod(commands.OPEN_MODE)
+    return place
 
 
 def run_command(place: AgentContainer, args: list[str], timeout_s: float, name: str, steps: StepLog) -> ExecResult:
@@ -74,81 +76,116 @@ def run_command(place: AgentContainer, args: list[str], timeout_s: float, name: 
     return result
 
 
-def table_limit(context: RunContext, domain: OriginalDomain, split: str) -> int:
-    """Return the largest accepted size of a table of answers, in bytes.
+class Judge:
+    """Scores answers in a container without evolved code."""
+
+    def __init__(self, context: RunContext, place: AgentContainer, steps: StepLog) -> None:
+        """Use a container with the root state and the labels.
+
+        Args:
+            context: context of the run.
+            place: the container.
+            steps: receives the output.
+        """
+        self._context, self._place, self._steps = context, place, steps
+
+    def table_limit(self, domain: OriginalDomain, split: str) -> int:
+        """Return the largest accepted size of a table of answers, in bytes.
+
+        Raises:
+            AgentError: the dataset cannot be read.
+        """
+        return _TABLE_FACTOR * len(read_dataset(self._context.layout, domain, split)) + _TABLE_BYTES
+
+    def label(self, domain: OriginalDomain, split: str, said: bytes, samples: int) -> Labelled:
+        """Return answers with their labels; log missing and surplus answers.
+
+        Args:
+            domain: domain of the table.
+            split: name of the split.
+            said: table that the agent's container wrote.
+            samples: number of requested tasks; -1 for all.
+
+        Raises:
+            GenerationFailedError: ``said`` is not a valid table of answers.
+            AgentError: the dataset cannot be read.
+        """
+        dataset, name = read_dataset(self._context.layout, domain, split), domain.evaluation(split)
+        try:
+            found = relabel(dataset, said, domain.id_column, samples if samples >= 0 else None)
+        except AgentError as error:
+            raise GenerationFailedError("evaluation", f"{name}: {error}") from error
+        missing = found.answers.count(None)
+        if missing or found.ignored:
+            self._steps.note(f"{name}: {missing} tasks without an answer; {found.ignored} rows without a task")
+        return found
+
+    def score(
+        self, domain: OriginalDomain, split: str, folder: Path, said: Labelled | None, *, full: bool
+    ) -> SplitResult:
+        """Score an evaluation, write its report and return the result.
+
+        Args:
+            domain: the domain.
+            split: name of the split.
+            folder: directory of the evaluation; receives the report.
+            said: answers with labels; None: the report reads all files of ``folder``.
+            full: whether all tasks were run.
+
+        Raises:
+            GenerationFailedError: the report failed, exceeded its time limit, or has no score.
+            ContainerLostError: the container ended before the report did.
+        """
+        name, timeout_s = domain.evaluation(split), self._context.options.timeout_report_s
+        target = self._place.out / name
+        shutil.rmtree(target, ignore_errors=True)
+        with storage_errors(target):
+            if said is None:
+                shutil.copytree(folder, target)
+            else:
+                write_file(target / TABLE, said.table)
+        run_command(self._place, commands.report(domain, split), timeout_s, f"the report on {name}", self._steps)
+        self._place.settle()
+        value = _read_report(target, name)
+        result = _result(domain, name, value, said, full=full)
+        write_file(folder / REPORT, json_document(value))
+        return result
+
+
+@contextmanager
+def open_judge(attempt: Attempt) -> Iterator[Judge]:
+    """Open a container with the run's root state and the labels; it contains no evolved code.
 
     Raises:
-        AgentError: the dataset cannot be read.
+        RepositoryError: the root state cannot be exported.
+        StorageError: a directory or a file cannot be written.
     """
-    return _TABLE_FACTOR * len(read_dataset(context.layout, domain, split)) + _TABLE_BYTES
-
-
-def label_answers(
-    context: RunContext, domain: OriginalDomain, split: str, said: bytes, samples: int, steps: StepLog
-) -> Labelled:
-    """Return answers with their labels.
-
-    Args:
-        context: context of the run.
-        domain: domain of the table.
-        split: name of the split.
-        said: table that the agent's container wrote.
-        samples: number of requested tasks; -1 for all.
-        steps: log for missing and surplus answers.
-
-    Raises:
-        GenerationFailedError: ``said`` is not a valid table of answers.
-        AgentError: the dataset cannot be read.
-    """
-    dataset, name = read_dataset(context.layout, domain, split), domain.evaluation(split)
+    context = attempt.context
+    asks = any(domain.name in _ASKING_REPORTS for domain in context.domains)
+    place = repository_container(attempt, "report", models=asks)
+    context.store.export(context.root, place.repo)
+    add_labels(context.layout, place.repo)
+    place.start_early()
     try:
-        found = relabel(dataset, said, domain.id_column, samples if samples >= 0 else None)
-    except AgentError as error:
-        raise GenerationFailedError("evaluation", f"{name}: {error}") from error
-    missing = found.answers.count(None)
-    if missing or found.ignored:
-        steps.note(f"{name}: {missing} tasks without an answer; {found.ignored} rows without a task")
-    return found
+        yield Judge(context, place, attempt.steps)
+    finally:
+        place.close()
 
 
-def judge(
-    place: AgentContainer,
-    domain: OriginalDomain,
-    split: str,
-    folder: Path,
-    said: Labelled | None,
-    options: GenerateOptions,
-    steps: StepLog,
-) -> Judged:
-    """Score an evaluation and write its report.
+def score_without_answers(domain: OriginalDomain, score: float, *, full: bool) -> SplitResult:
+    """Return the result of a split whose answers are not known.
 
     Args:
-        place: container for scoring, without evolved code.
         domain: the domain.
-        split: name of the split.
-        folder: directory of the evaluation; receives the report.
-        said: answers with labels; None: the report reads all files of ``folder``.
-        options: options of the run.
-        steps: receives the output.
-
-    Raises:
-        GenerationFailedError: the report failed, exceeded its time limit, or has no score.
-        ContainerLostError: the container ended before the report did.
+        score: score of the tasks that were run, as many as in the first stage.
+        full: whether these are all tasks; else the total follows from ``domain.fraction``.
     """
-    name = domain.evaluation(split)
-    target = place.out / name
-    shutil.rmtree(target, ignore_errors=True)
-    with storage_errors(target):
-        if said is None:
-            shutil.copytree(folder, target)
-        else:
-            write_file(target / TABLE, said.table)
-    run_command(place, commands.report(domain, split), options.timeout_report_s, f"the report on {name}", steps)
-    place.settle()
-    value = _read_report(target, name)
-    judged = _judged(domain, name, value, said)
-    write_file(folder / REPORT, json_document(value))
-    return judged
+    scores = tuple(Score(task_id=str(at), value=score, valid=True) for at in range(domain.staged_samples))
+    return SplitResult(predictions=(), scores=scores, total=_total(domain, len(scores), full=full), mean=score)
+
+
+def _total(domain: OriginalDomain, tasks: int, *, full: bool) -> int:
+    return tasks if full else round(tasks / domain.fraction)
 
 
 def _read_report(folder: Path, name: str) -> Mapping[str, Any]:
@@ -162,21 +199,23 @@ def _read_report(folder: Path, name: str) -> Mapping[str, Any]:
     return value
 
 
-def _judged(domain: OriginalDomain, name: str, value: Mapping[str, Any], said: Labelled | None) -> Judged:
+def _result(
+    domain: OriginalDomain, name: str, value: Mapping[str, Any], said: Labelled | None, *, full: bool
+) -> SplitResult:
     score = domain.score(value)
     if score is None:
         raise GenerationFailedError("evaluation", f"the report on {name} has no valid {domain.score_key}")
     if said is None:
-        return Judged(score=score, tasks=domain.staged_samples)
-    total = value.get("total")
-    if isinstance(total, int) and 0 <= total < len(said.ids):
-        score *= total / len(said.ids)  # the report omits tasks without an answer
+        return score_without_answers(domain, score, full=full)
+    total, count = value.get("total"), len(said.ids)
+    if isinstance(total, int) and 0 <= total < count:
+        score *= total / count  # the report omits tasks without an answer
     passed = value.get("question_ids_passed")
     good = {str(item) for item in passed} if isinstance(passed, list) else set()
     answers = zip(said.ids, said.answers, strict=True)
-    return Judged(
-        score=score,
-        tasks=len(said.ids),
-        predictions=tuple(Prediction(task_id=name, value=answer) for name, answer in answers),
-        scores=tuple(Score(task_id=name, value=float(name in good), valid=True) for name in said.ids),
+    return SplitResult(
+        predictions=tuple(Prediction(task_id=task_id, value=answer) for task_id, answer in answers),
+        scores=tuple(Score(task_id=task_id, value=float(task_id in good), valid=True) for task_id in said.ids),
+        total=_total(domain, count, full=full),
+        mean=score,
     )

@@ -19,17 +19,15 @@ import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.hyperagents.domains import DOMAINS, OriginalDomain
-from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout
+from hyperruntime.loop.run_files.layout import INITIAL, METADATA, RUN_LOG, Layout, read_json
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
 from hyperruntime.loop.run_files.record import FailureClass, genid_from_json
 
 WORK_TREE = "hyperagents"
 REPOSITORY = f"gen_initial/{WORK_TREE}"
-LOG = "generate_loop.log"
 _ARGS = re.compile(r"Args: (.*)")
 _PAIRS = re.compile(r", (?=[A-Za-z_]\w*=)")
-_ROOT = "root_commit"
 _TAKEN = (
     "max_generation", "eval_samples", "eval_workers", "parent_selection", "run_baseline", "optimize_option",
     "eval_test", "skip_staged_eval", "edit_select_parent", "reset_task_agent", "reset_meta_agent",
@@ -85,22 +83,21 @@ def finished_ids(layout: Layout) -> list[GenId]:
 
 def logged_arguments(layout: Layout) -> dict[str, Any]:
     """Return the arguments of the run's first start, with the root commit; {} if there is no log."""
-    try:
-        text = (layout.root / LOG).read_text(errors="replace")
-    except OSError:
-        return {}
-    found = _ARGS.search(text)
+    found = _ARGS.search(_log_text(layout))
     pairs = (pair.partition("=") for pair in _PAIRS.split(found[1])) if found else ()
     return {name: _value(value) for name, _, value in pairs}
 
 
 def root_candidates(layout: Layout) -> list[str]:
     """Return the root commits in the log, that of the first start first; later starts may have used a patched state."""
+    return list(dict.fromkeys(re.findall(r"\broot_commit=['\"]?([0-9a-f]{4,64})\b", _log_text(layout))))
+
+
+def _log_text(layout: Layout) -> str:
     try:
-        text = (layout.root / LOG).read_text(errors="replace")
+        return (layout.root / RUN_LOG).read_text(errors="replace")
     except OSError:
-        return []
-    return list(dict.fromkeys(re.findall(rf"\b{_ROOT}=['\"]?([0-9a-f]{{4,64}})\b", text)))
+        return ""
 
 
 def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
@@ -133,7 +130,7 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
             **taken,
         ).settled()
     except (TypeError, ValueError) as error:
-        raise ArchiveError(f"the options in {str(layout.root / LOG)!r} are invalid: {error}") from error
+        raise ArchiveError(f"the options in {str(layout.root / RUN_LOG)!r} are invalid: {error}") from error
 
 
 def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDomain]) -> OriginalGeneration:
@@ -144,7 +141,7 @@ def read_generation(layout: Layout, genid: GenId, domains: Sequence[OriginalDoma
         genid: id of the generation.
         domains: domains of the run.
     """
-    metadata = _metadata(layout, genid)
+    metadata = read_json(layout.generation(genid) / METADATA)
     first = genid == INITIAL or metadata.get("parent_genid") is None
     staged_only = genid == INITIAL or not metadata.get("run_full_eval")
     run_eval = first or bool(metadata.get("run_eval"))
@@ -180,14 +177,6 @@ def patch_of(layout: Layout, genid: GenId) -> bytes:
         return b""
 
 
-def _metadata(layout: Layout, genid: GenId) -> dict[str, Any]:
-    try:
-        value = json.loads((layout.generation(genid) / METADATA).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _scores(
     layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool
 ) -> dict[str, dict[str, float]]:
@@ -195,9 +184,8 @@ def _scores(
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
         for split in domain.splits:
-            folder = layout.generation(genid)
-            report = folder / f"report_ensemble_{domain.name}_{split}.json"
-            found = (domain.read_score(folder / domain.evaluation(split)), domain.score_of(report))
+            folder, ensemble = layout.generation(genid), f"report_ensemble_{domain.name}_{split}.json"
+            found = (domain.read_score(folder / domain.evaluation(split)), domain.read_score(folder, ensemble))
             known = [score for score in found if score is not None]
             if known:
                 scores.setdefault(domain.name, {})[split] = max(known) * (domain.fraction if staged_only else 1.0)
@@ -216,7 +204,7 @@ def _domains(layout: Layout, given: object) -> tuple[str, ...]:
     first = layout.generation(INITIAL)
     there = [name for name in DOMAINS if (first / f"{name}_eval").is_dir()]
     if not known and not there:
-        raise ArchiveError(f"the domains of {str(layout.root)!r} are unknown: neither {LOG} nor its files name one")
+        raise ArchiveError(f"the domains of {str(layout.root)!r} are unknown: neither {RUN_LOG} nor its files name one")
     return tuple(dict.fromkeys((*known, *there)))
 
 

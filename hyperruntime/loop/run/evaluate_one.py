@@ -10,33 +10,32 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import attrs
 from filelock import FileLock
 
+from hyperruntime.domain import Domain
 from hyperruntime.errors import RunError, SpecError, unknown_name
-from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import Results
+from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.generation.generation import ATTEMPTS
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.export import find_generation
 from hyperruntime.loop.run.interrupt import on_interrupt
+from hyperruntime.loop.run.opened_run import OpenedRun
 from hyperruntime.loop.run.plan import choose_image, load_domains
 from hyperruntime.loop.run_files.archive import Archive, read_run
-from hyperruntime.loop.run_files.contract import contract_from_json
 from hyperruntime.loop.run_files.layout import Layout, generation_name
-from hyperruntime.loop.run_files.options import ALL_SAMPLES
+from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.container import discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.events import OnEvent
+from hyperruntime.loop.workbench.events import OnEvent, StepLog
 from hyperruntime.loop.workbench.failures import (
     InfrastructureFailedError,
     RunInterruptedError,
@@ -44,8 +43,7 @@ from hyperruntime.loop.workbench.failures import (
     translate_failure,
 )
 from hyperruntime.loop.workbench.model_access import evaluation_models
-from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
-from hyperruntime.loop.workbench.step_log import Events, StepLog
+from hyperruntime.loop.workbench.open_containers import LoopRuntime
 from hyperruntime.storage.atomic import (
     finish_directory,
     json_document,
@@ -54,9 +52,9 @@ from hyperruntime.storage.atomic import (
     write_file,
 )
 
-RESULT, EXCHANGES = "evaluation.json", "exchanges.jsonl"
+RESULT = "evaluation.json"
 _PHASES = ".phases.jsonl"
-_POLL_S = 0.5
+_STORED = ("genid", "split", "repeat", "score", "scores", "tasks")
 
 
 @attrs.frozen(kw_only=True)
@@ -113,62 +111,41 @@ def evaluate_generation(
         StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir).absolute())
-    containers = OpenContainers(runtime)
-    context = _context(
-        layout, split, ALL_SAMPLES if samples is None else samples, containers, Events(on_event), runtime
-    )
-    options, _, stored = read_run(layout)
-    record = find_generation(Archive.load(layout), genid)
-    suffix = "" if samples is None else f"_{samples}"
-    names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
-    with evaluation_models(options, stored, layout.evaluations, asks_models=context.adapter.asks_models) as models:
-        asking = attrs.evolve(context, models=models)
-        return _interruptible(
-            containers, lambda: tuple(_one(asking, record, split, *pair) for pair in enumerate(names))
-        )
-
-
-def _context(
-    layout: Layout, split: str, samples: int, containers: OpenContainers, events: Events, runtime: LoopRuntime
-) -> RunContext:
-    """Return a context for the evaluation, with only the domains that have the split."""
     options, _, stored = read_run(layout)
     adapter = contract_adapter(options.contract)
     domains = load_domains(options.domains, adapter)
-    pairs = tuple(zip(options.domains, domains, strict=True))
-    chosen = [(name, domain) for name, domain in pairs if any(part.name == split for part in domain.splits)]
-    if not chosen:
+    run = OpenedRun(
+        options=_chosen(options, domains, split, samples),
+        layout=layout,
+        adapter=adapter,
+        domains=tuple(domain for domain in domains if _has(domain, split)),
+        stored=stored,
+        archive=Archive.load(layout),
+    )
+    image = runtime.images.ensure(choose_image(options, domains))
+    record = find_generation(run.archive, genid)
+    suffix = "" if samples is None else f"_{samples}"
+    names = [f"{generation_name(record.genid)}_{split}{suffix}_{number}" for number in range(repeat)]
+    with evaluation_models(options, stored, layout.evaluations, asks_models=adapter.asks_models) as models:
+        context = run.context(runtime, image, on_event, models)
+        with on_interrupt(context.containers.stop):
+            return context.containers.run(
+                lambda: tuple(_one(context, record, split, *pair) for pair in enumerate(names))
+            )
+
+
+def _has(domain: Domain, split: str) -> bool:
+    return any(part.name == split for part in domain.splits)
+
+
+def _chosen(options: GenerateOptions, domains: Sequence[Domain], split: str, samples: int | None) -> GenerateOptions:
+    """Return the options of the evaluation, with only the domains that have the split."""
+    names = [name for name, domain in zip(options.domains, domains, strict=True) if _has(domain, split)]
+    if not names:
         known = dict.fromkeys(part.name for domain in domains for part in domain.splits)
         raise SpecError("split", split, unknown_name("split", split, known))
-    names = tuple(name for name, _ in chosen)
-    return RunContext(
-        options=attrs.evolve(options, domains=names, eval_samples=(samples,) * len(names)),
-        layout=layout,
-        store=RepositoryStore(layout.repository),
-        contract=contract_from_json(stored["contract"]),
-        adapter=adapter,
-        root=stored["root_commit"],
-        domains=tuple(domain for _, domain in chosen),
-        image=runtime.images.ensure(choose_image(options, domains)),
-        containers=containers,
-        events=events,
-    )
-
-
-def _interruptible(containers: OpenContainers, work: Callable[[], tuple[Evaluation, ...]]) -> tuple[Evaluation, ...]:
-    """Run ``work`` in a thread, so that a signal can end its containers."""
-    with ThreadPoolExecutor(1, "hyperruntime-evaluate") as executor, on_interrupt(containers.stop):
-        future = executor.submit(work)
-        try:
-            while not future.done():
-                wait([future], timeout=_POLL_S)
-                if containers.stopping:
-                    containers.close_all()
-            return future.result()
-        except BaseException:
-            containers.stop()
-            containers.close_all()
-            raise
+    count = ALL_SAMPLES if samples is None else samples
+    return attrs.evolve(options, domains=names, eval_samples=(count,) * len(names))
 
 
 def _one(context: RunContext, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
@@ -176,40 +153,40 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
     home = make_directory(context.layout.evaluations)
     final, work = home / name, home / f".{name}.work"
     with FileLock(home / f".{name}.lock"):
-        if known := _read(final, record.genid, split, number):
+        if known := _read(final):
             return known
         partial = make_private_directory(work) / name
         try:
-            _make(context, record, split, number, partial)
+            made = _make(context, record, split, number, partial)
             finish_directory(partial, final)
         finally:
             discard(context, work)
-    made = _read(final, record.genid, split, number)
-    assert made is not None
-    return attrs.evolve(made, known=False)
+    return attrs.evolve(made, path=str(final))
 
 
-def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> None:
+def _make(context: RunContext, record: GenerationRecord, split: str, number: int, folder: Path) -> Evaluation:
     """Evaluate a generation and write the results to a directory."""
     seed = (context.options.seed or 0) + number
     seeded = attrs.evolve(context, options=attrs.evolve(context.options, seed=seed))
     results = _attempts(seeded, record, split, folder)
     scores = {domain: splits[split].mean for domain, splits in results.items()}
-    value: dict[str, Any] = {
-        "genid": record.genid,
-        "split": split,
-        "repeat": number,
-        "seed": seed,
-        "score": sum(scores.values()) / len(scores),
-        "scores": scores,
-        "tasks": {domain: len(splits[split].scores) for domain, splits in results.items()},
-        "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
+    made = Evaluation(
+        path=str(folder),
+        genid=record.genid,
+        split=split,
+        repeat=number,
+        score=sum(scores.values()) / len(scores),
+        scores=scores,
+        tasks={domain: len(splits[split].scores) for domain, splits in results.items()},
+    )
+    facts = {name: getattr(made, name) for name in _STORED}
+    finished = datetime.now(UTC).isoformat(timespec="milliseconds")
     (folder / _PHASES).unlink(missing_ok=True)
-    write_file(folder / RESULT, json_document(value))
+    write_file(folder / RESULT, json_document({**facts, "seed": seed, "finished": finished}))
+    return made
 
 
-def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | None:
+def _read(path: Path) -> Evaluation | None:
     """Return an existing evaluation, or None."""
     try:
         value = json.loads((path / RESULT).read_bytes())
@@ -217,16 +194,7 @@ def _read(path: Path, genid: GenId, split: str, number: int) -> Evaluation | Non
         return None
     except (OSError, ValueError) as error:
         raise RunError(f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}") from error
-    return Evaluation(
-        path=str(path),
-        genid=genid,
-        split=split,
-        repeat=number,
-        score=value["score"],
-        scores=value["scores"],
-        tasks=value["tasks"],
-        known=True,
-    )
+    return Evaluation(path=str(path), known=True, **{name: value[name] for name in _STORED})
 
 
 def _attempts(context: RunContext, record: GenerationRecord, split: str, folder: Path) -> Results:
@@ -253,13 +221,15 @@ def _evaluate(context: RunContext, record: GenerationRecord, split: str, folder:
     started = time.monotonic()
     plan = GenerationPlan(genid=record.genid, parent=None, commit=record.commit)
     with StepLog(record.genid, context.events, folder) as steps:
-        adapter = context.adapter.open_generation(context, plan, private, folder, steps, Phases(folder / _PHASES))
+        phases = Phases(folder / _PHASES)
+        attempt = Attempt(context=context, plan=plan, private=private, folder=folder, steps=steps, phases=phases)
+        adapter = context.adapter.open_generation(attempt)
         try:
             steps.run("state", lambda: adapter.bring_in(record.commit))
             steps.run("start", adapter.trial.start)
             steps.run("load check", adapter.check_load)
             steps.run("evaluate", lambda: adapter.evaluate_split(split))
-            steps.run("copy out", lambda: adapter.write_results(folder))
+            steps.run("copy out", adapter.write_results)
         except Exception as error:
             if context.containers.stopping:
                 raise RunInterruptedError("the evaluation was interrupted; its files are removed") from error

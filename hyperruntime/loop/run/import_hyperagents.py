@@ -37,21 +37,18 @@ from hyperruntime.loop.hyperagents.original import (
 )
 from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.plan import load_domains
-from hyperruntime.loop.run_files.archive import Archive
+from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
 from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import LINEAGE, Layout, parse_genid
-from hyperruntime.loop.run_files.options import options_to_json
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import SCHEMA, GenerationRecord
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.storage.atomic import (
-    json_document,
     make_directory,
     make_private_directory,
     storage_errors,
-    write_atomic,
     write_file,
 )
 from hyperruntime.storage.run_lock import RunLock
@@ -108,18 +105,15 @@ class _Import:
         self._archive.expect(self._ids)
         for genid in self._ids:
             self._take(read_generation(self._layout, genid, self._originals), start)
-        stored = {
-            "schema": SCHEMA,
-            "seed": self._options.seed,
+        facts = {
             "root_commit": root,
             "start": {"genid": self._ids[0], "commit": start},
             "agent": REPOSITORY,
             "imported": True,
             "gateway": False,
             "contract": attrs.asdict(repository_contract(str(self._options.run_id))),
-            "options": options_to_json(self._options),
         }
-        write_atomic(self._layout.run, json_document(stored))
+        write_run(self._layout, self._options, facts)
         log.info("run imported", run=str(self._layout.root), generations=len(self._ids))
 
     def _remove_earlier_attempt(self) -> None:

@@ -14,7 +14,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGINT and SIGTERM inside the ``with`` statement; a SIGINT after that raises KeyboardInterrupt.
+    """Call ``stop`` on SIGINT and SIGTERM inside the ``with`` statement.
+
+    The caller's handler is called too. The KeyboardInterrupt that it raises for the first signal is dropped, because
+    the run stops by itself. Later signals are the caller's: Python's own handler of SIGINT raises KeyboardInterrupt,
+    and the command line ends the process. A signal without a handler has no other effect than ``stop``.
 
     Outside the main thread, signal handlers are not changed.
 
@@ -25,18 +29,24 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked = True
+        is_first, asked = not asked, True
         stop()
+        if callable(before[number]):
+            try:
+                before[number](number, frame)
+            except KeyboardInterrupt:
+                if not is_first:
+                    raise
 
-    before: dict[signal.Signals, Any] = {number: signal.signal(number, handle) for number in _SIGNALS}
+    for number in _SIGNALS:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in _SIGNALS:
+            signal.signal(number, before[number])

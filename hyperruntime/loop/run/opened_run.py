@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import attrs
 
@@ -20,57 +21,107 @@ from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
 from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.plan import RunPlan, check_agent, load_domains, settled_references
-from hyperruntime.loop.run_files.archive import Archive, read_run
-from hyperruntime.loop.run_files.contract import (
-    Contract,
-    contract_from_json,
-)
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, Layout
-from hyperruntime.loop.run_files.options import GenerateOptions, options_to_json
+from hyperruntime.loop.run_files.archive import Archive, read_run, write_run
+from hyperruntime.loop.run_files.contract import contract_from_json
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import SCHEMA
-from hyperruntime.loop.run_files.run_log import log_args
-from hyperruntime.loop.workbench.context import protected_paths
+from hyperruntime.loop.workbench.context import RunContext, protected_paths
+from hyperruntime.loop.workbench.events import Events, OnEvent
 from hyperruntime.loop.workbench.gateway_choice import agent_directory
+from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.storage.atomic import (
-    json_document,
     make_directory,
     make_private_directory,
     storage_errors,
-    write_atomic,
 )
 
 log = get_logger(__name__)
 
-_DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
 
 @attrs.frozen(kw_only=True)
 class OpenedRun:
-    """A run whose directory this process owns.
+    """A run whose files were read.
 
     Attributes:
         options: options of the run, with seed and run id.
         layout: paths of the run.
-        store: repository with all states.
-        contract: contract of the agent.
         adapter: adapter for the kind of contract.
-        root: commit of the initial agent.
-        start: the first generation: the initial agent with the start diffs applied.
         domains: domains of the evaluation.
+        stored: content of ``run.json``.
         archive: the finished generations.
+        store: repository with all states.
     """
 
     options: GenerateOptions
     layout: Layout
-    store: RepositoryStore
-    contract: Contract
     adapter: ContractAdapter
-    root: str
-    start: Start
     domains: tuple[Domain, ...]
+    stored: Mapping[str, Any]
     archive: Archive
+    store: RepositoryStore = attrs.field(init=False)
+
+    @store.default
+    def _open_store(self) -> RepositoryStore:
+        return RepositoryStore(self.layout.repository)
+
+    @property
+    def start(self) -> Start:
+        """The first generation: the initial agent with the start diffs applied."""
+        return stored_start(self.stored)
+
+    def context(self, runtime: LoopRuntime, image: str, on_event: OnEvent | None, models: ModelAccess) -> RunContext:
+        """Return the context of the run's generations.
+
+        Args:
+            runtime: an open runtime.
+            image: reference of the containers' image.
+            on_event: called with each event; None: no events.
+            models: access to models.
+        """
+        return RunContext(
+            options=self.options,
+            layout=self.layout,
+            store=self.store,
+            contract=contract_from_json(self.stored["contract"]),
+            adapter=self.adapter,
+            root=self.stored["root_commit"],
+            first=self.start.commit,
+            domains=self.domains,
+            image=image,
+            containers=OpenContainers(runtime),
+            events=Events(on_event),
+            models=models,
+        )
+
+    def commit_of(self, genid: GenId) -> str:
+        """Return the commit of a generation's state; rebuild a lost state from the patches of its lineage.
+
+        Args:
+            genid: id of the generation; an unknown id gives the first generation's state.
+
+        Raises:
+            PatchError: a patch does not apply, so the state cannot be rebuilt.
+            RepositoryError: the state cannot be stored.
+            StorageError: a patch cannot be read.
+        """
+        if genid not in self.archive:
+            return self.start.commit
+        record = self.archive[genid]
+        try:
+            self.store.tree(record.commit)
+            return record.commit
+        except RepositoryError:
+            log.warning("state made again from its patches", generation=genid)
+        if record.parent is None:
+            return self.start.commit
+        path = self.layout.generation(genid) / AGENT_OUTPUT / PATCH
+        with storage_errors(path):
+            patch = path.read_bytes() if path.is_file() else b""
+        parent = self.commit_of(record.parent)
+        return self.store.apply_patch(parent, patch, genid, max_file_bytes=sys.maxsize).commit
 
 
 def create_run(plan: RunPlan) -> OpenedRun:
@@ -96,29 +147,17 @@ def _fill(plan: RunPlan) -> OpenedRun:
     root, contract = adapter.prepare(options, domains, layout, store, check_agent(options, domains, adapter))
     protected = protected_paths(domains)
     start = begin(store, root, options, layout, contract=contract, protected=protected, fuzz=adapter.patch_fuzz)
-    stored = {
-        "schema": SCHEMA,
-        "seed": options.seed,
+    facts = {
         "root_commit": root,
         "start": {"genid": start.genid, "commit": start.commit},
         "agent": str(agent_directory(plan.agent) or plan.agent),
         "gateway": plan.gateway is not None,
         "contract": attrs.asdict(contract),
-        "options": options_to_json(attrs.evolve(options, domains=settled_references(options.domains))),
     }
-    write_atomic(layout.run, json_document(stored))
-    log_args(layout, options, root, start.notes)
-    return OpenedRun(
-        options=options,
-        layout=layout,
-        store=store,
-        contract=contract,
-        adapter=adapter,
-        root=root,
-        start=start,
-        domains=domains,
-        archive=Archive(layout),
-    )
+    stored = write_run(layout, attrs.evolve(options, domains=settled_references(options.domains)), facts)
+    _log_args(layout, options, root, start.notes)
+    archive = Archive(layout)
+    return OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
 
 
 def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[str]) -> OpenedRun:
@@ -142,24 +181,25 @@ def reopen_run(layout: Layout, options: GenerateOptions, reclaim_args: Sequence[
     tighten(layout)
     _clear_work(layout, archive, reclaim_args)
     if options != stored_options:
-        write_atomic(layout.run, json_document({**stored, "options": options_to_json(options)}))
-    store = RepositoryStore(layout.repository)
-    store.recover()
+        write_run(layout, options, stored)
+    run = OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
+    run.store.recover()
     archive.repair()
-    log_args(layout, options, stored["root_commit"])
+    _log_args(layout, options, stored["root_commit"])
     amend_marked(layout, archive)
     publish_missing(layout, archive, domains, adapter)
-    return OpenedRun(
-        options=options,
-        layout=layout,
-        store=store,
-        contract=contract_from_json(stored["contract"]),
-        adapter=adapter,
-        root=stored["root_commit"],
-        start=stored_start(stored),
-        domains=domains,
-        archive=archive,
-    )
+    return run
+
+
+def _log_args(layout: Layout, options: GenerateOptions, root_commit: str, notes: Iterable[str] = ()) -> None:
+    """Append one line with all options and the root commit to the log of the run, and one line per note."""
+    args = {**attrs.asdict(options, recurse=False), "root_commit": root_commit}
+    text = "Args: " + ", ".join(f"{name}={value}" for name, value in args.items())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    lines = "".join(f"{now} {' '.join(line.split())}\n" for line in (text, *notes))
+    path = layout.root / RUN_LOG
+    with storage_errors(path), open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(lines)
 
 
 def tighten(layout: Layout) -> None:
@@ -180,31 +220,3 @@ def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str]) -
         path = layout.work / name
         if name not in kept:
             remove_reclaimed(path, reclaim_args) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def commit_of(run: OpenedRun, genid: GenId) -> str:
-    """Return the commit of a generation's state; rebuild a lost state from the patches of its lineage.
-
-    Args:
-        run: the run.
-        genid: id of the generation; an unknown id gives the first generation's state.
-
-    Raises:
-        PatchError: a patch does not apply, so the state cannot be rebuilt.
-        RepositoryError: the state cannot be stored.
-        StorageError: a patch cannot be read.
-    """
-    if genid not in run.archive:
-        return run.start.commit
-    record = run.archive[genid]
-    try:
-        run.store.tree(record.commit)
-        return record.commit
-    except RepositoryError:
-        log.warning("state made again from its patches", generation=genid)
-    if record.parent is None:
-        return run.start.commit
-    path = run.layout.generation(genid) / AGENT_OUTPUT / PATCH
-    with storage_errors(path):
-        patch = path.read_bytes() if path.is_file() else b""
-    return run.store.apply_patch(commit_of(run, record.parent), patch, genid, max_file_bytes=sys.maxsize).commit

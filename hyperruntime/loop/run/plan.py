@@ -20,9 +20,9 @@ from hyperruntime.images.recipes import BASE
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.meta_patches import read_meta_patches
 from hyperruntime.loop.run.adapters import contract_adapter
+from hyperruntime.loop.run_files.contract import agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.agent_needs import agent_needs
 from hyperruntime.loop.workbench.gateway_choice import agent_directory, choose_gateway
 from hyperruntime.storage.run_lock import is_unowned_remnant, owner_state
 

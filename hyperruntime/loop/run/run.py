@@ -16,14 +16,13 @@ from hyperruntime.errors import RunError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.generation import make_generation
-from hyperruntime.loop.generation.parent_eligibility import parent_mark
 from hyperruntime.loop.generation.parent_program import ParentProgram
 from hyperruntime.loop.generation.phases import Phases
-from hyperruntime.loop.generation.publish import finish_generation, mark_generation
+from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
 from hyperruntime.loop.run.adapters import contract_adapter
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.interrupt import on_interrupt
-from hyperruntime.loop.run.opened_run import OpenedRun, commit_of, create_run, reopen_run
+from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
 from hyperruntime.loop.run.plan import RunPlan, run_image
 from hyperruntime.loop.run_files.archive import read_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -33,20 +32,14 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
-from hyperruntime.loop.workbench.gateway_choice import (
-    check_stored_servers,
-    choose_gateway,
-    stored_agent,
-)
+from hyperruntime.loop.workbench.gateway_choice import stored_gateway
 from hyperruntime.loop.workbench.model_access import ModelAccess
-from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
-from hyperruntime.loop.workbench.step_log import Events
+from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime
 from hyperruntime.storage.atomic import make_directory
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
 
-_POLL_S = 0.5
 _MAX_INFRASTRUCTURE_FAILURES = 3
 
 
@@ -92,7 +85,7 @@ def start_run(runtime: LoopRuntime, plan: RunPlan, on_event: OnEvent | None = No
     with RunLock(path) as lock:
         opened = create_run(plan)
         with ModelAccess(plan.gateway, plan.options) as models:
-            return _Run(runtime, opened, image, models, on_event, lock).run(plan.make_executor)
+            return _Run(opened, opened.context(runtime, image, on_event, models), lock).run(plan.make_executor)
 
 
 def resume_run(
@@ -125,17 +118,14 @@ def resume_run(
     import_run(layout.root)
     stored_options, _, stored = read_run(layout)
     options = _changed(stored_options, {"max_generation": max_generation, "parallel": parallel, **(changes or {})})
-    agent = stored_agent(layout.root, stored)
-    check_stored_servers(options, agent, stored)
-    adapter = contract_adapter(options.contract)
-    required = stored.get("gateway") is True
-    gateway = choose_gateway(options, agent, layout, required=required, asks_models=adapter.asks_models)
-    reference = runtime.images.ensure(run_image(options))
+    asks_models = contract_adapter(options.contract).asks_models
+    gateway = stored_gateway(options, stored, layout.root, layout, asks_models=asks_models)
+    image = runtime.images.ensure(run_image(options))
     make_executor = registry.load_executor(options.executor)
     with RunLock(layout.root) as lock:
         opened = reopen_run(layout, options, runtime.info.reclaim_args)
         with ModelAccess(gateway, options) as models:
-            return _Run(runtime, opened, reference, models, on_event, lock).run(make_executor)
+            return _Run(opened, opened.context(runtime, image, on_event, models), lock).run(make_executor)
 
 
 def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
@@ -147,44 +137,22 @@ def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOp
 class _Run:
     """A run in progress."""
 
-    def __init__(
-        self,
-        runtime: LoopRuntime,
-        opened: OpenedRun,
-        image: str,
-        models: ModelAccess,
-        on_event: OnEvent | None,
-        lock: RunLock,
-    ) -> None:
+    def __init__(self, opened: OpenedRun, context: RunContext, lock: RunLock) -> None:
         self._opened, self._archive, self._lock = opened, opened.archive, lock
-        self._containers = OpenContainers(runtime)
+        self._context, self._options, self._containers = context, context.options, context.containers
         lock.on_lost(self._containers.stop)
-        self._context = RunContext(
-            options=opened.options,
-            layout=opened.layout,
-            store=opened.store,
-            contract=opened.contract,
-            adapter=opened.adapter,
-            root=opened.root,
-            first=opened.start.commit,
-            domains=opened.domains,
-            image=image,
-            containers=self._containers,
-            events=Events(on_event),
-            models=models,
-        )
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._failures_in_a_row = 0
         self._evolved: ParentProgram | None = None
-        if opened.options.edit_select_parent:
-            self._evolved = ParentProgram(self._context, self._archive, lambda genid: commit_of(opened, genid))
-        self._answers = opened.adapter.open_answers(opened.options, opened.layout, opened.domains)
+        if self._options.edit_select_parent:
+            self._evolved = ParentProgram(context, self._archive, opened.commit_of)
+        self._answers = context.adapter.open_answers(self._options, context.layout, context.domains)
 
     def run(self, make_executor: Callable[[int], Executor]) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
         for problem in self._archive.problems:
             log.warning("archive problem", problem=problem)
-        executor = make_executor(self._opened.options.parallel)
+        executor = make_executor(self._options.parallel)
         try:
             with on_interrupt(self._containers.stop):
                 self._run_all(executor)
@@ -198,7 +166,7 @@ class _Run:
                 self._archive.finish()
         self._lock.check()
         return RunSummary(
-            run_dir=str(self._opened.layout.root),
+            run_dir=str(self._context.layout.root),
             generations=tuple(self._archive),
             best=self._archive.best(),
             interrupted=self._containers.stopping,
@@ -214,7 +182,7 @@ class _Run:
             self._judge_parent(record)  # a kill may have left a mark out
         missing = self._missing()
         while not self._containers.stopping:
-            while len(self._pending) < self._opened.options.parallel and not self._context.models.used_up:
+            while len(self._pending) < self._options.parallel and not self._context.models.used_up:
                 number = next(missing, None)
                 if number is None:
                     break
@@ -229,30 +197,30 @@ class _Run:
         self._collect_all()
 
     def _missing(self) -> Iterator[int]:
-        numbers = range(1, self._opened.options.max_generation + 1)
+        numbers = range(1, self._options.max_generation + 1)
         return (number for number in numbers if number not in self._archive)
 
     def _lacks_any(self) -> bool:
         return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
 
     def _plan(self, number: int) -> GenerationPlan:
-        begun = Phases.of(self._opened.layout, number).plan
+        begun = Phases.of(self._context.layout, number).plan
         if begun is not None and begun.parent is not None and begun.parent in self._archive:
-            return attrs.evolve(begun, commit=commit_of(self._opened, begun.parent))
+            return attrs.evolve(begun, commit=self._opened.commit_of(begun.parent))
         parent = self._choose_parent(number)
-        commit = commit_of(self._opened, parent)
+        commit = self._opened.commit_of(parent)
         return GenerationPlan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
 
     def _choose_parent(self, number: int) -> GenId:
-        options = self._opened.options
+        chosen = None if self._evolved is None else self._evolved.choose(number)
+        if chosen is not None:
+            return chosen
+        options, candidates = self._options, self._archive.candidates()
         assert options.seed is not None
-        if self._evolved is not None:
-            return self._evolved.choose(number)
-        candidates = self._archive.candidates()
         return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
 
     def _submit(self, executor: Executor, plan: GenerationPlan) -> None:
-        phases = Phases.of(self._opened.layout, plan.genid)
+        phases = Phases.of(self._context.layout, plan.genid)
         if phases.plan != plan:
             phases.begin(plan)
         if self._answers is not None:
@@ -266,7 +234,7 @@ class _Run:
 
     def _collect(self) -> None:
         """Wait up to 0.5 s for generations and archive the finished ones."""
-        done, _ = wait(self._pending, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._pending, timeout=POLL_S, return_when=FIRST_COMPLETED)
         if self._containers.stopping:
             self._containers.close_all()
         for future in sorted(done, key=lambda future: str(self._pending[future])):
@@ -277,7 +245,7 @@ class _Run:
                 continue
 
     def _judge_parent(self, record: GenerationRecord) -> None:
-        if mark := parent_mark(self._opened.options.valid_parent, self._archive, record):
+        if mark := parent_mark(self._options.valid_parent, self._archive, record):
             log.info("no parent any more", generation=mark.genid, because_of=mark.by)
             mark_generation(self._context, self._archive, mark)
 
@@ -294,5 +262,5 @@ class _Run:
         if lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES:
             raise RunError(
                 f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then "
-                f"`hyperrun resume {shlex.quote(str(self._opened.layout.root))}`"
+                f"`hyperrun resume {shlex.quote(str(self._context.layout.root))}`"
             )

@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +20,11 @@ import attrs
 from hyperruntime.errors import ArchiveError
 from hyperruntime.loop.run_files.archive_file import ArchiveFile
 from hyperruntime.loop.run_files.journal import GenerationMark, mark_to_json, read_journal
-from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, parse_genid
-from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json
+from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, generations_in
+from hyperruntime.loop.run_files.options import GenerateOptions, options_from_json, options_to_json
 from hyperruntime.loop.run_files.parent_rules import Candidate, GenId
-from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json
-from hyperruntime.storage.atomic import append_line
+from hyperruntime.loop.run_files.record import SCHEMA, GenerationRecord, record_from_json, record_to_json
+from hyperruntime.storage.atomic import append_line, json_document, write_atomic
 from hyperruntime.storage.run_lock import owner_state
 
 RunState = Literal["running", "finished", "interrupted"]
@@ -234,8 +234,7 @@ class Archive:
 
     def _adopt(self, layout: Layout) -> None:
         """Add the finished directories that have no line in the journal."""
-        found = []
-        for genid in _finished_directories(layout.root):
+        for genid in generations_in(layout.root):
             if genid in self._records:
                 continue
             try:
@@ -245,10 +244,8 @@ class Archive:
                 self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {error}")
                 continue
             if record.genid == genid:
-                found.append(record)
-        self._unlisted = sorted(found, key=lambda record: -1 if record.genid == INITIAL else int(record.genid))
-        for record in self._unlisted:
-            self._index(record)
+                self._unlisted.append(record)
+                self._index(record)
 
 
 def load_run(run_dir: str | os.PathLike[str]) -> RunView:
@@ -276,6 +273,22 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     )
 
 
+def write_run(layout: Layout, options: GenerateOptions, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Write ``run.json`` and return its content.
+
+    Args:
+        layout: paths of the run.
+        options: options of the run.
+        facts: further facts, or the earlier content of the file.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    value = {"schema": SCHEMA, "seed": options.seed, **facts, "options": options_to_json(options)}
+    write_atomic(layout.run, json_document(value))
+    return value
+
+
 def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
     """Return the options, the seed and the whole content of ``run.json``.
 
@@ -297,9 +310,3 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, int, dict[str, Any]]:
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
         raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed")
     return options_from_json(value.get("options", {})), value["seed"], value
-
-
-def _finished_directories(root: Path) -> list[GenId]:
-    with os.scandir(root) as entries:
-        ids = (parse_genid(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False))
-        return [genid for genid in ids if genid is not None]

@@ -1,4 +1,4 @@
-"""The contract of an agent repository: the commands and classes that the loop may use.
+"""The contract of an agent repository: the commands and classes that the loop may use, and what the agent needs.
 
 ``hyperrun.toml`` states the contract; a repository without this file follows the default contract::
 
@@ -11,6 +11,10 @@
 
     [load]
     check = ["task_agent:TaskAgent", "meta_agent:MetaAgent"]
+
+    [agent]
+    image = "agent"     # a recipe or an image reference, used if the domains need only the base image
+    models = true       # the agent asks language models; a run without models does not start
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.agents import template_names, template_path
 from hyperruntime.errors import AgentError, unknown_name
-from hyperruntime.loop.run_files.layout import CHAT_HISTORY
 
 CONTRACT_FILE = "hyperrun.toml"
 HARNESS = "/workspace/harness"
@@ -62,6 +66,19 @@ class Contract:
     out: str = "/workspace/out"
     evals: str = "/workspace/evals"
     frozen: str = "/workspace/frozen"
+
+
+@attrs.frozen(kw_only=True)
+class AgentNeeds:
+    """The requirements of an agent.
+
+    Attributes:
+        image: a recipe or an image reference; None: the image of the domains is enough.
+        models: whether the agent asks language models.
+    """
+
+    image: str | None = None
+    models: bool = False
 
 
 def parse_contract(data: bytes | None) -> Contract:
@@ -127,24 +144,30 @@ def contract_from_json(value: Mapping[str, Any]) -> Contract:
     return Contract(**fields)
 
 
-def meta_agent_args(contract: Contract, *, base_commit: str, iterations_left: int) -> list[str]:
-    """Return the argv of the meta agent.
+def agent_needs(agent: str) -> AgentNeeds:
+    """Return the requirements of an agent, given as a template name or a repository's directory.
 
-    Args:
-        contract: names the program and its directories.
-        base_commit: commit of the state that the meta agent edits.
-        iterations_left: number of generations that the run can still make.
+    Raises:
+        AgentError: its ``hyperrun.toml`` is invalid.
     """
-    return [
-        *contract.meta_agent,
-        *("--chat_history_file", f"{contract.out}/{CHAT_HISTORY}"),
-        *("--repo_path", contract.repo),
-        *("--evals_folder", contract.evals),
-        *("--git_dir", contract.repo),
-        *("--base_commit", base_commit),
-        *("--outdir", contract.out),
-        *("--iterations_left", str(iterations_left)),
-    ]
+    shipped = agent in template_names() and os.sep not in agent
+    file = (template_path(agent) if shipped else Path(agent)) / CONTRACT_FILE
+    return parse_needs(file.read_bytes()) if file.is_file() else AgentNeeds()
+
+
+def parse_needs(data: bytes) -> AgentNeeds:
+    """Return the requirements that a ``hyperrun.toml`` states.
+
+    Raises:
+        AgentError: the file is not valid TOML, or a value is invalid.
+    """
+    table = _table(_parse(data), "agent")
+    image, models = table.get("image"), table.get("models", False)
+    if image is not None and (not isinstance(image, str) or not image):
+        raise AgentError(f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference")
+    if not isinstance(models, bool):
+        raise AgentError(f"{CONTRACT_FILE}: agent.models={models!r} is not allowed: true or false")
+    return AgentNeeds(image=image, models=models)
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -20,7 +20,10 @@ user's umask decides for the rest. Why: docs/decisions/0031-private-directories.
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 from hyperruntime.loop.run_files.parent_rules import GenId
 
@@ -34,7 +37,7 @@ METADATA = "metadata.json"
 LINEAGE = "lineage.diff"
 REPORT = "report.json"
 PREDICTIONS = "predictions.jsonl"
-LOG = "generate.log"
+LOG, RUN_LOG = "generate.log", "generate_loop.log"
 PHASES = ".phases.jsonl"
 
 
@@ -56,6 +59,24 @@ def parse_genid(text: str) -> GenId | None:
     if name == INITIAL:
         return INITIAL
     return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None
+
+
+def generations_in(folder: Path) -> list[GenId]:
+    """Return the ids of the generations whose directories are in a directory, the first generation first."""
+    with os.scandir(folder) as entries:
+        ids = [parse_genid(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return sorted(
+        (genid for genid in ids if genid is not None), key=lambda genid: -1 if genid == INITIAL else int(genid)
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object from a file; empty if the file cannot be read or is not an object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 class Layout:

@@ -9,16 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+from hyperruntime.loop.run_files.layout import generation_name
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.loop.workbench.model_access import Way
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
-from hyperruntime.spec import ContainerSpec, ExecResult, Mount
+from hyperruntime.spec import ExecResult, Mount
 from hyperruntime.storage.atomic import make_directory, make_private_directory
 
 KEPT_BYTES = 64 * 1024
-_LABEL = "io.hyperruntime"
 _SETTLE_S = 10.0  # minimum, also after a command that used all its time
 
 
@@ -161,23 +161,12 @@ class AgentContainer:
             self._container = None
 
     def _open(self) -> LoopContainer:
-        options = self._context.options
-        mounts = (
+        container = self._context.open_container(
+            self._plan.genid,
             Mount(source=str(self.repo), target=self._repo, read_only=False),
             Mount(source=str(self.out), target=self._out, read_only=False),
             *self._mounts,
         )
-        spec = ContainerSpec(
-            image=self._context.image,
-            mounts=mounts,
-            workdir="/",
-            network=options.network,
-            gpus=options.gpus if self._context.needs_gpu else None,
-            limits=options.limits,
-            limits_mode=options.limits_mode,
-        )
-        labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(self._plan.genid)}
-        container = self._context.containers.open(spec, labels)
         try:
             if self._models:
                 self._way = self._context.models.open(container, self._plan.genid, self._step)
@@ -185,6 +174,36 @@ class AgentContainer:
             self._context.containers.close(container)
             raise
         return container
+
+
+def meta_agent_container(
+    context: RunContext, plan: GenerationPlan, private: Path, *mounts: Mount, env: Mapping[str, str] | None = None
+) -> AgentContainer:
+    """Return the meta agent's container, not started; it shows earlier generations.
+
+    With the baseline ``no_archive`` it shows only the parent. With ``no_selfimprove`` the first generation's meta agent
+    edits all generations, so its files are exported and mounted too.
+
+    Args:
+        context: context of the run.
+        plan: plan of the generation.
+        private: host directory for the files that the container uses.
+        mounts: further mounts.
+        env: further environment variables of commands.
+
+    Raises:
+        StorageError: a directory cannot be made.
+        RepositoryError: the first generation's files cannot be exported.
+    """
+    contract, shown, workdir = context.contract, "", ""
+    if plan.parent is not None and "no_archive" in context.baseline:
+        shown = f"/{generation_name(plan.parent)}"
+    if plan.parent is not None and "no_selfimprove" in context.baseline:
+        workdir, frozen = contract.frozen, make_directory(private / "frozen")
+        context.store.export(context.first, frozen)
+        mounts = (Mount(source=str(frozen), target=workdir), *mounts)
+    view = Mount(source=f"{context.layout.view}{shown}", target=f"{contract.evals}{shown}")
+    return AgentContainer(context, plan, private / "agent", view, *mounts, workdir=workdir, env=env)
 
 
 def discard(context: RunContext, folder: Path) -> None:

@@ -14,12 +14,15 @@ from hyperruntime.loop.run_files.contract import CONTRACT_FILE, Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.events import Events
 from hyperruntime.loop.workbench.model_access import ModelAccess
-from hyperruntime.loop.workbench.open_containers import OpenContainers
-from hyperruntime.loop.workbench.step_log import Events
+from hyperruntime.loop.workbench.open_containers import LoopContainer, OpenContainers
+from hyperruntime.spec import ContainerSpec, Mount
 
 if TYPE_CHECKING:
     from hyperruntime.loop.generation.adapter import ContractAdapter
+
+_LABEL = "io.hyperruntime"
 
 
 def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
@@ -39,8 +42,7 @@ class RunContext:
         contract: contract of the agent.
         adapter: adapter for the kind of contract.
         root: commit of the initial agent.
-        first: commit of the first generation, the initial agent with the diffs of ``meta_patch_files``; "" if no
-            generation is made.
+        first: commit of the first generation, the initial agent with the diffs of ``meta_patch_files``.
         domains: domains of the evaluation, in order.
         image: reference of the containers' image.
         containers: opens containers.
@@ -54,12 +56,12 @@ class RunContext:
     contract: Contract
     adapter: ContractAdapter
     root: str
-    first: str = ""
+    first: str
     domains: tuple[Domain, ...]
     image: str
     containers: OpenContainers
     events: Events
-    models: ModelAccess = attrs.field(factory=ModelAccess)
+    models: ModelAccess
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -67,9 +69,35 @@ class RunContext:
         return protected_paths(self.domains)
 
     @property
-    def needs_gpu(self) -> bool:
-        """Whether the containers need a GPU."""
-        return any(domain.needs_gpu for domain in self.domains)
+    def baseline(self) -> frozenset[str]:
+        """Parts of the run's baseline, the loop without one of its features; empty if the run has none."""
+        return frozenset((self.options.run_baseline or "").split("+")) - {""}
+
+    def open_container(self, genid: GenId, *mounts: Mount, isolated: bool = False) -> LoopContainer:
+        """Start a container of a generation, with the run's image and limits.
+
+        Args:
+            genid: id of the generation.
+            mounts: mounts of the container.
+            isolated: whether the container gets no network and no GPU.
+
+        Raises:
+            RunInterruptedError: the run is being interrupted.
+            HyperRuntimeError: the container cannot be started.
+        """
+        options = self.options
+        needs_gpu = any(domain.needs_gpu for domain in self.domains)
+        spec = ContainerSpec(
+            image=self.image,
+            mounts=mounts,
+            workdir="/",
+            network="none" if isolated else options.network,
+            gpus=options.gpus if needs_gpu and not isolated else None,
+            limits=options.limits,
+            limits_mode=options.limits_mode,
+        )
+        labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(genid)}
+        return self.containers.open(spec, labels)
 
 
 @attrs.frozen(kw_only=True)

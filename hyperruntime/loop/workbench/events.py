@@ -1,12 +1,25 @@
-"""The events that a run reports to its callback."""
+"""The steps of a generation: timed, reported as events and written to the generation's log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 import attrs
 
+from hyperruntime.logs import get_logger
+from hyperruntime.loop.run_files.layout import LOG
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.storage.atomic import storage_errors
+from hyperruntime.units import MIB
+
+log = get_logger(__name__)
+
+_MAX_LOG_BYTES = 64 * MIB
 StepState = Literal["start", "done", "failed"]
 
 
@@ -32,3 +45,118 @@ class StepEvent:
 
 
 OnEvent = Callable[[StepEvent], None]
+
+
+class Events:
+    """Passes events to one callback, one at a time; exceptions of the callback are logged and ignored."""
+
+    def __init__(self, on_event: OnEvent | None) -> None:
+        """Store the callback; None discards all events."""
+        self._on_event = on_event
+        self._lock = threading.Lock()
+
+    def emit(self, event: StepEvent) -> None:
+        """Call the callback with an event."""
+        if self._on_event is None:
+            return
+        with self._lock:
+            try:
+                self._on_event(event)
+            except Exception as error:  # noqa: BLE001 - the callback is not part of the run
+                log.warning("event callback failed", error=repr(error))
+
+
+class StepLog:
+    """The steps of one generation; a context manager that owns ``generate.log``.
+
+    Attributes:
+        durations: seconds per step so far; a repeated step counts with its total time.
+        current: the current or last step.
+    """
+
+    def __init__(self, genid: GenId, events: Events, folder: Path) -> None:
+        """Open ``generate.log`` in an existing folder."""
+        self.durations: dict[str, float] = {}
+        self.current = ""
+        self._genid, self._events = str(genid), events
+        with storage_errors(folder):
+            self._file: BinaryIO = open(folder / LOG, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._left = _MAX_LOG_BYTES
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time the body of the ``with`` statement as one step."""
+        started, self.current = time.monotonic(), name
+        self._tell(name, "start")
+        self.note(f"== {name}")
+        try:
+            yield
+        except BaseException as error:
+            self._end(name, "failed", started, str(error))
+            raise
+        self._end(name, "done", started, "")
+
+    def run(self, name: str, action: Callable[[], None]) -> None:
+        """Run ``action`` as one step."""
+        with self.step(name):
+            action()
+
+    def settled(self, score: float | None, failure: str, started: float) -> None:
+        """Report the end of the generation.
+
+        Args:
+            score: score of the generation, or None.
+            failure: class of its failure; "" for none.
+            started: start time by ``time.monotonic()``.
+        """
+        duration = time.monotonic() - started
+        event = StepEvent(
+            generation=self._genid,
+            step="generation",
+            state="failed" if failure else "done",
+            duration_s=duration,
+            score=score,
+            detail=failure,
+        )
+        self._events.emit(event)
+        log.info("generation done", generation=self._genid, score=score, failure=failure, duration_s=duration)
+
+    def note(self, text: str) -> None:
+        """Write one line to the log."""
+        self.write(text.encode(errors="replace") + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Write command output to the log; stop logging after 64 MiB or at a write error."""
+        with self._lock:
+            if self._left <= 0:
+                return
+            try:
+                self._file.write(data[: self._left])
+            except OSError as error:
+                log.warning("log not written", generation=self._genid, error=str(error))
+                self._left = 0
+                return
+            self._left -= len(data)
+            if self._left <= 0:
+                log.warning("log has reached its limit", generation=self._genid)
+
+    def __enter__(self) -> StepLog:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the log."""
+        self._file.close()
+
+    def _end(self, name: str, state: StepState, started: float, detail: str) -> None:
+        duration = time.monotonic() - started
+        self.durations[name] = round(self.durations.get(name, 0.0) + duration, 4)
+        self.note(f"== {name}: {state} after {duration:.3f} s" + (f": {detail}" if detail else ""))
+        self._tell(name, state, duration, detail)
+        log.info("step ended", generation=self._genid, step=name, state=state, duration_s=round(duration, 4))
+
+    def _tell(self, name: str, state: StepState, duration_s: float = 0.0, detail: str = "") -> None:
+        self._events.emit(
+            StepEvent(generation=self._genid, step=name, state=state, duration_s=duration_s, detail=detail)
+        )

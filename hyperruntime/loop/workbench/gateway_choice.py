@@ -105,6 +105,26 @@ def check_stored_servers(options: GenerateOptions, agent: Path | None, stored: M
         )
 
 
+def stored_gateway(
+    options: GenerateOptions, stored: Mapping[str, Any], root: Path, layout: Layout, *, asks_models: bool
+) -> GatewayConfig | None:
+    """Return the configuration of the gateway for an existing run; None if it needs no gateway.
+
+    Args:
+        options: options of the run.
+        stored: content of its ``run.json``.
+        root: the run directory.
+        layout: paths for the log of exchanges.
+        asks_models: as for :func:`choose_gateway`.
+
+    Raises:
+        GatewayConfigError, SpecError: as for :func:`choose_gateway` and :func:`check_stored_servers`.
+    """
+    agent, required = stored_agent(root, stored), stored.get("gateway") is True
+    check_stored_servers(options, agent, stored)
+    return choose_gateway(options, agent, layout, required=required, asks_models=asks_models)
+
+
 def _base(options: GenerateOptions, agent: Path | None, *, required: bool, asks_models: bool) -> GatewayConfig | None:
     env_file = None if agent is None else agent / ENV_FILE
     if options.gateway is not None:

@@ -19,12 +19,7 @@ from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.workbench.gateway_choice import (
-    check_stored_servers,
-    choose_gateway,
-    generation_budget,
-    stored_agent,
-)
+from hyperruntime.loop.workbench.gateway_choice import generation_budget, stored_gateway
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 
 if TYPE_CHECKING:
@@ -176,9 +171,8 @@ def evaluation_models(
     """
     free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
     options = attrs.evolve(options, **free)
-    agent, layout = stored_agent(folder.parent, stored), Layout(folder)
-    check_stored_servers(options, agent, stored)
-    config = choose_gateway(options, agent, layout, required=stored.get("gateway") is True, asks_models=asks_models)
+    layout = Layout(folder)
+    config = stored_gateway(options, stored, folder.parent, layout, asks_models=asks_models)
     return ModelAccess(None if config is None else attrs.evolve(config, log=str(layout.exchanges)), options)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Protocol, TypeVar, Unpack
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.spec import ContainerSpec, ExecResult
+
+T = TypeVar("T")
+POLL_S = 0.5
 
 
 class LoopContainer(Protocol):
@@ -101,6 +105,20 @@ class OpenContainers:
     def stop(self) -> None:
         """Refuse to start more containers; returns at once and takes no lock."""
         self._stopping = True
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread and return its result; an interrupt meanwhile ends all open containers."""
+        with ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-work") as executor:
+            future = executor.submit(work)
+            try:
+                while not wait([future], timeout=POLL_S).done:
+                    if self.stopping:
+                        self.close_all()
+            except BaseException:
+                self.stop()
+                self.close_all()
+                raise
+            return future.result()
 
     def close_all(self) -> None:
         """End all open containers; threads that wait for them continue."""

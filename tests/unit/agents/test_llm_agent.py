@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.run_files.contract import parse_contract
-from hyperruntime.loop.workbench.agent_needs import AgentNeeds, agent_needs, parse_needs
+from hyperruntime.loop.run_files.contract import AgentNeeds, agent_needs, parse_contract, parse_needs
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
 from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
 

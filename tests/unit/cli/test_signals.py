@@ -298,3 +298,30 @@ for moment in range(1, 60):
 
 def test_a_run_can_be_told_to_stop_while_it_is_told_to_stop(tmp_path: Path) -> None:
     assert python(tmp_path, STOPPING).returncode == 0
+
+
+# A run that goes on after the first signal; the second comes when it is no part of the first one's burst.
+GOES_ON = """
+import os, signal, time
+from hyperruntime.cli.command import State
+from hyperruntime.cli.signals import interrupting, last_signal
+from hyperruntime.loop.run.interrupt import on_interrupt
+
+state, stopped = State(), []
+with interrupting(state), last_signal(state), on_interrupt(lambda: stopped.append(1)):
+    os.kill(os.getpid(), signal.{first})
+    os.kill(os.getpid(), signal.{second})
+    print(len(stopped), flush=True)
+    time.sleep(1.2)
+    os.kill(os.getpid(), signal.{second})
+    time.sleep(1)
+    print("goes on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [("SIGTERM", "SIGTERM", 143), ("SIGTERM", "SIGINT", 130)])
+def test_a_second_signal_ends_a_run_at_once(first: str, second: str, code: int, tmp_path: Path) -> None:
+    done = python(tmp_path, GOES_ON.format(first=first, second=second))
+    assert done.stdout == "2\n"
+    assert "a second signal came" in done.stderr
+    assert done.returncode == code

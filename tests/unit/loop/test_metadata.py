@@ -10,7 +10,7 @@ import pytest
 
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation import metadata as metadata_module
-from hyperruntime.loop.generation.metadata import amend_metadata, resolve_path
+from hyperruntime.loop.generation.metadata import amend_metadata
 from hyperruntime.loop.generation.publish import amend_marked
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
@@ -110,17 +110,3 @@ def test_metadata_that_cannot_be_read_stays(tmp_path: Path, content: str) -> Non
     (tmp_path / "metadata.json").write_text(content)
     amend_metadata(tmp_path, {"valid_parent": False})
     assert (tmp_path / "metadata.json").read_text() == content
-
-
-@pytest.mark.parametrize(
-    ("stored", "found"),
-    [
-        ("gen_1/agent_output/model_patch.diff", "gen_1/agent_output/model_patch.diff"),
-        ("/old/place/generate_x/gen_1/agent_output/model_patch.diff", "gen_1/agent_output/model_patch.diff"),
-        ("/old/gen_9/outputs/generate_gen_3/gen_12/lineage.diff", "gen_12/lineage.diff"),
-        ("/old/generate_x/meta_patch_files/model_patch_0.diff", "meta_patch_files/model_patch_0.diff"),
-        ("/elsewhere/archive", "/elsewhere/archive"),
-    ],
-)
-def test_paths_are_found_wherever_the_run_is_now(tmp_path: Path, stored: str, found: str) -> None:
-    assert resolve_path(Layout(tmp_path), stored) == tmp_path / found

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import EngineUnavailableError
-from hyperruntime.loop.generation.parent_eligibility import is_valid_parent, parent_mark
+from hyperruntime.loop.generation.generation import is_valid_parent
+from hyperruntime.loop.generation.publish import parent_mark
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import Archive, load_run

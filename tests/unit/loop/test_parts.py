@@ -29,8 +29,9 @@ from hyperruntime.errors import (
     RepositoryError,
 )
 from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
+from hyperruntime.loop.generation.default_adapter import meta_agent_args
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.contract import Contract, meta_agent_args, parse_contract
+from hyperruntime.loop.run_files.contract import Contract, parse_contract
 from hyperruntime.loop.workbench.copy_out import copy_files, read_file
 from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line, translate_failure
 from hyperruntime.registry import load_executor

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.domain import Score, Split, Task, mean_report
-from hyperruntime.loop.evaluation.evaluator import Evaluator, selection_score
+from hyperruntime.loop.evaluation.evaluator import Evaluator, evaluate_domains, selection_score
 from hyperruntime.loop.evaluation.predictions import Prediction
-from hyperruntime.loop.evaluation.stages import evaluate_domains
 from hyperruntime.loop.run_files.options import GenerateOptions
 
 TASKS = 10
