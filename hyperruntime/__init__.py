@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hyperruntime.pool.values.config import PoolConfig
     from hyperruntime.pool.values.policy import ToolPolicy
     from hyperruntime.pool.values.profiles import Profiles, load_profiles
-    from hyperruntime.pool.values.result import ExecutionResult
+    from hyperruntime.pool.values.result import ExecutionResult, ToolResult
     from hyperruntime.pool.values.slot import Slot
     from hyperruntime.rollout.models import ModelOptions
     from hyperruntime.rollout.run.options import RolloutOptions
@@ -66,6 +66,7 @@ _HOMES = {
     "Split": "domain",
     "Task": "domain",
     "ToolPolicy": "pool.values.policy",
+    "ToolResult": "pool.values.result",
     "Upstream": "gateway",
     "load_profiles": "pool.values.profiles",
     "open_pool": "pool.sync",
@@ -105,6 +106,7 @@ __all__ = [
     "SyncPool",
     "Task",
     "ToolPolicy",
+    "ToolResult",
     "Upstream",
     "load_profiles",
     "open_pool",

@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Unpack
 
 import attrs
@@ -63,7 +62,7 @@ class Container:
         self.spec = spec
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
-        self._undertaker: threading.Thread | None = None
+        self._removal: threading.Thread | None = None
         self._watch: Watch | None = None
         self._shells: set[Shell] = set()
         self._gpus = GpuGrant(spec.gpus)
@@ -72,7 +71,9 @@ class Container:
         early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._exchange = make_exchange(self._dir, export_script(early_env))
         self._sessions = UserSessions(
-            SessionContext(name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, bury=self._bury)
+            SessionContext(
+                name=self.name, engine=driver.name, user=spec.user, exchange=self._exchange, remove=self._remove_async
+            )
         )
         started = time.monotonic()
         try:
@@ -125,11 +126,11 @@ class Container:
 
         If it has ended already, ``listener`` is called at once, else in a thread of this library; it must not block.
         """
-        return self._sessions.bell.listen(listener)
+        return self._sessions.ended.listen(listener)
 
     async def ended(self) -> None:
         """Wait until the container has ended, for any reason."""
-        await self._sessions.bell.heard()
+        await self._sessions.ended.wait()
 
     def exec(
         self,
@@ -226,10 +227,7 @@ class Container:
         self,
         source: str | os.PathLike[str],
         target: str,
-        *,
-        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
-        user: str | RunAs | None = None,
-        group: str | None = None,
+        **options: Unpack[transfer.CopyKeywords],
     ) -> None:
         """Copy a file, link or directory of the host to exactly the path ``target`` in the container.
 
@@ -240,7 +238,7 @@ class Container:
         Args:
             source: path on the host.
             target: absolute path in the container.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed; None is no limit.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None is no limit.
             user: as for :meth:`exec`; owner of the new files.
             group: as for :meth:`exec`.
 
@@ -249,21 +247,18 @@ class Container:
             TransferError: the source does not exist, or the container refused it (read-only, no space).
             TransferTimeoutError: it took longer than ``timeout_s``.
         """
-        transfer.put(self._copy, source, target, transfer.copy_options(timeout_s, user, group))
+        transfer.put(self._copy, source, target, transfer.copy_options(**options))
 
     async def aput(
         self,
         source: str | os.PathLike[str],
         target: str,
-        *,
-        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
-        user: str | RunAs | None = None,
-        group: str | None = None,
+        **options: Unpack[transfer.CopyKeywords],
     ) -> None:
         """Do what :meth:`put` does without blocking the event loop; cancelling has the same effect as the deadline."""
-        options = transfer.copy_options(timeout_s, user, group)
+        checked = transfer.copy_options(**options)
         await run_cancellable(
-            lambda cancel_fd: transfer.put(self._copy, source, target, attrs.evolve(options, cancel_fd=cancel_fd))
+            lambda cancel_fd: transfer.put(self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd))
         )
 
     def get(
@@ -272,9 +267,7 @@ class Container:
         target: str | os.PathLike[str],
         *,
         limits: ExtractLimits | None = None,
-        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
-        user: str | RunAs | None = None,
-        group: str | None = None,
+        **options: Unpack[transfer.CopyKeywords],
     ) -> ExtractReport:
         """Copy a path in the container to exactly the path ``target`` of the host; the container is not trusted.
 
@@ -286,8 +279,8 @@ class Container:
             source: absolute path in the container.
             target: path on the host; its parent directory must exist.
             limits: limits on the copied data; None is 8 GiB and 200,000 files, directories and links.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed; None is no limit. A partial copy
-                is then removed, and a complete one is put in place, before this returns.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None is no limit.
+                A partial copy is then removed, and a complete one is put in place, before this returns.
             user: as for :meth:`exec`.
             group: as for :meth:`exec`.
 
@@ -297,7 +290,7 @@ class Container:
             TransferTimeoutError: it took longer than ``timeout_s``.
             UnsafeArchiveError: the data exceeds ``limits``.
         """
-        return transfer.get(self._copy, source, target, transfer.copy_options(timeout_s, user, group), limits)
+        return transfer.get(self._copy, source, target, transfer.copy_options(**options), limits)
 
     async def aget(
         self,
@@ -305,15 +298,13 @@ class Container:
         target: str | os.PathLike[str],
         *,
         limits: ExtractLimits | None = None,
-        timeout_s: float | None = transfer.DEFAULT_TIMEOUT_S,
-        user: str | RunAs | None = None,
-        group: str | None = None,
+        **options: Unpack[transfer.CopyKeywords],
     ) -> ExtractReport:
         """Do what :meth:`get` does without blocking the event loop; cancelling has the same effect as the deadline."""
-        options = transfer.copy_options(timeout_s, user, group)
+        checked = transfer.copy_options(**options)
         return await run_cancellable(
             lambda cancel_fd: transfer.get(
-                self._copy, source, target, attrs.evolve(options, cancel_fd=cancel_fd), limits
+                self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd), limits
             )
         )
 
@@ -322,8 +313,8 @@ class Container:
         if os.getpid() != self._pid:
             return
         self._close(_CLOSE_TIMEOUT_S)
-        if self._undertaker is not None:
-            self._undertaker.join()
+        if self._removal is not None:
+            self._removal.join()
 
     def _close(self, timeout_s: float) -> None:
         if self._sessions.close():
@@ -338,9 +329,9 @@ class Container:
             self._gpus.release()
             shutil.rmtree(self._dir, ignore_errors=True)
 
-    def _bury(self) -> None:
-        self._undertaker = threading.Thread(target=self._close_lost)
-        self._undertaker.start()
+    def _remove_async(self) -> None:
+        self._removal = threading.Thread(target=self._close_lost)
+        self._removal.start()
 
     def _close_lost(self) -> None:
         try:
@@ -353,16 +344,15 @@ class Container:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the container."""
         self.close()
 
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         env = {**self._late_env, **self._live.exec_env, **(options.env or {})}
         request = make_request(args, env=env, workdir=options.workdir, has_input=options.input is not None)
-        return self._sessions.run(Execution(self._sessions.find(options.user), request, options))
+        session = self._sessions.find(options.user)
+        return self._sessions.run(Execution(session.lanes, session, request, options))
 
     def _copy(self, args: Sequence[str], options: ExecOptions) -> ExecResult:
         return self._run(args, attrs.evolve(options, workdir="/"))

@@ -17,6 +17,7 @@ import attrs
 import hypothesis
 import psutil
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import hyperruntime as hr
 from hyperruntime.driver import Launch
@@ -46,6 +47,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class ModuleScheduling(LoadScopeScheduling):
+    """Runs the tests of a module in one process, because they share containers; so with each group of modules."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return next((name for name, words in TOGETHER.items() if any(word in module for word in words)), module)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleScheduling:
+    """Let pytest-xdist distribute whole modules."""
+    return ModuleScheduling(config, log)
+
+
 @pytest.fixture(autouse=True)
 def _logs_as_they_were() -> Iterator[None]:
     """Reset structlog after each test, because commands configure it."""
@@ -68,6 +83,11 @@ def runtime(runtime_name: str) -> Iterator[hr.Runtime]:
 
 
 ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
+# Modules that never run beside each other: they prune, or look at what all owners of a user have.
+TOGETHER = {
+    "owners": ("ownership", "test_podman_probe", "test_docker", "test_apptainer.py", "e2e/test_cli"),
+    "images": ("test_images", "test_image_cli", "test_definitions"),
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -84,9 +104,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if foreign:
         config.hook.pytest_deselected(items=foreign)
         items[:] = [item for item in items if item not in foreign]
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # a module shares its containers
 
 
 def _parameters(item: pytest.Item) -> set[object]:

@@ -8,37 +8,37 @@ from collections.abc import Callable
 
 
 class EndEvent:
-    """An event that rings once; a later listener is called at once. Safe to use from many threads."""
+    """An event that is set once; a later listener is called at once. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Make an event that has not rung."""
+        """Make an event that has not been set."""
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
-        self._rung = False
+        self._is_set = False
 
     @property
-    def has_rung(self) -> bool:
-        """Whether the event has rung."""
-        return self._rung
+    def is_set(self) -> bool:
+        """Whether the event was set."""
+        return self._is_set
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Call all listeners in this thread; later calls do nothing."""
         with self._lock:
-            self._rung, listeners, self._listeners = True, self._listeners, []
+            self._is_set, listeners, self._listeners = True, self._listeners, []
         for listener in listeners:
             listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` once when the event rings, in the thread that rings it; return an unsubscribe function."""
+        """Call ``listener`` once when the event is set, in the thread that sets it; return an unsubscribe function."""
         with self._lock:
-            if not self._rung:
+            if not self._is_set:
                 self._listeners.append(listener)
                 return lambda: self._forget(listener)
         listener()
         return lambda: None
 
-    async def heard(self) -> None:
-        """Wait until the event rings."""
+    async def wait(self) -> None:
+        """Wait until the event is set."""
         loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
         def settle() -> None:

@@ -91,7 +91,7 @@ def export_script(env: Mapping[str, str]) -> bytes:
     if max(sizes, default=0) >= _MAX_VARIABLE_BYTES or sum(sizes) > _MAX_ENV_BYTES:
         allowed = "at most 128 KiB per variable and 1 MiB in all; this is more than a command line holds"
         raise SpecError("env", "...", allowed)
-    lines = [b"export %s=%s\n" % (name.encode(), _quote_text(value)) for name, value in env.items()]
+    lines = [b"export %s=%s\n" % (name.encode(), quote(value)) for name, value in env.items()]
     return b"".join((*lines, _LIBRARIES))
 
 
@@ -111,12 +111,12 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     source = b'"$_hr_lane/i"' if request.has_input else b"/dev/null"
     lines = [b"(ulimit %s;%s" % (mark.options, started)]
     if request.workdir is not None:
-        lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (_quote_text(request.workdir), sequence))
+        lines.append(b'cd -- %s 2>/dev/null||{ echo "%d dir" >&4;exit 126;}' % (quote(request.workdir), sequence))
     through_env: list[bytes] = []
     for name, value in request.env.items():
         pair = os.fsencode(name) + b"=" + os.fsencode(value)
         if shell_keeps(name):
-            lines.append(b"export %s=%s" % (name.encode(), _quote_text(value)))
+            lines.append(b"export %s=%s" % (name.encode(), quote(value)))
         else:
             through_env.append(pair)
     args = (b"env", *through_env, *request.args) if through_env else request.args
@@ -127,10 +127,6 @@ def lane_script(request: ExecRequest, sequence: int, mark: Mark, *, announce: bo
     return b"\n".join(lines)
 
 
-def quote(argument: bytes) -> bytes:
+def quote(argument: str | bytes) -> bytes:
     """Return an argument quoted for a shell."""
-    return b"'" + argument.replace(b"'", b"'\\''") + b"'"
-
-
-def _quote_text(text: str) -> bytes:
-    return quote(os.fsencode(text))
+    return b"'" + os.fsencode(argument).replace(b"'", b"'\\''") + b"'"

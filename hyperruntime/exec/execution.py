@@ -20,13 +20,14 @@ from hyperruntime.errors import (
     WorkdirNotFoundError,
 )
 from hyperruntime.exec.exec_marks import Mark
-from hyperruntime.exec.exec_script import ExecRequest, lane_script
-from hyperruntime.exec.input_source import CallerError, InputSource
+from hyperruntime.exec.exec_script import ExecRequest
+from hyperruntime.exec.input_source import InputSource
 from hyperruntime.exec.lane import Lane
-from hyperruntime.exec.options import ExecOptions, Stream
-from hyperruntime.exec.output_buffer import OutputBuffer
-from hyperruntime.exec.session import Session
-from hyperruntime.exec.stdin_writer import Stdin, widen
+from hyperruntime.exec.lane_pool import LanePool
+from hyperruntime.exec.options import ExecOptions
+from hyperruntime.exec.output_streams import OutputStreams
+from hyperruntime.exec.session import Session, is_number
+from hyperruntime.exec.stdin_writer import Stdin
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -35,10 +36,6 @@ log = get_logger(__name__)
 
 TIMEOUT_EXIT_CODE = 124
 KILLED_EXIT_CODE = 137
-_STREAMS: tuple[tuple[str, Stream], ...] = (("o", "stdout"), ("e", "stderr"))
-_CHUNK_BYTES = 1 << 20
-_PIPE_BYTES = 65536
-_GRACE_S = 0.25  # how long children of a command may still write after its end
 _HEARTBEAT_S = 5.0
 _START_TRIES_S = 5.0
 _IN = select.POLLIN
@@ -61,19 +58,21 @@ class End(enum.Enum):
 class Execution:
     """One command from request to result; used once, by one thread."""
 
-    def __init__(self, session: Session, request: ExecRequest, options: ExecOptions) -> None:
-        """Prepare; nothing runs yet."""
-        self.session = session
-        self._request, self._on_output, self._group = request, options.on_output, options.group
-        self._feed = None if options.input is None else InputSource(options.input)
+    def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            lanes: lends the lane in which the command runs.
+            session: starts the lanes and kills process trees.
+            request: the command.
+            options: its deadline, streams, user and group.
+        """
+        self.session, self._lanes = session, lanes
+        self._request, self._group = request, options.group
+        self._input = None if options.input is None else InputSource(options.input)
         self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
         self._user = options.user if isinstance(options.user, RunAs) else None
-        self._buffers: dict[Stream, OutputBuffer] = {
-            "stdout": OutputBuffer(options.output_limit_bytes),
-            "stderr": OutputBuffer(options.output_limit_bytes),
-        }
-        self._streams: dict[int, Stream] = {}
-        self._wide: set[int] = set()
+        self._output = OutputStreams(options.output_limit_bytes, options.on_output)
         self._stdin: Stdin | None = None
         self._tries = 0
         self._poll = select.poll()
@@ -104,8 +103,8 @@ class Execution:
                 pause_s *= 1.5
             return result
         finally:
-            if self._feed is not None:
-                self._feed.close()
+            if self._input is not None:
+                self._input.close()
 
     def _attempt(self) -> ExecResult | None:
         """Run it once; return None if no process could be started for it."""
@@ -133,20 +132,21 @@ class Execution:
             self._abort()
             raise
         finally:
-            self._close_streams()
+            self._output.close()
+            lane.close_input()
             self._leave_lane(lane, reusable)
 
     def _take_lane(self) -> Lane:
-        return self.session.acquire_lane(self._user, checks=self._tries > 1)
+        return self._lanes.acquire(self._user, checks=self._tries > 1)
 
     def _leave_lane(self, lane: Lane, reusable: bool) -> None:
-        (self.session.release_lane if reusable else self.session.retire_lane)(lane)
+        (self._lanes.release if reusable else self._lanes.retire)(lane)
 
     def _next_mark(self) -> Mark:
         return self.session.next_mark(self._group)
 
     def _start(self, lane: Lane) -> None:
-        lane.start(lane_script(self._request, lane.sequence, self._mark, announce=self.session.announces))
+        lane.start(self._request, self._mark, announce=self.session.announces)
 
     def _open(self, lane: Lane) -> None:
         try:
@@ -158,16 +158,13 @@ class Execution:
             raise storage_error(error) from error
 
     def _open_streams(self, lane: Lane) -> None:
-        lane.sequence += 1
+        lane.next_exec()
         self._poll = select.poll()
         self._poll.register(lane.status, _IN)
-        for letter, name in _STREAMS:
-            descriptor = lane.open_stream(letter)
-            self._streams[descriptor] = name
-            self._poll.register(descriptor, _IN)
-        if self._feed is not None:
+        self._output.open(lane, self._poll)
+        if self._input is not None:
             lane.open_input()
-            self._stdin = Stdin(self._feed, lane, self._poll)
+            self._stdin = Stdin(self._input, lane, self._poll)
         if self._cancel_fd is not None:
             self._poll.register(self._cancel_fd, _IN)
 
@@ -200,38 +197,14 @@ class Execution:
         return int(max(0.0, min(_HEARTBEAT_S, self._deadline - time.monotonic())) * 1000) + 1
 
     def _on_event(self, descriptor: int, event: int) -> None:
-        if descriptor in self._streams:
-            self._read(descriptor)
+        if descriptor in self._output:
+            self._output.read(descriptor)
         elif descriptor == self._lane.status:
             self._read_status()
         elif descriptor == self._cancel_fd:
             raise CancelledExecError
         elif self._stdin is not None:
             self._stdin.on_event(descriptor, event)
-
-    def _read(self, descriptor: int) -> bool:
-        """Read once; return whether there was data."""
-        try:
-            chunk = os.read(descriptor, _CHUNK_BYTES if descriptor in self._wide else _PIPE_BYTES)
-        except BlockingIOError:
-            return False
-        name = self._streams[descriptor]
-        if not chunk:
-            self._poll.unregister(descriptor)
-            del self._streams[descriptor]
-            self._wide.discard(descriptor)
-            os.close(descriptor)
-            return False
-        if len(chunk) == _PIPE_BYTES and descriptor not in self._wide:
-            self._wide.add(descriptor)
-            widen(descriptor)
-        self._buffers[name].write(chunk)
-        if self._on_output is not None:
-            try:
-                self._on_output(name, chunk)
-            except Exception as error:
-                raise CallerError(error) from error
-        return True
 
     def _read_status(self) -> None:
         """Read the lane's status lines; malformed lines come from a hostile command and are skipped."""
@@ -255,10 +228,7 @@ class Execution:
     def _on_lane(self, words: list[str]) -> None:
         match words:
             case ["group" | "up" as word, group] if is_number(group, 10):
-                self._lane.group = self._lane.group or int(group)  # the first report only: no command ran yet
-                if word == "up" and not self._lane.is_up:
-                    self._lane.is_up = True
-                    self.session.lanes_seen += 1
+                self._lanes.on_report(self._lane, is_up=word == "up", group=int(group))
             case ["fork"]:
                 self._end = self._end or End.NOT_STARTED
             case ["user"] if self._lane.checks:
@@ -281,18 +251,18 @@ class Execution:
         """Act on the way the command ended; return whether the lane can be reused."""
         match self._end:
             case End.EXIT:
-                self._drain()
-                self._renew()
+                self._output.drain()
+                self._output.renew(self._lane, self.session.drain)
                 return True
             case End.TIMEOUT:
                 self._end_tree()
-                self._drain()
+                self._output.drain()
             case End.GONE:
                 self.session.on_death()
                 if not self.session.responds():
                     raise ContainerLostError("the container ended while a command ran in it")
                 self._end_tree()
-                self._drain()
+                self._output.drain()
         return False
 
     def _result(self) -> ExecResult | None:
@@ -301,64 +271,35 @@ class Execution:
             return None
         if self._end is End.NO_USER:
             raise no_user_error(self._user)
-        codes = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.GONE: KILLED_EXIT_CODE}
+        codes, buffers = {End.TIMEOUT: TIMEOUT_EXIT_CODE, End.GONE: KILLED_EXIT_CODE}, self._output.buffers
         return ExecResult(
             args=tuple(os.fsdecode(a) for a in self._request.args),
             exit_code=codes.get(self._end or End.GONE, self._exit_code),
-            stdout=self._buffers["stdout"].value(),
-            stderr=self._buffers["stderr"].value(),
+            stdout=buffers["stdout"].value(),
+            stderr=buffers["stderr"].value(),
             timed_out=self._end is End.TIMEOUT,
-            truncated=any(buffer.truncated for buffer in self._buffers.values()),
+            truncated=any(buffer.truncated for buffer in buffers.values()),
             duration_s=time.monotonic() - self._started,
         )
 
-    def _drain(self) -> None:
-        """Read the remaining output, and for a moment the output that children of the command still write."""
-        end = time.monotonic() + _GRACE_S
-        while self._streams:
-            moved = [self._read(descriptor) for descriptor in tuple(self._streams)]
-            if any(moved) and time.monotonic() < end + 1:
-                continue
-            remaining = end - time.monotonic()
-            if not self._streams or remaining <= 0:
-                return
-            poll = select.poll()
-            for descriptor in self._streams:
-                poll.register(descriptor, _IN)
-            poll.poll(int(remaining * 1000) + 1)
-
-    def _renew(self) -> None:
-        """Make the lane ready for the next exec, even if a background process holds the streams of this one."""
-        for descriptor, name in self._streams.items():
-            self._lane.renew_stream("o" if name == "stdout" else "e")
-            self.session.drain(descriptor)
-        self._streams.clear()
-
-    def _group_of(self, lane: Lane) -> int:
+    def _process_group(self) -> int:
         """Return the process group of this command alone, or 0."""
-        return lane.group
+        return self._lane.group
 
-    def _marks(self) -> tuple[Mark, ...]:
-        """Return the marks of the processes to kill: the command's, and its lane's, which may be about to start it."""
-        return (self._mark, self._lane.mark)
+    def _has_ended_tree(self) -> bool:
+        """Kill the command and its lane, which may be about to start it; return whether no process is left."""
+        return self.session.end_tree(self._process_group(), (self._mark, self._lane.mark))
 
     def _end_tree(self) -> None:
-        if not self.session.end_tree(self._group_of(self._lane), self._marks()):
+        if not self._has_ended_tree():
             raise ContainerLostError(
                 f"processes that {os.fsdecode(self._request.args[0])!r} started could not be killed, "
                 "so the container is lost"
             )
 
     def _abort(self) -> None:
-        if not self.session.end_tree(self._group_of(self._lane), self._marks()):
+        if not self._has_ended_tree():
             log.warning("exec not ended", program=os.fsdecode(self._request.args[0]))
-
-    def _close_streams(self) -> None:
-        for descriptor in self._streams:
-            os.close(descriptor)
-        self._streams.clear()
-        self._wide.clear()
-        self._lane.close_input()
 
 
 def no_user_error(user: RunAs | None) -> ExecStartError:
@@ -366,11 +307,6 @@ def no_user_error(user: RunAs | None) -> ExecStartError:
     return ExecStartError(
         f"no process can run as {user} in this container: the engine maps no such ids; use a uid and a gid below 65536"
     )
-
-
-def is_number(word: str, digits: int) -> bool:
-    """Return whether a word is a decimal number of at most ``digits`` digits."""
-    return word.isascii() and word.isdigit() and len(word) <= digits
 
 
 def storage_error(error: OSError) -> StorageError:

@@ -15,6 +15,7 @@ import stat
 import time
 
 from hyperruntime.exec.exec_marks import Mark
+from hyperruntime.exec.exec_script import ExecRequest, lane_script
 from hyperruntime.run_as import RunAs
 
 _TO_HOST, _TO_CONTAINER = 0o622, 0o644
@@ -38,21 +39,23 @@ class Lane:
     """
 
     program = "lane"
+    _max_rest_bytes = 65536  # of an earlier, longer script that may stay in the file: the shell returns before them
 
-    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None) -> None:
+    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False) -> None:
         """Make the directory and its FIFOs; nothing runs yet.
 
         Args:
             exchange: the exchange directory on the host.
             mark: mark of the lane's processes.
             user: user of its commands; None is the session's user.
+            checks: whether it must report the reason if it cannot start.
 
         Raises:
             OSError: no space, or too many open files.
         """
         self.name, self.mark, self.user = secrets.token_hex(16), mark, user
+        self.checks, self.is_up = checks, False
         self.sequence = self.group = 0
-        self.is_up = self.checks = False
         self.input: int | None = None
         self._dir = os.path.join(exchange, self.name)
         self._prologue = b"" if user is None else user.prologue()
@@ -84,20 +87,29 @@ class Lane:
         poll.register(self.go, select.POLLIN)
         return not poll.poll(0)
 
-    def start(self, script: bytes) -> None:
-        """Give the lane its next script, whose status lines carry the current ``sequence``.
+    def next_exec(self) -> None:
+        """Begin the next exec: from now on only status lines with its number count."""
+        self.sequence += 1
+
+    def on_report(self, *, is_up: bool, group: int = 0) -> None:
+        """Record what the lane reports about itself.
+
+        Args:
+            is_up: whether its shell runs.
+            group: its process group; only the first one counts, because no command ran before it.
+        """
+        self.group = self.group or group
+        self.is_up = self.is_up or is_up
+
+    def start(self, request: ExecRequest, mark: Mark, *, announce: bool) -> None:
+        """Start the command of the current exec; see :func:`lane_script` for the arguments.
 
         Raises:
             OSError: the script could not be written (no space).
             BlockingIOError: the ``go`` FIFO is full.
         """
-        script, self._prologue = self._prologue + script, b""
-        written = 0
-        while written < len(script):
-            written += os.pwrite(self._script, script[written:], written)
-        if self._script_bytes > len(script) + 65536:
-            os.ftruncate(self._script, len(script))
-        self._script_bytes = len(script)
+        script, self._prologue = self._prologue + lane_script(request, self.sequence, mark, announce=announce), b""
+        self._write_script(script)
         os.write(self.go, b"\n")
 
     def wait_for(self, word: str, timeout_s: float) -> str | None:
@@ -178,6 +190,14 @@ class Lane:
     def descriptors(self) -> tuple[int, ...]:
         """Return the open descriptors of the lane."""
         return tuple(self._open) if self.input is None else (*self._open, self.input)
+
+    def _write_script(self, script: bytes) -> None:
+        written = 0
+        while written < len(script):
+            written += os.pwrite(self._script, script[written:], written)
+        if self._script_bytes > len(script) + self._max_rest_bytes:
+            os.ftruncate(self._script, len(script))
+        self._script_bytes = len(script)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._dir, name)

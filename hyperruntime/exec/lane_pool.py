@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.lane import Lane
 from hyperruntime.run_as import RunAs
 
+L = TypeVar("L", bound=Lane)
+
 
 class LanePool:
-    """The lanes that a supervisor has started; safe to use from many threads."""
+    """The lanes that a supervisor has started; safe to use from many threads.
+
+    Attributes:
+        started: how many lanes have reported to their exec that they run.
+    """
 
     def __init__(self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]) -> None:
         """Prepare; no lane exists yet.
@@ -21,11 +28,12 @@ class LanePool:
             request: asks the supervisor to start a lane.
             next_mark: returns the mark of a new lane.
         """
-        self._exchange, self._request, self.next_mark = exchange, request, next_mark
+        self._exchange, self._request, self._next_mark = exchange, request, next_mark
         self._lock = threading.Lock()
         self._idle: dict[RunAs | None, list[Lane]] = {}
         self._lanes: set[Lane] = set()
         self._unseen: dict[int, set[Mark]] = {}
+        self.started = 0
         self._closing = False
 
     def acquire(self, user: RunAs | None, *, checks: bool) -> Lane:
@@ -43,12 +51,23 @@ class LanePool:
             if idle.is_usable():
                 return idle
             self.retire(idle)
-        lane = Lane(self._exchange, self.next_mark(), user)
-        lane.checks = checks
-        return self.begin(lane)
+        return self.begin(self.make(Lane, user, checks=checks))
 
-    def begin(self, lane: Lane) -> Lane:
-        """Start a new lane and return it; raises the errors of :meth:`acquire`."""
+    def make(self, kind: Callable[..., L], user: RunAs | None, *, checks: bool = False) -> L:
+        """Return a new lane; nothing runs in it before :meth:`begin`.
+
+        Args:
+            kind: class of the lane.
+            user: user of the lane; None is the session's own.
+            checks: whether it must report the reason if it cannot start.
+
+        Raises:
+            OSError: no space or no file descriptors.
+        """
+        return kind(self._exchange, self._next_mark(), user, checks=checks)
+
+    def begin(self, lane: L) -> L:
+        """Start a lane from :meth:`make` and return it; raises the errors of :meth:`acquire`."""
         with self._lock:
             self._lanes.add(lane)
             if lane.user is not None:
@@ -59,6 +78,11 @@ class LanePool:
             self.retire(lane)
             raise
         return lane
+
+    def on_report(self, lane: Lane, *, is_up: bool, group: int) -> None:
+        """Pass a lane what it reports about itself; see :meth:`Lane.on_report`."""
+        self.started += is_up and not lane.is_up
+        lane.on_report(is_up=is_up, group=group)
 
     def release(self, lane: Lane) -> None:
         """Keep a clean lane for the next exec of its user."""

@@ -50,9 +50,8 @@ class Session:
         lost: set once the attached shell is gone.
         on_death: called when a lane is seen to be dead.
         announces: whether each command must report that its process was started, because the container's shell is bash.
-        exchange: the exchange directory on the host.
         inside: path of the exchange directory in the container.
-        lanes_seen: number of lanes that have reported that they run; the execs count it.
+        lanes: the lanes of its execs.
         refusal: the reason why the container cannot run commands although its shell works, or "".
     """
 
@@ -78,10 +77,9 @@ class Session:
         self.lost = threading.Event()
         self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
-        self.exchange, self.inside = exchange, inside
+        self.inside = inside
         self._shell, self._numbers = shell, numbers
-        self._lanes = LanePool(exchange, self._request_lane, self.next_lane_mark)
-        self.lanes_seen = 0
+        self.lanes = LanePool(exchange, self._request_lane, self._next_lane_mark)
         self._switch: int | None = None
         self._lock = threading.Lock()
         self._answers: dict[str, int | None] = {}  # only requests that a caller waits for: the container is not trusted
@@ -125,31 +123,6 @@ class Session:
             self._switch = answer
         return None if self._switch == 0 else self._switch >= _FIRST_SWITCH
 
-    def acquire_lane(self, user: RunAs | None = None, *, checks: bool = False) -> Lane:
-        """Return a lane for one exec: an idle one, else a new one.
-
-        Args:
-            user: user of the lane; None is the session's own. A session that cannot switch users already runs as it.
-            checks: whether a new lane must report the reason if it cannot start.
-
-        Raises:
-            ContainerLostError: the container is gone.
-            OSError: no space or no descriptors for a new lane.
-        """
-        return self._lanes.acquire(user, checks=checks)
-
-    def begin_lane(self, lane: Lane) -> None:
-        """Start a lane that the caller made and keeps; raises the errors of :meth:`acquire_lane`."""
-        self._lanes.begin(lane)
-
-    def release_lane(self, lane: Lane) -> None:
-        """Keep a clean lane for the next exec."""
-        self._lanes.release(lane)
-
-    def retire_lane(self, lane: Lane) -> None:
-        """Close a lane that must not be reused."""
-        self._lanes.retire(lane)
-
     def _request_lane(self, lane: Lane) -> None:
         as_user = ""
         if lane.user is not None and self._switch:
@@ -161,8 +134,7 @@ class Session:
         number = source.next() if isinstance(source, MarkSeries) else self._numbers.next(source)
         return self._mark_limit.mark(number)
 
-    def next_lane_mark(self) -> Mark:
-        """Return the mark of a new lane."""
+    def _next_lane_mark(self) -> Mark:
         return self._mark_limit.mark(self._numbers.next_lane())
 
     @property
@@ -199,7 +171,7 @@ class Session:
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left."""
         switches = bool(self._switch and self._switch >= _FIRST_SWITCH)
-        return UserKiller(self._lanes, self.exchange, self._ask, self.lost.is_set).end(user, switches=switches)
+        return UserKiller(self.lanes, self._ask, self.lost.is_set).end(user, switches=switches)
 
     @property
     def patience_s(self) -> float:
@@ -211,10 +183,11 @@ class Session:
 
         Its answer may wait behind many requested lanes, so a lane that starts meanwhile also counts.
         """
-        timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes_seen
+        timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes.started
         if self.lost.is_set():
             return False
-        return self._ask("ping", "", timeout_s) is not None or (self.lanes_seen != before and not self.lost.is_set())
+        answered = self._ask("ping", "", timeout_s) is not None
+        return answered or (self.lanes.started != before and not self.lost.is_set())
 
     def error_text(self) -> str:
         """Return the last lines that the engine wrote about this shell."""
@@ -233,7 +206,7 @@ class Session:
         self._wake()
         if self._thread.is_alive() and ended:
             self._thread.join(timeout_s)
-        self._lanes.close()
+        self.lanes.close()
         return ended
 
     def abandon(self) -> None:
@@ -248,7 +221,7 @@ class Session:
 
         Lock-free, because it is called in a forked child, where the lock holder does not exist.
         """
-        held = [descriptor for lane in self._lanes.all() for descriptor in lane.descriptors()]
+        held = [descriptor for lane in self.lanes.all() for descriptor in lane.descriptors()]
         return tuple(held) if self._closing else (self._shell.input, *held)
 
     def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
@@ -302,7 +275,7 @@ class Session:
                 for descriptor in (*drains, self._wake_read, self._wake_write):
                     os.close(descriptor)
                 self._wake_write = -1
-            for lane in self._lanes.all():
+            for lane in self.lanes.all():
                 lane.hang_up()
             self._shell.close_output()
             self._on_lost()
@@ -351,7 +324,7 @@ class Session:
             case ["unmarked", locks, resident] if not self._ready.is_set():
                 self.refusal = _LOW_LIMITS.format(locks=locks, resident=resident)
                 self._ready.set()
-            case ["done", key, number] if _is_number(number):
+            case ["done", key, number] if is_number(number, 19):
                 with self._answered:
                     if key in self._answers:
                         self._answers[key] = int(number)
@@ -372,8 +345,9 @@ class Session:
             os.close(descriptor)
 
 
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) < 20
+def is_number(word: str, digits: int) -> bool:
+    """Return whether a word is a decimal number of at most ``digits`` digits."""
+    return word.isascii() and word.isdigit() and len(word) <= digits
 
 
 def _is_writable(descriptor: int) -> bool:

@@ -16,15 +16,15 @@ _F_SETPIPE_SZ = 1031
 class Stdin:
     """The standard input of one running command, driven by the poll loop of its exec."""
 
-    def __init__(self, feed: InputSource, lane: Lane, poll: select.poll) -> None:
+    def __init__(self, source: InputSource, lane: Lane, poll: select.poll) -> None:
         """Prepare; nothing is registered with the poll loop before :meth:`start`.
 
         Args:
-            feed: source of the input.
+            source: source of the input.
             lane: lane of the command.
             poll: poll object of the exec's loop.
         """
-        self._feed, self._lane, self._poll = feed, lane, poll
+        self._source, self._lane, self._poll = source, lane, poll
         self._pending = memoryview(b"")
 
     def start(self) -> None:
@@ -32,10 +32,10 @@ class Stdin:
         if self._lane.input is None or (descriptor := self._lane.hand_over_input()) is None:
             return
         widen(descriptor)
-        if self._feed.is_ready:
+        if self._source.is_ready:
             self._poll.register(descriptor, select.POLLOUT)
-        elif self._feed.descriptor is not None:
-            self._poll.register(self._feed.descriptor, select.POLLIN)
+        elif self._source.descriptor is not None:
+            self._poll.register(self._source.descriptor, select.POLLIN)
 
     def on_event(self, descriptor: int, event: int) -> None:
         """Handle a poll event; events of other descriptors are ignored.
@@ -45,16 +45,16 @@ class Stdin:
         """
         if descriptor == self._lane.input:
             self._write(descriptor, event)
-        elif descriptor == self._feed.descriptor:
+        elif descriptor == self._source.descriptor:
             self._fill(descriptor)
 
-    def _fill(self, source: int) -> None:
+    def _fill(self, descriptor: int) -> None:
         """Read one chunk, then wait until the command can read it."""
         try:
-            self._pending = memoryview(self._feed.read())
+            self._pending = memoryview(self._source.read())
         except BlockingIOError:
             return
-        self._poll.unregister(source)
+        self._poll.unregister(descriptor)
         if not self._pending:
             self._end()
         elif self._lane.input is not None:
@@ -62,7 +62,7 @@ class Stdin:
 
     def _write(self, target: int, event: int) -> None:
         if not self._pending:
-            self._pending = memoryview(self._feed.read())
+            self._pending = memoryview(self._source.read())
         if not self._pending or event & (select.POLLERR | select.POLLNVAL):
             self._end()
             return
@@ -73,12 +73,12 @@ class Stdin:
         except BrokenPipeError:
             self._end()
             return
-        if not self._pending and not self._feed.is_ready and self._feed.descriptor is not None:
+        if not self._pending and not self._source.is_ready and self._source.descriptor is not None:
             self._poll.unregister(target)
-            self._poll.register(self._feed.descriptor, select.POLLIN)
+            self._poll.register(self._source.descriptor, select.POLLIN)
 
     def _end(self) -> None:
-        for descriptor in (self._lane.input, self._feed.descriptor):
+        for descriptor in (self._lane.input, self._source.descriptor):
             if descriptor is not None:
                 try:
                     self._poll.unregister(descriptor)

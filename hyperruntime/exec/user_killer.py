@@ -27,17 +27,16 @@ class _Clearing(Lane):
 class UserKiller:
     """Kills users' processes in a container whose supervisor runs as root."""
 
-    def __init__(self, lanes: LanePool, exchange: str, ask: Ask, is_lost: Callable[[], bool]) -> None:
+    def __init__(self, lanes: LanePool, ask: Ask, is_lost: Callable[[], bool]) -> None:
         """Prepare.
 
         Args:
             lanes: lanes of the supervisor.
-            exchange: the exchange directory on the host.
             ask: sends the supervisor a verb and its words with a timeout in seconds; returns the number in its answer,
                 or None if no answer comes in time.
             is_lost: returns whether the supervisor is gone.
         """
-        self._lanes, self._exchange, self._ask, self._is_lost = lanes, exchange, ask, is_lost
+        self._lanes, self._ask, self._is_lost = lanes, ask, is_lost
 
     def end(self, user: RunAs, *, switches: bool) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left.
@@ -81,10 +80,10 @@ class UserKiller:
         return True
 
     def _clear(self, user: RunAs) -> str | None:
-        lane = self._lanes.begin(_Clearing(self._exchange, self._lanes.next_mark(), user))
+        lane = self._lanes.begin(self._lanes.make(_Clearing, user))
         try:
             said = lane.wait_for("left", _DYING_S)
-            lane.is_up = said is not None  # `left` is its last report
+            lane.on_report(is_up=said is not None)  # `left` is its last report
             return said
         finally:
             self._lanes.retire(lane)

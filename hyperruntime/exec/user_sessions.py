@@ -44,14 +44,14 @@ class SessionContext:
         engine: the engine's name, for errors.
         user: user of the container's main shell; None is the image's user.
         exchange: the exchange directory on the host.
-        bury: starts removing the container in the background.
+        remove: starts removing the container in the background.
     """
 
     name: str
     engine: str
     user: str | None
     exchange: str
-    bury: Callable[[], None]
+    remove: Callable[[], None]
 
 
 class UserSessions:
@@ -59,17 +59,17 @@ class UserSessions:
 
     Attributes:
         numbers: source of the marks of this container's processes.
-        bell: event that is set when the container has ended.
+        ended: event that is set when the container has ended.
         watch: the watchdog's entry for this container, or None.
         live: the running container; None before :meth:`begin`.
     """
 
-    def __init__(self, home: SessionContext) -> None:
+    def __init__(self, context: SessionContext) -> None:
         """Prepare; the container does not exist yet."""
-        self.numbers, self.bell = MarkNumbers(), EndEvent()
+        self.numbers, self.ended = MarkNumbers(), EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
-        self._home, self._pid = home, os.getpid()
+        self._context, self._pid = context, os.getpid()
         self._lock = threading.Lock()
         self._sessions: dict[str | None, Session] = {}
         self._closed = False
@@ -79,7 +79,7 @@ class UserSessions:
     def is_alive(self) -> bool:
         """Whether the container can run commands, as far as is known."""
         ended_by_us = self.watch is not None and bool(self.watch.verdict)
-        return not (self._closed or self._lost or ended_by_us or self.bell.has_rung)
+        return not (self._closed or self._lost or ended_by_us or self.ended.is_set)
 
     def responds(self, timeout_s: float | None) -> bool:
         """Return whether the container's main shell answers in time.
@@ -118,7 +118,7 @@ class UserSessions:
             if self._lost is not None:
                 raise ContainerLostError(str(self._lost), self._lost.post_mortem)
             if self._closed:
-                raise ContainerStateError(f"container {self._home.name} is closed; start another one")
+                raise ContainerStateError(f"container {self._context.name} is closed; start another one")
 
     def find(self, user: str | RunAs | None) -> Session:
         """Return the session whose lanes run as a user.
@@ -133,7 +133,7 @@ class UserSessions:
             UnsupportedOptionError: this container or engine cannot run commands as this user.
         """
         if not isinstance(user, RunAs):
-            return self._find(None if user == self._home.user else user)
+            return self._find(None if user == self._context.user else user)
         return self._find(None if self._switches(self._find(None)) else str(user))
 
     def run(self, execution: Execution) -> ExecResult:
@@ -215,7 +215,7 @@ class UserSessions:
         if users and main is not None and main.responds():
             self._drop(users[0], session)
             return ExecLostError(
-                f"the shell of user {users[0]!r} in {self._home.name} ended while a command ran in it, so the "
+                f"the shell of user {users[0]!r} in {self._context.name} ended while a command ran in it, so the "
                 "result is unknown; the next command starts a new shell"
             )
         has_ended = main is not None and main.lost.is_set()
@@ -223,11 +223,11 @@ class UserSessions:
             main.wait_end(_END_TIMEOUT_S)  # a busy engine reports the exit code long after the streams end
         with self._lock:
             if self._closed and self._lost is None:
-                return ContainerLostError(f"container {self._home.name} was closed while a command ran in it")
+                return ContainerLostError(f"container {self._context.name} was closed while a command ran in it")
             if self._lost is None:
                 self._lost = self._explain(error, has_ended=has_ended)
                 # On an overloaded machine the removal takes seconds, and the caller must not wait for it.
-                self._home.bury()
+                self._context.remove()
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
 
@@ -237,20 +237,22 @@ class UserSessions:
         post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
         if has_ended and post_mortem.exit_code is None:  # the engine may still report it as running
             post_mortem = attrs.evolve(post_mortem, state="exited")
-        log.warning("container lost", name=self._home.name, state=post_mortem.state, oom=post_mortem.oom_killed)
-        return ContainerLostError(f"{error} ({self._home.name}: {post_mortem}); start another container", post_mortem)
+        log.warning("container lost", name=self._context.name, state=post_mortem.state, oom=post_mortem.oom_killed)
+        return ContainerLostError(
+            f"{error} ({self._context.name}: {post_mortem}); start another container", post_mortem
+        )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ContainerStateError(
-                f"container {self._home.name} belongs to process {self._pid}; a forked child must start its own"
+                f"container {self._context.name} belongs to process {self._pid}; a forked child must start its own"
             )
 
     def _switches(self, main: Session) -> bool:
         switches = main.switches_users()
         if switches is None:
             why = "only root can switch users, and the container's user is not root; leave ContainerSpec.user at None"
-            raise UnsupportedOptionError(self._home.engine, "user", why)
+            raise UnsupportedOptionError(self._context.engine, "user", why)
         return switches
 
     def _find(self, key: str | None) -> Session:
@@ -265,8 +267,8 @@ class UserSessions:
     def _start(self, user: str | None) -> Session:
         assert self.live is not None
         shell = self.live.shell if user is None else self.live.open_shell(user)
-        ended = self.bell.ring if user is None else lambda: None
-        session = Session(shell, self._home.exchange, EXCHANGE_TARGET, self.numbers, self.live.observe, ended)
+        on_lost = self.ended.set if user is None else lambda: None
+        session = Session(shell, self._context.exchange, EXCHANGE_TARGET, self.numbers, self.live.observe, on_lost)
         release_on_fork(session)
         if not session.start(_START_TIMEOUT_S):
             text = session.error_text()
@@ -275,19 +277,21 @@ class UserSessions:
             session.abandon()
             raise error
         if session.refusal:
-            session.close(0.5)
-            session.abandon()
+            _close(session)
             raise ExecStartError(session.refusal)
         with self._lock:
             known = self._sessions.setdefault(user, session)
         if known is not session:
-            session.close(1)
-            session.abandon()
+            _close(session)
         return known
 
     def _drop(self, user: str, session: Session) -> None:
         with self._lock:
             if self._sessions.get(user) is session:
                 del self._sessions[user]
-        session.close(0.5)
-        session.abandon()
+        _close(session)
+
+
+def _close(session: Session) -> None:
+    session.close(0.5)
+    session.abandon()

@@ -9,7 +9,6 @@ import posixpath
 import threading
 from collections.abc import Mapping
 from importlib import resources
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, GatewayError, HyperRuntimeError
@@ -101,9 +100,7 @@ class Access:
         """Return this access."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the access."""
         self.close()
 

@@ -10,10 +10,10 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
 from hyperruntime.gateway.config.values import Budget, GatewayConfig
 from hyperruntime.gateway.log.budget import Meter, Spent
@@ -47,7 +47,7 @@ class Seat:
         self._gateway = gateway
         self._meter = meter
         self._refused = self._outage = ""
-        self._on_refused: list[Callable[[], None]] = []
+        self._refusal = EndEvent()
         self._stop: Callable[[], Coroutine[Any, Any, None]] = _nothing
 
     @property
@@ -68,17 +68,16 @@ class Seat:
             raise GatewayError(f"{self._outage}; fix the server, then resume")
 
     def when_refused(self, act: Callable[[], None]) -> None:
-        """Call `act` once, the next time a budget refuses a request of this seat.
+        """Call `act` once when a budget refuses a request of this seat; at once if a request was refused before.
 
         The gateway's thread calls it, so it must be quick.
         """
-        self._on_refused.append(act)
+        self._refusal.listen(act)
 
     def refuse(self, why: str) -> None:
         """Record why a request was refused, and call the listeners; for the gateway's thread only."""
         self._refused = self._refused or why
-        while self._on_refused:
-            self._on_refused.pop()()
+        self._refusal.set()
 
     def sent(self, outage: str) -> None:
         """Record the outage of the last request, "" if there was none; for the gateway's thread only."""
@@ -92,9 +91,7 @@ class Seat:
         """Return this seat."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the seat."""
         self.close()
 
@@ -192,9 +189,7 @@ class Gateway:
         """Return this gateway."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the gateway."""
         self.close()
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 import aiohttp
-import attrs
 from aiohttp import web
 
+from hyperruntime.gateway.answer.generated_tokens import GeneratedTokens
 from hyperruntime.gateway.answer.headers import JSON_TYPE
 from hyperruntime.gateway.answer.screen import Event, screen, screen_event
 from hyperruntime.gateway.answer.sse import EventSplitter, EventTooLongError
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
-from hyperruntime.gateway.answer.tokens import GeneratedTokens
 from hyperruntime.gateway.answer.usage import StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
-from hyperruntime.gateway.log.exchange import Exchange, LineFile
-from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.replay import Recorded, tape_line
 from hyperruntime.gateway.request.parse import COUNT_PATH, ModelRequest, RequestRefusedError, error_event
 from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.upstream import Answer, describe, payload
+
+if TYPE_CHECKING:
+    from hyperruntime.gateway.service import Shared
 
 _OK = 200
 _BYTES_PER_VALUE = 4  # an answer is searched for keys too, so it costs more than a request
@@ -29,42 +31,26 @@ _TURN_S = 0.002
 _GRACE_S = 2.0  # for the client to read the error event after the deadline
 
 
-@attrs.frozen(kw_only=True)
-class RelayTools:
-    """The objects and settings that the relays of one seat share.
-
-    Attributes:
-        redactor: removes all keys of the gateway.
-        share: parses and screens large answers.
-        limit_bytes: the longest event of a stream.
-        record: file that keeps the answers for replay, or None.
-        tokens: whether to collect generated tokens.
-    """
-
-    redactor: Redactor
-    share: PoolShare
-    limit_bytes: int
-    record: LineFile | None
-    tokens: bool
-
-
 class Relay:
     """Relays the answer to one request."""
 
-    def __init__(self, call: ModelRequest, exchange: Exchange, tools: RelayTools) -> None:
+    def __init__(self, call: ModelRequest, exchange: Exchange, shared: Shared, share: PoolShare) -> None:
         """Create a relay.
 
         Args:
             call: the client's request.
             exchange: log entry of the request; the relay fills in the fields about the answer.
-            tools: shared by the relays of the seat.
+            shared: the objects that all seats share.
+            share: parses and screens large answers of the seat.
         """
-        self._call, self._exchange, self._tools = call, exchange, tools
+        self._call, self._exchange, self._share = call, exchange, share
+        self._redactor, self._record = shared.redactor, shared.record
+        self._limit_bytes = shared.config.limits.answer_bytes
         self._recorded = bytearray()
         self._came_bytes = 0  # of a stream; the guard may still hold some of them
         self._usage = StreamUsage()
-        self._guard = StreamGuard(tools.redactor)
-        self._generated = GeneratedTokens() if tools.tokens else None
+        self._guard = StreamGuard(shared.redactor)
+        self._generated = GeneratedTokens() if shared.config.tokens and call.wire == "openai" else None
         self._tokens: Tokens | None = None
         self._streaming = self._complete = False
 
@@ -91,17 +77,17 @@ class Relay:
             RequestRefusedError: the answer holds a key that cannot be cut out, is not UTF-8 or is nested too deeply;
                 or a parse worker was lost.
         """
-        exchange, tools = self._exchange, self._tools
+        exchange = self._exchange
         data = b"".join([piece async for piece in answer.body])
         if answer.status == _OK and self._call.path != COUNT_PATH:
             self._tokens = estimate(exchange.request_bytes, len(data))
-        screened = await tools.share.run(
+        screened = await self._share.run(
             len(data) // _BYTES_PER_VALUE,
             screen,
             data,
-            tools.redactor,
+            self._redactor,
             is_json=answer.headers["Content-Type"] == JSON_TYPE,
-            tokens=tools.tokens,
+            tokens=self._generated is not None,
         )
         data = data if screened.body is None else screened.body
         exchange.status, exchange.answer_bytes = answer.status, len(data)
@@ -149,7 +135,7 @@ class Relay:
         return response  # the server sends its end, after the usage is counted
 
     async def _events(self, response: web.StreamResponse, answer: Answer) -> None:
-        splitter = EventSplitter(self._tools.limit_bytes)
+        splitter = EventSplitter(self._limit_bytes)
         async for piece in answer.body:
             exchange = self._exchange
             exchange.first_byte_s = exchange.first_byte_s or time.monotonic() - exchange.started
@@ -175,14 +161,13 @@ class Relay:
 
     async def _seen(self, event: bytes) -> Event:
         """Return a screened event, and record its usage and tokens."""
-        tools = self._tools
         cost = len(event) // _BYTES_PER_VALUE
-        seen = await tools.share.run(cost, screen_event, event, tools.redactor, tokens=tools.tokens)
+        seen = await self._share.run(cost, screen_event, event, self._redactor, tokens=self._generated is not None)
         self._usage.see(seen.used)
         self._came_bytes += len(seen.cleaned)
         if self._generated is not None:
             self._generated.see(seen.message)
-        if tools.record is not None:
+        if self._record is not None:
             self._recorded += seen.cleaned
         return seen
 
@@ -194,11 +179,10 @@ class Relay:
     async def _broken(self, response: web.StreamResponse, error: RequestRefusedError) -> None:
         """Send an error event in the client's format; the HTTP status is sent already."""
         self._exchange.error = f"{error.kind}: {error.message}"
-        await response.write(self._tools.redactor.clean(error_event(self._call.wire, error)))
+        await response.write(self._redactor.clean(error_event(self._call.wire, error)))
 
     async def _keep(self, answer: Answer, data: bytes) -> None:
-        record = self._tools.record
-        if record is not None:
+        if self._record is not None:
             kept = Recorded(status=answer.status, content_type=answer.headers["Content-Type"], body=data)
             cost = (len(data) + self._exchange.request_bytes) // _BYTES_PER_VALUE
-            record.add(await self._tools.share.run(cost, tape_line, self._call, kept, self._tools.redactor))
+            self._record.add(await self._share.run(cost, tape_line, self._call, kept, self._redactor))

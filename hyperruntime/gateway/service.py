@@ -17,7 +17,7 @@ from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstrea
 from hyperruntime.gateway.log.budget import Meter
 from hyperruntime.gateway.log.exchange import Exchange, LineFile
 from hyperruntime.gateway.log.redact import Redactor
-from hyperruntime.gateway.relay import Relay, RelayTools
+from hyperruntime.gateway.relay import Relay
 from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
 from hyperruntime.gateway.request.connection import BoundedConnection
 from hyperruntime.gateway.request.pace import Pace
@@ -173,7 +173,7 @@ class Service:
             exchange.upstream, exchange.sent_as = upstream.name, rule.send_as or call.model
             async with self._shared.slots:
                 self._admit()
-                relay = self._relay(call, exchange)
+                relay = Relay(call, exchange, self._shared, self._share)
                 with ExitStack() as after:
                     after.callback(self._charge, rule, exchange, relay)
                     answer = await self._shared.sender.send(call, rule, upstream, exchange)
@@ -208,20 +208,6 @@ class Service:
         if why:
             self._on_refused(why)
             raise RequestRefusedError(403, BUDGET_KIND, why)
-
-    def _relay(self, call: ModelRequest, exchange: Exchange) -> Relay:
-        config = self._shared.config
-        return Relay(
-            call,
-            exchange,
-            RelayTools(
-                redactor=self._shared.redactor,
-                share=self._share,
-                limit_bytes=config.limits.answer_bytes,
-                record=self._shared.record,
-                tokens=config.tokens and call.wire == "openai",
-            ),
-        )
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
         tokens = relay.used()

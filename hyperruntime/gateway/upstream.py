@@ -11,8 +11,8 @@ import aiohttp
 import attrs
 
 from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
+from hyperruntime.gateway.answer.generated_tokens import asks_for_tokens
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
-from hyperruntime.gateway.answer.tokens import asks_for_tokens
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.log.redact import Redactor

@@ -9,19 +9,18 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from hyperruntime.concurrency.blocking_threads import RESETS, STARTS, blocking
-from hyperruntime.container import Container
-from hyperruntime.errors import PoolClosedError, PoolError
+from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.members import Cell, CellState, Member, Roster
+from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster
 from hyperruntime.pool.slots.isolation import SlotIsolation
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.start_backoff import StartBackoff
 from hyperruntime.pool.values.config import PoolConfig, PoolLayout
 from hyperruntime.pool.values.status import PoolStatus
-from hyperruntime.spec import ContainerSpec
+from hyperruntime.runtime import Runtime
 
 log = get_logger(__name__)
 
@@ -29,31 +28,23 @@ _TICK_S = 0.2
 _PATIENCE_S = 10.0  # upper bound on the timeout of a health check
 
 
-class OpensContainers(Protocol):
-    """The part of a runtime that the pool uses."""
-
-    def container(self, spec: ContainerSpec, /) -> Container:
-        """Start a container."""
-        ...
-
-
 class Fleet:
     """The containers of one pool.
 
     Attributes:
         roster: the containers that have started and not ended.
-        trouble: the failures to start since the last success.
+        backoff: the failures to start since the last success.
     """
 
     def __init__(
         self,
-        runtime: OpensContainers,
+        runtime: Runtime,
         config: PoolConfig,
         plan: PoolLayout,
-        keeper: SlotIsolation,
+        isolation: SlotIsolation,
         *,
         changed: Callable[[], None],
-        lost: Callable[[Member, str], None],
+        lost: Callable[[PoolMember, str], None],
     ) -> None:
         """Begin without containers.
 
@@ -61,21 +52,21 @@ class Fleet:
             runtime: starts the containers.
             config: the pool's configuration.
             plan: the same, resolved for this engine.
-            keeper: creates and resets the slots.
+            isolation: creates and resets the slots.
             changed: called when a slot may be free, or a start has failed.
             lost: called with the container and the reason when a container ended by itself.
         """
         self.roster = Roster(config.max_containers)
-        self.trouble = StartBackoff()
-        self._runtime, self._config, self._plan, self._keeper = runtime, config, plan, keeper
+        self.backoff = StartBackoff()
+        self._runtime, self._config, self._plan, self._isolation = runtime, config, plan, isolation
         self._changed, self._lost = changed, lost
         self._starting = self._closing = 0
         self._waiting = 0
         self._asleep = False
-        self._owed = 0  # containers to start in place of those that a released slot used up
+        self._owed = 0  # containers to start in slot_exec of those that a released slot used up
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._open: set[Member] = set()
+        self._open: set[PoolMember] = set()
         self._lock = threading.Lock()  # for _closed and _open; never held during a blocking call
         self._watching: asyncio.Task[None] | None = None
 
@@ -103,7 +94,7 @@ class Fleet:
             leased=counts[CellState.LEASED],
             cleaning=counts[CellState.CLEANING],
             quarantined=counts[CellState.QUARANTINED],
-            error=str(self.trouble.error or ""),
+            error=str(self.backoff.error or ""),
         )
 
     async def start(self) -> None:
@@ -115,8 +106,8 @@ class Fleet:
         while len(self.roster.serving()) < self._config.min_containers and not self._closed:
             self.balance(0)
             await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
-            if self.trouble.error is not None:
-                raise self.trouble.error
+            if self.backoff.error is not None:
+                raise self.backoff.error
         if self._closed:
             raise PoolClosedError("the pool was stopped while it was starting")
 
@@ -139,7 +130,7 @@ class Fleet:
         for member in self.roster:
             if member.draining and member.is_settled:
                 self._close_member(member)
-        if now >= self.trouble.not_before:
+        if now >= self.backoff.not_before:
             for _ in range(self._to_start(waiting)):
                 self._owed = max(0, self._owed - 1)
                 self._starting += 1
@@ -193,7 +184,7 @@ class Fleet:
                 surplus -= 1
                 self.drain(member, "it was idle")
 
-    def drain(self, member: Member, why: str) -> None:
+    def drain(self, member: PoolMember, why: str) -> None:
         """Lease no more slots of a container; it ends after the last release.
 
         Args:
@@ -204,7 +195,7 @@ class Fleet:
             member.draining = why
             log.info("container draining", pool=self._config.name, container=member.container.name, why=why)
 
-    def lose(self, member: Member, why: str) -> None:
+    def lose(self, member: PoolMember, why: str) -> None:
         """Record that a container ended by itself; its leases are lost, and a new container may replace it.
 
         Args:
@@ -233,25 +224,24 @@ class Fleet:
             await self._clean(cell)
         self._changed()
 
-    async def end_processes(self, place: SlotExec) -> None:
+    async def end_processes(self, slot_exec: SlotExec) -> None:
         """End all processes of a slot; its files stay.
 
         Raises:
             PoolError: a process could not be ended.
         """
-        await place.close()
-        if not await blocking(RESETS, lambda: self._keeper.end(place)):
-            raise PoolError(f"processes of slot {place.slot_id} could not be ended; release it")
+        await slot_exec.close()
+        await blocking(RESETS, slot_exec.end_processes)
 
     async def _clean(self, cell: Cell) -> None:
         member = cell.member
         try:
-            cell.place = await blocking(RESETS, lambda: self._keeper.renew(cell.place))
+            cell.slot_exec = await blocking(RESETS, lambda: self._isolation.renew(cell.slot_exec))
         except Exception as error:  # noqa: BLE001 - after any error the slot may not be clean
             if self._closed or member.lost:
                 return
             cell.state = CellState.QUARANTINED
-            log.warning("slot quarantined", pool=self._config.name, slot=cell.place.slot_id, why=str(error))
+            log.warning("slot quarantined", pool=self._config.name, slot=cell.slot_exec.slot_id, why=str(error))
             self.drain(member, f"a slot could not be made clean: {error}")
         else:
             cell.state = CellState.FREE
@@ -290,10 +280,10 @@ class Fleet:
         except PoolClosedError:
             return
         except Exception as error:  # noqa: BLE001 - waiting acquires must get any error
-            delay_s = self.trouble.note(error, loop.time())
+            delay_s = self.backoff.note(error, loop.time())
             log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
         else:
-            self.trouble.clear()
+            self.backoff.clear()
             member.born = member.idle_since = member.asked = loop.time()
             self.roster.add(member)
             name, duration_s = member.container.name, loop.time() - began
@@ -302,15 +292,17 @@ class Fleet:
             self._starting -= 1
             self._changed()
 
-    def _open_member(self) -> Member:
+    def _open_member(self) -> PoolMember:
         """Start a container and create its slots; remove it if that fails. Blocks."""
-        member = Member(container=self._runtime.container(self._plan.spec), born=0.0, idle_since=0.0)
+        member = PoolMember(container=self._runtime.container(self._plan.spec), born=0.0, idle_since=0.0)
         try:
             with self._lock:
                 if self._closed:
                     raise PoolClosedError("the pool was stopped while a container was starting")
                 self._open.add(member)
-            member.cells = [Cell(member=member, place=place) for place in self._keeper.prepare(member.container)]
+            member.cells = [
+                Cell(member=member, slot_exec=slot_exec) for slot_exec in self._isolation.prepare(member.container)
+            ]
         except BaseException as error:
             self._end_now(member)
             if self._closed:
@@ -318,7 +310,7 @@ class Fleet:
             raise
         return member
 
-    def _close_member(self, member: Member) -> None:
+    def _close_member(self, member: PoolMember) -> None:
         self.roster.discard(member)
         self._closing += 1
 
@@ -337,15 +329,15 @@ class Fleet:
 
         self._spawn(close())
 
-    async def _end(self, member: Member) -> None:
+    async def _end(self, member: PoolMember) -> None:
         await blocking(RESETS, lambda: self._end_now(member))
 
-    def _end_now(self, member: Member) -> None:
+    def _end_now(self, member: PoolMember) -> None:
         try:
             member.container.close()
         finally:
             for cell in member.cells:
-                self._keeper.forget(cell.place)
+                self._isolation.forget(cell.slot_exec)
             with self._lock:
                 self._open.discard(member)
 
@@ -362,7 +354,7 @@ class Fleet:
         finally:
             self._watching = None
 
-    def _ask_idle(self, member: Member) -> None:
+    def _ask_idle(self, member: PoolMember) -> None:
         """Start a health check of an unused container if one is due."""
         interval, now = self._config.health_interval_s, asyncio.get_running_loop().time()
         if interval is None or member.draining or not member.is_settled:

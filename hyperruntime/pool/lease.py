@@ -49,7 +49,7 @@ class Lease:
             SandboxLostError: the slot's container ended.
         """
         options.setdefault("timeout_s", 300.0)
-        return await self.pool.run(self.slot, lambda place: place.aexec(args, **options))
+        return await self.pool.run(self.slot, lambda slot_exec: slot_exec.aexec(args, **options))
 
     async def tool(
         self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
@@ -80,9 +80,9 @@ class Lease:
             timeout_s: time limit in seconds, 300 by default; None means no limit.
         """
 
-        async def copy(place: SlotExec) -> None:
-            path = posixpath.join(place.workspace, target)
-            await place.container.aput(source, path, timeout_s=timeout_s, **place.options)
+        async def copy(slot_exec: SlotExec) -> None:
+            path = posixpath.join(slot_exec.workspace, target)
+            await slot_exec.container.aput(source, path, timeout_s=timeout_s, **slot_exec.options)
 
         await self.pool.run(self.slot, copy)
 
@@ -105,8 +105,8 @@ class Lease:
             timeout_s: time limit in seconds, 300 by default; None means no limit.
         """
 
-        async def copy(place: SlotExec) -> ExtractReport:
-            path = posixpath.join(place.workspace, source)
-            return await place.container.aget(path, target, limits=limits, timeout_s=timeout_s, **place.options)
+        async def copy(slot_exec: SlotExec) -> ExtractReport:
+            path = posixpath.join(slot_exec.workspace, source)
+            return await slot_exec.container.aget(path, target, limits=limits, timeout_s=timeout_s, **slot_exec.options)
 
         return await self.pool.run(self.slot, copy)

@@ -15,7 +15,7 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     StaleLeaseError,
 )
-from hyperruntime.pool.members import Cell, Member
+from hyperruntime.pool.roster import Cell, PoolMember
 from hyperruntime.pool.values.slot import Slot
 
 T = TypeVar("T")
@@ -78,10 +78,6 @@ class LeaseTable:
         """Begin with an empty table."""
         self._grants: dict[str, Grant] = {}
 
-    def __len__(self) -> int:
-        """Return the number of leases."""
-        return len(self._grants)
-
     def __iter__(self) -> Iterator[Grant]:
         """Iterate over a copy of the leases."""
         return iter(tuple(self._grants.values()))
@@ -126,7 +122,7 @@ class LeaseTable:
         if grant.timer is not None:
             grant.timer.cancel()
 
-    def of(self, member: Member) -> list[Grant]:
+    def of(self, member: PoolMember) -> list[Grant]:
         """Return the leases in a container."""
         return [grant for grant in self._grants.values() if grant.cell.member is member]
 

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any
 
 import attrs
@@ -64,9 +63,7 @@ class PoolManager:
         """Return the manager; pools start with their first use."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop all pools."""
         await self.stop()
 
@@ -183,12 +180,7 @@ class PoolManager:
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
         """Call many tools in slots of any profiles; see :meth:`SlotPool.execute_batch`."""
-        return await run_batch(requests, self._execute, timeout_s=timeout_s)
-
-    async def _execute(
-        self, slot: Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None
-    ) -> ExecutionResult:
-        return await self.execute(slot, tool, args, timeout_s=timeout_s)
+        return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
     def status(self) -> dict[str, PoolStatus]:
         """Return the status of each started pool, by name."""

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, TypeVar
 
 import attrs
@@ -29,10 +28,11 @@ from hyperruntime.pool import refusals
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.lease_table import Grant, LeaseTable, stale
-from hyperruntime.pool.members import Cell, CellState, Member
-from hyperruntime.pool.slots.sharing import make_keeper
+from hyperruntime.pool.roster import Cell, CellState, PoolMember
+from hyperruntime.pool.slots.sharing import make_isolation
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
+from hyperruntime.pool.tools.batch import run_batch
 from hyperruntime.pool.values.config import PoolConfig, PoolLayout, make_plan
 from hyperruntime.pool.values.policy import ToolPolicy
 from hyperruntime.pool.values.result import ExecutionResult
@@ -65,7 +65,7 @@ class SlotPool:
         self._state = "new"
         self._plan: PoolLayout | None = None
         self._fleet_or_none: Fleet | None = None
-        self._line = WaitQueue()
+        self._queue = WaitQueue()
         self._grants = LeaseTable()
         self._resets: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
@@ -86,9 +86,9 @@ class SlotPool:
         try:
             info = await blocking(STARTS, lambda: self._runtime.info)
             self._plan = plan = make_plan(self.config, users=info.users, driver=self._runtime.name)
-            keeper = make_keeper(self.config, plan)
+            isolation = make_isolation(self.config, plan)
             self._fleet_or_none = Fleet(
-                self._runtime, self.config, plan, keeper, changed=self._dispatch, lost=self._on_lost
+                self._runtime, self.config, plan, isolation, changed=self._dispatch, lost=self._on_lost
             )
             await self._fleet_or_none.start()
         except BaseException:
@@ -115,9 +115,7 @@ class SlotPool:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop the pool."""
         await self.stop()
 
@@ -141,17 +139,17 @@ class SlotPool:
         if timeout_s is not None and timeout_s != 0:
             check_seconds("timeout_s", timeout_s)
         cell = fleet.roster.kept_for(task_id)
-        if cell is None and not self._line:
+        if cell is None and not self._queue:
             cell = fleet.roster.next_free()
         if cell is not None:
             if self._plan is not None and self._plan.spares:
                 asyncio.get_running_loop().call_soon(self._dispatch)
             return self._grant(cell, task_id)
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
-        return await self._line.wait(
+        return await self._queue.wait(
             task_id,
             timeout_s,
-            too_late=lambda: refusals.too_late(self.status(), timeout_s, fleet.trouble.error),
+            too_late=lambda: refusals.too_late(self.status(), timeout_s, fleet.backoff.error),
             joined=self._dispatch,
             give_back=self._give_back,
         )
@@ -216,7 +214,8 @@ class SlotPool:
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: the slot's container ended.
         """
-        return await self.run(slot, lambda place: call_tool(place, tool, args, timeout_s, policy or self.config.tools))
+        policy = policy or self.config.tools
+        return await self.run(slot, lambda slot_exec: call_tool(slot_exec, tool, args, timeout_s, policy))
 
     async def execute_batch(
         self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
@@ -227,14 +226,7 @@ class SlotPool:
             requests: the slot, the tool's name and its arguments for each call.
             timeout_s: most seconds for each call; None leaves it to the arguments and the policy.
         """
-        from hyperruntime.pool.tools.batch import run_batch
-
-        async def execute(
-            slot: Slot, tool: str, args: Mapping[str, Any], call_timeout_s: float | None
-        ) -> ExecutionResult:
-            return await self.execute(slot, tool, args, timeout_s=call_timeout_s)
-
-        return await run_batch(requests, execute, timeout_s=timeout_s)
+        return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
     async def run(self, slot: Slot, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` with the slot's :class:`SlotExec`; it is cancelled when the lease ends.
@@ -245,7 +237,7 @@ class SlotPool:
         """
         fleet, grant = self._fleet, self._grants.good(slot)
         try:
-            return await grant.run(work(grant.cell.place))
+            return await grant.run(work(grant.cell.slot_exec))
         except (ContainerLostError, ContainerStateError) as error:
             fleet.lose(grant.cell.member, str(error))
             verdict = grant.verdict or self._closed_error
@@ -261,7 +253,7 @@ class SlotPool:
         if fleet is None or plan is None:
             return PoolStatus(name=self.config.name, state=self._state)
         status = fleet.status()
-        return attrs.evolve(status, state=self._state, waiting=len(self._line), lost=self._lost)
+        return attrs.evolve(status, state=self._state, waiting=len(self._queue), lost=self._lost)
 
     def shrink(self) -> None:
         """End all unused containers, even below the minimum; the minimum returns with the next acquire."""
@@ -286,11 +278,11 @@ class SlotPool:
 
     def _grant(self, cell: Cell, task_id: str) -> Slot:
         slot = Slot(
-            slot_id=cell.place.slot_id,
+            slot_id=cell.slot_exec.slot_id,
             generation=cell.generation,
             task_id=task_id,
             profile=self.config.name,
-            workspace=cell.place.workspace,
+            workspace=cell.slot_exec.workspace,
             container=cell.member.container.name,
         )
         cell.state, cell.task_id = CellState.LEASED, task_id
@@ -307,23 +299,23 @@ class SlotPool:
         fleet = self._fleet_or_none
         if fleet is None or self._state != "open":
             return
-        while self._line:
-            task_id = self._line.first().task_id
+        while self._queue:
+            task_id = self._queue.first().task_id
             cell = fleet.roster.kept_for(task_id) or fleet.roster.next_free()
             if cell is None:
                 break
-            self._line.serve(self._grant(cell, task_id))
-        fleet.balance(len(self._line))
+            self._queue.serve(self._grant(cell, task_id))
+        fleet.balance(len(self._queue))
         self._reset_kept(fleet)
-        if fleet.trouble.is_news and fleet.trouble.is_hopeless and not fleet.starting and not fleet.roster.serving():
-            fleet.trouble.is_news = False
-            error = fleet.trouble.error
-            self._line.fail_all(lambda: refusals.cannot_start(self.config.name, error))
+        if fleet.backoff.is_news and fleet.backoff.is_hopeless and not fleet.starting and not fleet.roster.serving():
+            fleet.backoff.is_news = False
+            error = fleet.backoff.error
+            self._queue.fail_all(lambda: refusals.cannot_start(self.config.name, error))
 
     def _reset_kept(self, fleet: Fleet) -> None:
         """Reset slots kept for a task if another acquire needs them, their time is over, or their container drains."""
         kept = sorted(fleet.roster.cells(CellState.KEPT), key=lambda cell: cell.kept_since)
-        missing = len(self._line) - fleet.coming() if kept else 0
+        missing = len(self._queue) - fleet.coming() if kept else 0
         patience_s = self.config.idle_timeout_s
         for number, cell in enumerate(kept):
             waited_s = asyncio.get_running_loop().time() - cell.kept_since
@@ -365,9 +357,9 @@ class SlotPool:
             try:
                 if grant is not None:
                     await grant.end_calls()
-                await cell.place.close()
+                await cell.slot_exec.close()
             except Exception as error:  # noqa: BLE001 - the reset below ends and checks everything itself
-                log.warning("calls not ended", pool=self.config.name, slot=cell.place.slot_id, why=str(error))
+                log.warning("calls not ended", pool=self.config.name, slot=cell.slot_exec.slot_id, why=str(error))
             if self._fleet_or_none is not None:
                 await self._fleet_or_none.renew(cell)
 
@@ -375,7 +367,7 @@ class SlotPool:
         self._resets.add(task)
         task.add_done_callback(self._resets.discard)
 
-    def _on_lost(self, member: Member, why: str) -> None:
+    def _on_lost(self, member: PoolMember, why: str) -> None:
         self._lost += 1
         for grant in self._grants.of(member):
             slot = grant.slot
@@ -389,7 +381,7 @@ class SlotPool:
 
     async def _stop(self) -> None:
         self._state = "stopped"
-        self._line.fail_all(self._closed_error)
+        self._queue.fail_all(self._closed_error)
         grants = tuple(self._grants)
         for grant in grants:
             self._grants.remove(grant)

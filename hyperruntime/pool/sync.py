@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from hyperruntime.concurrency.background_loop import BackgroundLoop
@@ -183,9 +182,7 @@ class SyncPool:
         """Return the pool."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the pool."""
         self.close()
 

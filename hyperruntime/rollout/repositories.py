@@ -155,13 +155,20 @@ class Repositories:
         """Remove the least recently used entries until at most ``max_bytes`` are left; return the bytes removed.
 
         Entries that were used in the last hour stay, because a process may be reading them.
+
+        Raises:
+            RepositoryError: another process holds an entry for longer than the timeout.
         """
         left, gone = self.size_bytes(), 0
         for used, entry, entry_bytes in sorted(self._entries()):
             if left <= max_bytes or time.time() - used < _RECENT_S:
                 break
-            with FileLock(entry + ".lock", timeout=self._timeout_s):
-                remove_tree(entry)
+            try:
+                with FileLock(entry + ".lock", timeout=self._timeout_s):
+                    remove_tree(entry)
+            except Timeout:
+                why = f"another process still fetches {entry} after {self._timeout_s:.0f} s; prune again later"
+                raise RepositoryError(why) from None
             left, gone = left - entry_bytes, gone + entry_bytes
         return gone
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypedDict
 
 import attrs
 
@@ -69,7 +70,17 @@ DEFAULT_TIMEOUT_S = 600.0  # enough for the 8 GiB of DEFAULT_LIMITS at 14 MiB/s,
 DEFAULT_LIMITS = ExtractLimits(max_bytes=8 * GIB)
 
 
-def copy_options(timeout_s: float | None, user: str | RunAs | None, group: str | None) -> ExecOptions:
+class CopyKeywords(TypedDict, total=False):
+    """Keyword arguments of a copy; :meth:`Container.put` describes them."""
+
+    timeout_s: float | None
+    user: str | RunAs | None
+    group: str | None
+
+
+def copy_options(
+    timeout_s: float | None = DEFAULT_TIMEOUT_S, user: str | RunAs | None = None, group: str | None = None
+) -> ExecOptions:
     """Return the exec options of a copy.
 
     Args:

@@ -98,18 +98,20 @@ def extract_tree(
     """
     reader = TarReader(fileobj)
     extraction = _Extraction(reader, limits, rename_root=rename_root)
-    path = os.fsencode(target)
+    path, installing = os.fsencode(target), False
     try:
         with StagedTree(path, extraction.count_member) as tree:
             extraction.run(tree)
             before_install()
+            installing = True
             for name, reason in tree.install():
                 extraction.refuse(name, reason)
     except EntryRefusedError as refusal:
         message = f"nothing was written to {os.fsdecode(path)!r}: {refusal}"
         raise UnsafeArchiveError(message, extraction.refusals()) from None
     except OSError as error:
-        message = f"cannot write the archive to {os.fsdecode(path)!r}: {error.strerror or error}{_next_step(error)}"
+        next_step = _next_step(error, installing=installing)
+        message = f"cannot write the archive to {os.fsdecode(path)!r}: {error.strerror or error}{next_step}"
         raise TransferError(message) from error
     finally:
         reader.close()
@@ -226,9 +228,11 @@ class _Extraction:
         return parts
 
 
-def _next_step(error: OSError) -> str:
-    full = (errno.ENOSPC, errno.EDQUOT)
-    return "; nothing was written: free space there or choose another target" if error.errno in full else ""
+def _next_step(error: OSError, *, installing: bool) -> str:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    written = "a part of it may have been written" if installing else "nothing was written"
+    return f"; {written}: free space there or choose another target"
 
 
 def _write_all(descriptor: int, view: memoryview) -> None:

@@ -24,7 +24,7 @@ _PERMISSIONS = 0o777  # no set-user-id, set-group-id or sticky bit
 _DEFAULT_MODE = 0o755
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_SUCH_FILE = "a hard link to a file that the archive did not bring"
-_Place = tuple[int, bytes]  # a name in an open directory
+_Located = tuple[int, bytes]  # a name in an open directory
 _Made = TypeVar("_Made")
 
 
@@ -163,7 +163,7 @@ class StagedTree:
             self._stamp((name, *parts[1:]), *self._stamps[parts])
         return refused
 
-    def _move(self, new: _Place, old: _Place, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
+    def _move(self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
         brings_directory, has_directory = _is_directory(new), _is_directory(old)
         if brings_directory and has_directory:
             self._stamps.pop(parts, None)
@@ -175,7 +175,7 @@ class StagedTree:
             _clear(old)
         os.rename(new[1], old[1], src_dir_fd=new[0], dst_dir_fd=old[0])
 
-    def _merge(self, new: _Place, old: _Place, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
+    def _merge(self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
         source = os.open(new[1], _OPEN_DIRECTORY, dir_fd=new[0])
         try:
             home = os.open(old[1], _OPEN_DIRECTORY, dir_fd=old[0])
@@ -267,33 +267,33 @@ def stamp_file(descriptor: int, mode: int, mtime_ns: int) -> None:
     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
 
 
-def _link(existing: _Place, place: _Place) -> None:
-    os.link(existing[1], place[1], src_dir_fd=existing[0], dst_dir_fd=place[0], follow_symlinks=False)
+def _link(existing: _Located, entry: _Located) -> None:
+    os.link(existing[1], entry[1], src_dir_fd=existing[0], dst_dir_fd=entry[0], follow_symlinks=False)
 
 
-def _replace(place: _Place, make: Callable[[], _Made]) -> _Made:
+def _replace(entry: _Located, make: Callable[[], _Made]) -> _Made:
     """Create an entry; if another entry has its name, remove that first."""
     try:
         return make()
     except FileExistsError:
-        _clear(place)
+        _clear(entry)
         return make()
 
 
-def _clear(place: _Place) -> None:
-    if not _is_directory(place):
-        os.unlink(place[1], dir_fd=place[0])
+def _clear(entry: _Located) -> None:
+    if not _is_directory(entry):
+        os.unlink(entry[1], dir_fd=entry[0])
         return
     try:
-        os.rmdir(place[1], dir_fd=place[0])
+        os.rmdir(entry[1], dir_fd=entry[0])
     except OSError as error:
         raise EntryRefusedError(f"a directory has its name and cannot be replaced: {error.strerror}") from None
 
 
-def _is_directory(place: _Place) -> bool | None:
+def _is_directory(entry: _Located) -> bool | None:
     """Return True for a directory, False for another entry (links included), None if the entry does not exist."""
     try:
-        mode = os.stat(place[1], dir_fd=place[0], follow_symlinks=False).st_mode
+        mode = os.stat(entry[1], dir_fd=entry[0], follow_symlinks=False).st_mode
     except FileNotFoundError:
         return None
     return stat.S_ISDIR(mode)

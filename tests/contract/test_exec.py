@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import CommandFailedError, ExecStartError, SpecError, WorkdirNotFoundError
-from hyperruntime.exec import execution
+from hyperruntime.exec import output_streams
 from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
@@ -276,7 +276,7 @@ def test_a_background_job_does_not_hold_the_call_and_lives_on(container: hr.Cont
 def test_output_of_a_child_that_outlives_the_command_for_a_moment_is_kept(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "_GRACE_S", 20.0)  # a quarter of a second is short on a busy machine
+    monkeypatch.setattr(output_streams, "_GRACE_S", 20.0)  # a quarter of a second is short on a busy machine
     assert container.exec(["bash", "-c", "echo late > >(sleep 0.05; cat)"]).stdout == b"late\n"
 
 

@@ -223,7 +223,7 @@ def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
         if runtime.info.users:
             with pytest.raises(PoolError, match="could not be prepared for a lease: file /"):
                 await make_pool(runtime, base_image).start()
-            monkeypatch.setattr("hyperruntime.pool.slots.scripts.FIND_PLACES", "exec find-that-is-missing")
+            monkeypatch.setattr("hyperruntime.pool.slots.scripts.FIND_WRITABLE", "exec find-that-is-missing")
             with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):
                 await make_pool(runtime, base_image).start()
 

@@ -24,7 +24,7 @@ def test_streams_come_apart_and_together_and_the_code_is_exact(desk: Desk) -> No
     assert (result.success, result.exit_code, result.metadata["returncode"]) == (False, 3, 3)
     assert (result.stdout, result.stderr, result.output) == ("out\n", "err\n", "out\n[stderr]\nerr\n")
     assert "exit code 3" in result.error
-    assert result.slot_id == desk.place.slot_id
+    assert result.slot_id == desk.slot_exec.slot_id
     assert result.execution_id
 
 
@@ -103,8 +103,8 @@ def test_of_long_output_head_and_tail_are_shown_with_what_is_missing(container: 
 def test_where_it_starts(desk: Desk) -> None:
     desk("bash", command="mkdir -p 'a b'")
 
-    assert desk("bash", command="pwd").stdout == f"{desk.place.workspace}\n"
-    assert desk("bash", command="pwd", workdir="a b").stdout == f"{desk.place.workspace}/a b\n"
+    assert desk("bash", command="pwd").stdout == f"{desk.slot_exec.workspace}\n"
+    assert desk("bash", command="pwd", workdir="a b").stdout == f"{desk.slot_exec.workspace}/a b\n"
     assert desk("bash", command="pwd", workdir="/etc").stdout == "/etc\n"
     missing = desk("bash", command="pwd", workdir="none")
     assert not missing.success

@@ -84,6 +84,17 @@ def test_a_diff_whose_last_file_cannot_be_written_takes_the_others_back(desk: De
     assert desk.sh("find . -type f; cat src/*") == f"./src/a b.py\n{PROGRAM}"
 
 
+def test_a_diff_that_cannot_be_written_removes_the_directories_that_it_made(desk: Desk) -> None:
+    new = "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+one\n"
+    desk.sh("mkdir there; ln -s there link")
+
+    names = ("d e/f/one", "d e/two", "link/g/three", "there/four", f"h/i/{'x' * 300}")
+    result = desk("patch", patch="".join(map(new.format, names)))
+
+    assert "nothing was changed: 'h/i/xxx" in result.error
+    assert desk.sh("find . | sort") == ".\n./link\n./src\n./src/a b.py\n./there\n"
+
+
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "out/x"])
 def test_a_diff_does_not_leave_the_workspace(desk: Desk, path: str) -> None:
     desk.sh("ln -s .. out")

@@ -89,7 +89,7 @@ def test_links_and_dots_that_stay_inside_are_followed(container: hr.Container) -
 
     assert desk("read_file", path="deep/../f").stdout == "one\n"
     assert desk("read_file", path="./a//b/./up").stdout == "one\n"
-    assert desk("read_file", path=f"{desk.place.workspace}/a/f").stdout == "one\n"
+    assert desk("read_file", path=f"{desk.slot_exec.workspace}/a/f").stdout == "one\n"
     assert desk("write_file", path="dangling", content="x").success
     assert desk.sh("cat new-one; readlink dangling") == "xnew-one\n"
 
@@ -99,7 +99,7 @@ def test_more_roots_are_a_matter_of_configuration(container: hr.Container) -> No
 
     assert "root:" in desk("read_file", path="/etc/passwd").stdout
     assert "outside" in desk("write_file", path="/etc/passwd", content="x").error
-    assert desk("write_file", path=f"/var/tmp/{desk.place.slot_id}/f", content="x").success
+    assert desk("write_file", path=f"/var/tmp/{desk.slot_exec.slot_id}/f", content="x").success
     assert "outside" in desk("read_file", path="/proc/version").error
 
 
@@ -168,7 +168,7 @@ def test_a_write_is_whole_or_not_at_all(container: hr.Container) -> None:
 def replace_cat(desk: Desk, program: str) -> None:
     """Give the slot another ``cat``."""
     desk.sh(f"mkdir ../bin; echo '#!/bin/sh\n{program}' > ../bin/cat; chmod 755 ../bin/cat")
-    desk.place.env["PATH"] = f"/tmp/{desk.place.slot_id}/bin:/usr/bin:/bin"
+    desk.slot_exec.env["PATH"] = f"/tmp/{desk.slot_exec.slot_id}/bin:/usr/bin:/bin"
 
 
 def test_an_ended_write_leaves_nothing(container: hr.Container) -> None:

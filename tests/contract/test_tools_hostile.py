@@ -30,7 +30,7 @@ def test_replaced_programs_end_at_the_deadline_and_raise_nothing(
         desk.sh("printf a > f; ln -s f link; mkdir ../bin")
         assert desk("write_file", path="liar", content=program).success
         desk.sh(f"cd ../bin; mv ../the*/liar .; chmod 755 liar; for p in {PROGRAMS}; do ln -s liar $p; done")
-        desk.place.env["PATH"] = f"/tmp/{desk.place.slot_id}/bin:/usr/local/bin:/usr/bin:/bin"
+        desk.slot_exec.env["PATH"] = f"/tmp/{desk.slot_exec.slot_id}/bin:/usr/local/bin:/usr/bin:/bin"
 
         results = [desk.call(tool, args, timeout_s=0.7) for tool, args in calls]
 

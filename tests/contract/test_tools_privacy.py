@@ -42,7 +42,7 @@ def pair(container: hr.Container, has_users: bool) -> tuple[Desk, Desk]:
         make_place(container, uid) if uid else SlotExec(container, slot_id="s", workspace="/tmp", isolation="container")
         for uid in uids
     ]
-    return Desk(place=places[0], policy=EVERYWHERE), Desk(place=places[1], policy=EVERYWHERE)
+    return Desk(slot_exec=places[0], policy=EVERYWHERE), Desk(slot_exec=places[1], policy=EVERYWHERE)
 
 
 def test_no_tool_reaches_a_siblings_files_even_where_all_paths_are_allowed(
@@ -51,16 +51,16 @@ def test_no_tool_reaches_a_siblings_files_even_where_all_paths_are_allowed(
     """W8, W14: the public system's slots read and wrote each other's."""
     mine, other = pair
     assert other("write_file", path="secret", content="token").success
-    secret = f"{other.place.workspace}/secret"
+    secret = f"{other.slot_exec.workspace}/secret"
 
     results = [
         mine("read_file", path=secret),
         mine("write_file", path=secret, content="x"),
         mine("edit_file", path=secret, old="token", new="x"),
         mine("read_artifact", path=secret),
-        mine("search", path=other.place.workspace, pattern="token"),
-        mine("list_files", path=other.place.workspace),
-        mine("archive_artifacts", path=other.place.workspace),
+        mine("search", path=other.slot_exec.workspace, pattern="token"),
+        mine("list_files", path=other.slot_exec.workspace),
+        mine("archive_artifacts", path=other.slot_exec.workspace),
         mine("bash", command=f"cat '{secret}'"),
     ]
 
@@ -86,7 +86,7 @@ class Gate:
 
     async def execute(self, slot: Slot, tool: str, args: object, timeout_s: float | None) -> ExecutionResult:
         desk = self.desks[slot.slot_id]
-        return await call_tool(desk.place, tool, args, timeout_s, desk.policy)  # type: ignore[arg-type]
+        return await call_tool(desk.slot_exec, tool, args, timeout_s, desk.policy)  # type: ignore[arg-type]
 
 
 def test_a_batch_runs_slots_at_once_and_one_slots_calls_in_order(container: hr.Container) -> None:
@@ -104,7 +104,7 @@ def test_a_batch_runs_slots_at_once_and_one_slots_calls_in_order(container: hr.C
             ticks += 1
 
     async def run() -> list[ExecutionResult]:
-        desks = {n: Desk(place=SlotExec(container, slot_id=n, workspace=f"/tmp/batch-{n}")) for n in names}
+        desks = {n: Desk(slot_exec=SlotExec(container, slot_id=n, workspace=f"/tmp/batch-{n}")) for n in names}
         ticker = asyncio.create_task(tick())
         meet = "touch ../batch-met-{}; until [ -e ../batch-met-{} ]; do sleep 0.02; done; echo met"
         results = await run_batch(
@@ -136,10 +136,10 @@ def test_calls_in_one_slot_run_in_the_order_they_were_asked_for(container: hr.Co
     container.exec(["mkdir", "-p", "/tmp/in-order"]).check()
 
     async def run() -> None:
-        place = SlotExec(container, slot_id="x", workspace="/tmp/in-order")
+        slot_exec = SlotExec(container, slot_id="x", workspace="/tmp/in-order")
         waits = ("0.4", "0.2", "0", "0.1")
         commands = [f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log" for n, wait in enumerate(waits)]
-        await asyncio.gather(*(call_tool(place, "bash", {"command": command}) for command in commands))
+        await asyncio.gather(*(call_tool(slot_exec, "bash", {"command": command}) for command in commands))
 
     asyncio.run(run())
     log = container.exec(["cat", "/tmp/in-order/log"]).stdout.decode().split()
@@ -148,12 +148,12 @@ def test_calls_in_one_slot_run_in_the_order_they_were_asked_for(container: hr.Co
 
 def test_cancelling_a_call_ends_its_command_and_frees_the_slot(container: hr.Container) -> None:
     async def run() -> ExecutionResult:
-        place = SlotExec(container, slot_id="x", workspace="/tmp")
-        task = asyncio.create_task(call_tool(place, "bash", {"command": "sleep 4321"}))
+        slot_exec = SlotExec(container, slot_id="x", workspace="/tmp")
+        task = asyncio.create_task(call_tool(slot_exec, "bash", {"command": "sleep 4321"}))
         await asyncio.sleep(0.3)
         task.cancel()
         await asyncio.wait([task])
-        return await call_tool(place, "bash", {"command": "ps -axo args= | grep -c '[s]leep 4321'"})
+        return await call_tool(slot_exec, "bash", {"command": "ps -axo args= | grep -c '[s]leep 4321'"})
 
     assert asyncio.run(run()).stdout == "0\n"
 
@@ -164,19 +164,19 @@ def test_a_network_that_cannot_be_had_or_kept_away_is_a_refusal(
 ) -> None:
     """R19, W20."""
     assert container.spec.network == network
-    desk = Desk(place=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(allow_network=wanted))
+    desk = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(allow_network=wanted))
 
     result = desk("bash", command="echo ran", allow_network=not wanted)
 
     assert (result.success, "requires a network" in result.error) == (not refused, bool(refused))
-    other = Desk(place=SlotExec(container, slot_id="n", workspace="/tmp", network="bridge"), policy=desk.policy)
+    other = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp", network="bridge"), policy=desk.policy)
     assert other("bash", command="true").success == (wanted is not False)
     assert other("bash", command="true").metadata["network"] == "bridge"
 
 
 def test_tools_that_are_not_allowed_are_refused_by_every_name(container: hr.Container) -> None:
     """R9: default deny of what the policy does not list."""
-    desk = Desk(place=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(tools=("terminal",)))
+    desk = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(tools=("terminal",)))
 
     assert desk("bash", command="true").success
     assert desk("terminal", command="true").success

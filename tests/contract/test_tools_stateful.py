@@ -27,7 +27,7 @@ def say(container: hr.Container) -> Iterator[Say]:
         return desk("bash_stateful", command=command, **args)
 
     yield call
-    asyncio.run(desk.place.close())
+    asyncio.run(desk.slot_exec.close())
 
 
 def test_what_one_call_leaves_the_next_one_finds(say: Say) -> None:
@@ -91,11 +91,11 @@ def test_closing_a_place_ends_its_shell_and_its_jobs(container: hr.Container) ->
     desk = make_desk(container)
 
     async def run() -> tuple[ExecutionResult, ExecutionResult]:
-        await call_tool(desk.place, "terminal_stateful", {"command": "x=5; sleep 1238 &"})
-        await desk.place.close()
-        after = await call_tool(desk.place, "bash", {"command": "ps -axo args= | grep '[s]leep 1238'"})
-        again = await call_tool(desk.place, "terminal_stateful", {"command": "echo x$x"})
-        await desk.place.close()
+        await call_tool(desk.slot_exec, "terminal_stateful", {"command": "x=5; sleep 1238 &"})
+        await desk.slot_exec.close()
+        after = await call_tool(desk.slot_exec, "bash", {"command": "ps -axo args= | grep '[s]leep 1238'"})
+        again = await call_tool(desk.slot_exec, "terminal_stateful", {"command": "echo x$x"})
+        await desk.slot_exec.close()
         return after, again
 
     after, again = asyncio.run(run())

@@ -19,7 +19,7 @@ from hyperruntime.pool.values.result import ExecutionResult
 class Desk:
     """A place, and calls to it that wait for their result."""
 
-    place: SlotExec
+    slot_exec: SlotExec
     policy: ToolPolicy = attrs.field(factory=ToolPolicy)
 
     def __call__(self, tool: str, /, **args: Any) -> ExecutionResult:
@@ -30,13 +30,13 @@ class Desk:
         """Call a tool with arguments of any kind."""
 
         async def run() -> ExecutionResult:
-            return await asyncio.wait_for(call_tool(self.place, tool, args, timeout_s, self.policy), 120)
+            return await asyncio.wait_for(call_tool(self.slot_exec, tool, args, timeout_s, self.policy), 120)
 
         return asyncio.run(run())
 
     def sh(self, text: str) -> str:
         """Run a command past the tools, in the workspace; return its output."""
-        result = self.place.container.exec(["sh", "-c", text], workdir=self.place.workspace).check()
+        result = self.slot_exec.container.exec(["sh", "-c", text], workdir=self.slot_exec.workspace).check()
         return result.stdout.decode(errors="surrogateescape")
 
 
@@ -45,5 +45,5 @@ def make_desk(container: hr.Container, **policy: Any) -> Desk:
     name = f"slot-{uuid.uuid4().hex[:8]}"
     workspace = f"/tmp/{name}/the workspace"
     container.exec(["mkdir", "-p", workspace]).check()
-    place = SlotExec(container, slot_id=name, workspace=workspace, env={"HOME": workspace})
-    return Desk(place=place, policy=ToolPolicy(**policy))
+    slot_exec = SlotExec(container, slot_id=name, workspace=workspace, env={"HOME": workspace})
+    return Desk(slot_exec=slot_exec, policy=ToolPolicy(**policy))

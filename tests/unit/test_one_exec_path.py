@@ -45,8 +45,9 @@ HOST_MODULES = {"hyperruntime.host.process"}
 STANDARD_LIBRARY = {"_register_atexit"}  # of threading: the one hook that comes before threads are joined
 
 
+@pytest.fixture(scope="module")
 def shipped() -> dict[str, ast.Module]:
-    """Return the tree of every module of ours that runs on the host, by path."""
+    """The tree of every module of ours that runs on the host, by path."""
     paths = [path for name in SHIPPED for path in sorted((ROOT / name).rglob("*.py"))]
     named = {str(path.relative_to(ROOT)): path for path in paths}
     return {name: ast.parse(path.read_text()) for name, path in named.items() if not name.startswith(INSIDE)}
@@ -106,39 +107,41 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def test_only_one_module_starts_processes_of_the_host() -> None:
+def test_only_one_module_starts_processes_of_the_host(shipped: dict[str, ast.Module]) -> None:
     guilty = {
         name: found
-        for name, tree in shipped().items()
+        for name, tree in shipped.items()
         if name not in STARTS_PROCESSES + FORKS_ITSELF and (found := starts_processes(tree))
     }
     assert guilty == {}
 
 
-def test_only_containers_run_commands() -> None:
+def test_only_containers_run_commands(shipped: dict[str, ast.Module]) -> None:
     guilty = {
         name: found
-        for name, tree in shipped().items()
+        for name, tree in shipped.items()
         if name not in MAKES_EXECUTIONS and not name.startswith(DRIVERS) and (found := runs_commands(tree))
     }
     assert guilty == {}
 
 
-def test_what_is_above_the_runtime_reaches_for_no_engine_no_process_and_no_private_name() -> None:
+def test_what_is_above_the_runtime_reaches_for_no_engine_no_process_and_no_private_name(
+    shipped: dict[str, ast.Module],
+) -> None:
     guilty = {
-        name: found for name, tree in shipped().items() if name.startswith(ABOVE) and (found := reaches_below(tree))
+        name: found for name, tree in shipped.items() if name.startswith(ABOVE) and (found := reaches_below(tree))
     }
     for name in RUNS_GIT_ON_THE_HOST:
         assert all(found.startswith("hyperruntime.host.process") for found in guilty.pop(name))
     assert guilty == {}
 
 
-def test_everything_is_looked_at() -> None:
-    names = set(shipped())
+def test_everything_is_looked_at(shipped: dict[str, ast.Module]) -> None:
+    names = set(shipped)
     assert {RUNS_COMMANDS, *STARTS_PROCESSES, *FORKS_ITSELF, MAKES_EXECUTIONS[0]} <= names
     assert all(any(name.startswith(top) for name in names) for top in ABOVE[:3])
-    assert starts_processes(shipped()[STARTS_PROCESSES[0]]) != []
-    assert any(runs_commands(shipped().get(name, ast.parse(""))) for name in MAKES_EXECUTIONS)
+    assert starts_processes(shipped[STARTS_PROCESSES[0]]) != []
+    assert any(runs_commands(shipped.get(name, ast.parse(""))) for name in MAKES_EXECUTIONS)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sysconfig
 import zipfile
 from collections.abc import Iterator
 from configparser import ConfigParser
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -259,6 +260,7 @@ print(json.dumps([modules, threading.active_count(), children]))
     assert (threads, children) == (1, [])
 
 
+@cache
 def modules() -> list[Path]:
     """The modules we write, agent templates included, and not the repositories that agents are to repair."""
     folders = ("hyperruntime", "runtimes", "domains", "environments", "trainers")
@@ -288,6 +290,7 @@ def test_no_module_and_no_function_outgrows_its_limit() -> None:
     assert too_long == []
 
 
+@cache
 def imported_names(path: Path) -> set[str]:
     """Return the top-level names that a module imports anywhere in it."""
     names: set[str] = set()

@@ -38,8 +38,8 @@ class _ReaderGoneError(Exception):
 
 
 @attrs.frozen(kw_only=True)
-class ExecOptions:
-    """How to run the command; the spec describes the container.
+class ExecArguments:
+    """The arguments of ``hyperrun exec`` that do not describe the container.
 
     Attributes:
         args: argv of the command.
@@ -142,7 +142,7 @@ def exec_command(
         **container,
     )
     gateway = None if gateway_file is None else load_source(gateway_file)
-    options = ExecOptions(**rest, gateway=gateway)
+    options = ExecArguments(**rest, gateway=gateway)
     for source, _ in options.put:
         existing_path(source, "--put")
     try:
@@ -162,7 +162,7 @@ def _start(runtime: Runtime, spec: ContainerSpec) -> Container:
         return runtime.container(spec)
 
 
-def _run(container: Container, options: ExecOptions) -> int:
+def _run(container: Container, options: ExecArguments) -> int:
     for source, target in options.put:
         container.put(source, target, timeout_s=options.copy_timeout_s)
     with _models(container, options.gateway) as env:
@@ -194,7 +194,7 @@ def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapp
             note(f"hyperrun: {error}")
 
 
-def _copy_out(container: Container, options: ExecOptions, result: ExecResult) -> None:
+def _copy_out(container: Container, options: ExecArguments, result: ExecResult) -> None:
     """Copy out each ``--get``; if the command failed, a failed copy is only noted."""
     for inside, target in options.get:
         try:

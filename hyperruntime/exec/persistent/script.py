@@ -46,10 +46,10 @@ def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
         workdir: working directory; None keeps the container's.
     """
     names = {name: value for name, value in env.items() if _NAME.fullmatch(name)}
-    lines = [b"builtin export %s=%s" % (name.encode(), quote(os.fsencode(value))) for name, value in names.items()]
+    lines = [b"builtin export %s=%s" % (name.encode(), quote(value)) for name, value in names.items()]
     if workdir is not None:
         said = b"{ builtin printf '0 dir\\n' >\"$_hr_lane/s\"; builtin exit 126; }"
-        lines.append(b"builtin cd -- %s || %s" % (quote(os.fsencode(workdir)), said))
+        lines.append(b"builtin cd -- %s || %s" % (quote(workdir), said))
     return b"\n".join((*lines, b""))
 
 
@@ -68,7 +68,7 @@ def begin_script(prologue: bytes, body: bytes, lane_dir: str, mark: Mark) -> byt
         mark: mark of the processes that it starts before the first text.
     """
     end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\n"
-    ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % quote(os.fsencode(lane_dir))
+    ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % quote(lane_dir)
     return prologue + b"builtin ulimit %s\n" % mark.bash_options + end + body + ready
 
 

@@ -30,15 +30,14 @@ from hyperruntime.exec.execution import (
     CancelledExecError,
     End,
     Execution,
-    is_number,
     no_user_error,
     storage_error,
 )
 from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions, OutputCallback
-from hyperruntime.exec.persistent.lane import ShellLane
 from hyperruntime.exec.persistent.script import check_text, first_script, next_script
-from hyperruntime.exec.session import Session
+from hyperruntime.exec.persistent.shell_lane import ShellLane
+from hyperruntime.exec.session import Session, is_number
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ExecResult
@@ -214,7 +213,7 @@ class Shell:
             if self._lane.is_open():
                 self._lane.hear_state()
             self._left = self._lane.left or self._left
-            self._session.retire_lane(self._lane)
+            self._session.lanes.retire(self._lane)
         self._lane = self._session = None
 
     def _begin(self, session: Session) -> ShellLane:
@@ -224,7 +223,7 @@ class Shell:
             lane, said = self._try(session, checks=failures > 0)
             if said == "ready":
                 return lane
-            session.retire_lane(lane)
+            session.lanes.retire(lane)
             failures += said != "fork"
             if failures >= _POISONED_TRIES:
                 self._left = None
@@ -241,12 +240,11 @@ class Shell:
         body = next_script(self._left) if self._left is not None else first_script(start.env, start.workdir)
         user = start.user if isinstance(start.user, RunAs) else None
         try:
-            marks = (session.next_lane_mark(), self.next_mark(session))
-            lane = ShellLane(session.exchange, user, session.inside, body, marks)
+            lane = session.lanes.make(ShellLane, user, checks=checks)
+            lane.prepare(session.inside, body, self.next_mark(session))
         except OSError as error:
             raise storage_error(error) from error
-        lane.checks = checks
-        session.begin_lane(lane)
+        session.lanes.begin(lane)
         return lane, _first_word(lane, session)
 
     def _explain(self, said: str) -> HyperRuntimeError:
@@ -269,7 +267,7 @@ class _TextExecution(Execution):
 
     def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
         request = ExecRequest(args=(text,), env={}, workdir=None, has_input=options.input is not None)
-        super().__init__(session, request, options)
+        super().__init__(session.lanes, session, request, options)
         self._shell, self._text, self._over = shell, text, False
 
     def _take_lane(self) -> Lane:
@@ -307,7 +305,7 @@ class _TextExecution(Execution):
     def _unless_never_made(self, end: End) -> End:
         return end
 
-    def _group_of(self, lane: Lane) -> int:
+    def _process_group(self) -> int:
         return 0  # the process group is the shell's, and earlier jobs are in it too
 
 
@@ -326,7 +324,7 @@ def _first_word(lane: ShellLane, session: Session) -> str:
         if poll.poll(int(remaining * 1000) + 1):
             lane.hear_state()
             for words in _said(lane):
-                lane.is_up = lane.is_up or words[0] in ("up", "ready")
+                lane.on_report(is_up=words[0] in ("up", "ready"))
                 if words[0] not in ("up", "group"):
                     return words[0]
     return "nothing"

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.gateway.answer.generated_tokens import GeneratedTokens
 from hyperruntime.gateway.answer.sse import data_lines, event_data
-from hyperruntime.gateway.answer.tokens import GeneratedTokens
 from hyperruntime.gateway.answer.usage import usage_of
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.redact import MARK, Redactor
@@ -204,13 +204,13 @@ def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone
     """
     joined: dict[Path, list[str]] = {}
     for path, text in texts:
-        for place in places(path):
-            joined.setdefault(place, []).append(text)
+        for joined_path in joined_paths(path):
+            joined.setdefault(joined_path, []).append(text)
     searched = (parts for parts in joined.values() if alone or len(parts) > 1)
     return any(redactor.holds("".join(parts).encode(errors="replace")) for parts in searched)
 
 
-def places(path: Path) -> set[Path]:
+def joined_paths(path: Path) -> set[Path]:
     """Return the paths under which a text is joined to others: with its indexes, and without any index."""
     return {path, tuple(part for part in path if not isinstance(part, int))}
 

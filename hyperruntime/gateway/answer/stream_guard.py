@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from hyperruntime.gateway.answer.screen import Event, Path, Piece, key_in_answer, places, reach_of
+from hyperruntime.gateway.answer.screen import Event, Path, Piece, joined_paths, key_in_answer, reach_of
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
 
@@ -54,7 +54,7 @@ class StreamGuard:
                 held, or the stream has too many fields; the caller must send no more events.
         """
         for piece in event.pieces:
-            for path in places(piece.path):
+            for path in joined_paths(piece.path):
                 self._join(path, piece)
         self._held.append(event.cleaned)
         if not self._begun:

@@ -35,7 +35,7 @@ class SlotIsolation(Protocol):
         """
         ...
 
-    def renew(self, place: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec) -> SlotExec:
         """End the processes of a slot, remove its files, check that nothing is left, and return the clean slot.
 
         Raises:
@@ -43,16 +43,12 @@ class SlotIsolation(Protocol):
         """
         ...
 
-    def end(self, place: SlotExec) -> bool:
-        """End every process of a slot; return whether none is left."""
-        ...
-
-    def forget(self, place: SlotExec) -> None:
+    def forget(self, slot_exec: SlotExec) -> None:
         """Free what is reserved for a slot whose container is gone."""
-        ...
+        return
 
 
-class ContainerIsolation:
+class ContainerIsolation(SlotIsolation):
     """One slot per container, running as the spec's user; the container is replaced instead of cleaned."""
 
     def __init__(self, config: PoolConfig) -> None:
@@ -71,13 +67,6 @@ class ContainerIsolation:
         slot_id = f"{container.name}-0"
         return [SlotExec(container, slot_id=slot_id, workspace=workspace, isolation="container", group=slot_id)]
 
-    def renew(self, place: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Refuse: the slot's user may be root and may have changed anything."""
-        raise PoolError(f"slot {place.slot_id} cannot be cleaned; its container is replaced instead")
-
-    def end(self, place: SlotExec) -> bool:
-        """End every process that the slot's commands started."""
-        return place.container.end_group(place.slot_id)
-
-    def forget(self, place: SlotExec) -> None:
-        """Do nothing."""
+        raise PoolError(f"slot {slot_exec.slot_id} cannot be cleaned; its container is replaced instead")

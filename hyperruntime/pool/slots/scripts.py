@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # $@: roots. Prints the world-writable directories, each followed by NUL.
-FIND_PLACES = 'exec find "$@" -xdev -type d -perm -0002 -print0'
+FIND_WRITABLE = 'exec find "$@" -xdev -type d -perm -0002 -print0'
 
 # The same for directories with the sticky bit, in which one user cannot rename another's files.
 FIND_STICKY = 'exec find "$@" -xdev -type d -perm -1002 -print0'

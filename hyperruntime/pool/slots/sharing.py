@@ -22,7 +22,7 @@ _TIMEOUT_S = 120.0
 _ELSEWHERE = 5  # RENEW_USER's exit code if the user left files in world-writable directories
 
 
-class UserIsolation:
+class UserIsolation(SlotIsolation):
     """Slots that share a container; each slot has its own user, and a new one for each lease."""
 
     def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
@@ -42,80 +42,74 @@ class UserIsolation:
     def _prepare_first(self, container: Container) -> list[SlotExec]:
         survey = take_survey(container)
         self._users = Users.of_map(survey.uid_map)
-        places = self._prepare(container, survey)
-        places[0] = self._try_out(places[0], survey)
+        slot_execs = self._prepare(container, survey)
+        slot_execs[0] = self._try_out(slot_execs[0], survey)
         self._survey = survey
-        return places
+        return slot_execs
 
     def _prepare(self, container: Container, survey: WritablePaths) -> list[SlotExec]:
         apply_survey(container, survey)
         base = make_base(container, self._base)
         return [self._make(container, f"{base}/{number}") for number in range(self._slots)]
 
-    def renew(self, place: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Kill the user's processes, remove its files and SysV objects, and return the slot with another user."""
         assert self._survey is not None
-        return self._renew(place, self._survey)
+        return self._renew(slot_exec, self._survey)
 
-    def _renew(self, place: SlotExec, survey: WritablePaths) -> SlotExec:
-        users, user = self._users, place.user
+    def _renew(self, slot_exec: SlotExec, survey: WritablePaths) -> SlotExec:
+        users, user = self._users, slot_exec.user
         assert users is not None
-        if not self.end(place):
-            raise PoolError(f"processes of slot {place.slot_id} could not be ended")
+        slot_exec.end_processes()
         following = self._next_user()
         try:
-            result = self._clean(place, following, survey)
+            result = self._clean(slot_exec, following, survey)
             if result.exit_code == _ELSEWHERE:
                 remove = ("/bin/sh", "-c", inside.REMOVE_OWN, "remove", str(user.uid))
-                place.container.exec([*remove, *survey.places], user=user, workdir="/", timeout_s=_TIMEOUT_S)
-                if not self.end(place):
-                    raise PoolError(f"processes of slot {place.slot_id} could not be ended")
-                result = self._clean(place, following, survey)
-            _check(place.slot_id, result)
+                slot_exec.container.exec([*remove, *survey.directories], user=user, workdir="/", timeout_s=_TIMEOUT_S)
+                slot_exec.end_processes()
+                result = self._clean(slot_exec, following, survey)
+            _check(slot_exec.slot_id, result)
         except BaseException:
             users.give_back(following.uid)
             raise
         users.give_back(user.uid)
-        return _place(place.container, posixpath.dirname(place.workspace), following)
+        return _slot_exec(slot_exec.container, posixpath.dirname(slot_exec.workspace), following)
 
-    def end(self, place: SlotExec) -> bool:
-        """Kill the user's processes."""
-        return place.container.end_user(place.user)
-
-    def forget(self, place: SlotExec) -> None:
+    def forget(self, slot_exec: SlotExec) -> None:
         """Give back the user of a slot whose container is gone."""
         if self._users is not None:
-            self._users.give_back(place.user.uid)
+            self._users.give_back(slot_exec.user.uid)
 
-    def _try_out(self, place: SlotExec, survey: WritablePaths) -> SlotExec:
+    def _try_out(self, slot_exec: SlotExec, survey: WritablePaths) -> SlotExec:
         """Reset a slot that has files to remove, to check that the image's programs can do it; return the slot."""
-        names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in survey.places[:3]]
-        as_user = {"user": place.user, "workdir": "/", "timeout_s": _TIMEOUT_S}
-        left = [name for name in names if place.container.exec(_try(name), **as_user).exit_code == 0]
-        renewed = self._renew(place, survey)
+        names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in survey.directories[:3]]
+        as_user = {"user": slot_exec.user, "workdir": "/", "timeout_s": _TIMEOUT_S}
+        left = [name for name in names if slot_exec.container.exec(_try(name), **as_user).exit_code == 0]
+        renewed = self._renew(slot_exec, survey)
         for name in left:
-            _check(place.slot_id, place.container.exec(_try(name, "gone"), workdir="/", timeout_s=_TIMEOUT_S))
+            _check(slot_exec.slot_id, slot_exec.container.exec(_try(name, "gone"), workdir="/", timeout_s=_TIMEOUT_S))
         return renewed
 
-    def _clean(self, place: SlotExec, following: RunAs, survey: WritablePaths) -> ExecResult:
-        area = posixpath.dirname(place.workspace)
-        users = (str(place.user.uid), str(following.uid))
+    def _clean(self, slot_exec: SlotExec, following: RunAs, survey: WritablePaths) -> ExecResult:
+        area = posixpath.dirname(slot_exec.workspace)
+        users = (str(slot_exec.user.uid), str(following.uid))
         words = ("/bin/sh", "-c", inside.RENEW_USER, "renew", area, *users, survey.race_option, inside.REMOVE_OWN)
-        command: list[str | bytes] = [*words, "--", *survey.places]
-        return place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
+        command: list[str | bytes] = [*words, "--", *survey.directories]
+        return slot_exec.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S)
 
     def _make(self, container: Container, area: str) -> SlotExec:
         user = self._next_user()
         command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, str(user.uid)]
         _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
-        return _place(container, area, user)
+        return _slot_exec(container, area, user)
 
     def _next_user(self) -> RunAs:
         assert self._users is not None
         return RunAs(uid=self._users.take(), pids=self._pids)
 
 
-class DirectoryIsolation:
+class DirectoryIsolation(SlotIsolation):
     """Slots that share a container and its user; only their directories differ."""
 
     def __init__(self, config: PoolConfig, plan: PoolLayout) -> None:
@@ -129,33 +123,25 @@ class DirectoryIsolation:
         for area in areas:
             command = ["/bin/sh", "-c", inside.MAKE_AREA, "area", area, ""]
             _check(area, container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
-        return [_place(container, area, None) for area in areas]
+        return [_slot_exec(container, area, None) for area in areas]
 
-    def renew(self, place: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec) -> SlotExec:
         """End the slot's processes and remove its directory; files that it wrote elsewhere stay."""
-        if not self.end(place):
-            raise PoolError(f"processes of slot {place.slot_id} could not be ended")
-        area = posixpath.dirname(place.workspace)
+        slot_exec.end_processes()
+        area = posixpath.dirname(slot_exec.workspace)
         command = ["/bin/sh", "-c", inside.RENEW_DIRECTORY, "renew", area]
-        _check(place.slot_id, place.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
-        return _place(place.container, area, None)
-
-    def end(self, place: SlotExec) -> bool:
-        """End every process that the slot's commands started."""
-        return place.container.end_group(place.slot_id)
-
-    def forget(self, place: SlotExec) -> None:
-        """Do nothing."""
+        _check(slot_exec.slot_id, slot_exec.container.exec(command, workdir="/", timeout_s=_TIMEOUT_S))
+        return _slot_exec(slot_exec.container, area, None)
 
 
-def make_keeper(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
+def make_isolation(config: PoolConfig, plan: PoolLayout) -> SlotIsolation:
     """Return the slot isolation that a layout asks for."""
-    keepers: dict[str, Callable[[], SlotIsolation]] = {
+    makers: dict[str, Callable[[], SlotIsolation]] = {
         "container": lambda: ContainerIsolation(config),
         "uid": lambda: UserIsolation(config, plan),
         "directory": lambda: DirectoryIsolation(config, plan),
     }
-    return keepers[plan.isolation]()
+    return makers[plan.isolation]()
 
 
 def make_base(container: Container, wanted: str) -> str:
@@ -183,7 +169,7 @@ def _try(name: bytes, gone: str = "") -> list[str | bytes]:
     return ["/bin/sh", "-c", inside.TRY, "try", name, gone]
 
 
-def _place(container: Container, area: str, user: RunAs | None) -> SlotExec:
+def _slot_exec(container: Container, area: str, user: RunAs | None) -> SlotExec:
     slot_id = f"{container.name}-{posixpath.basename(area)}"
     env = {"HOME": f"{area}/home", "TMPDIR": f"{area}/tmp"}  # noqa: S108 - inside
     if user is None:

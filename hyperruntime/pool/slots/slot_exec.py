@@ -6,14 +6,14 @@ import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from hyperruntime.container import Container
+from hyperruntime.errors import PoolError
 from hyperruntime.exec.options import SlotExecKeywords
 from hyperruntime.exec.persistent.shell import Shell
+from hyperruntime.pool.values.config import Isolation
 from hyperruntime.spec import ExecResult
-
-Isolation = Literal["container", "uid", "directory"]
 
 
 class SlotExec:
@@ -95,6 +95,17 @@ class SlotExec:
         if self._shell is None:
             self._shell = self.container.shell(env=self.env, workdir=self.workspace, **self.options)
         return self._shell
+
+    def end_processes(self) -> None:
+        """End every process of the slot. Blocks.
+
+        Raises:
+            PoolError: a process could not be ended.
+        """
+        own_user = self.isolation == "uid"
+        ended = self.container.end_user(self.user) if own_user else self.container.end_group(self.slot_id)
+        if not ended:
+            raise PoolError(f"processes of slot {self.slot_id} could not be ended; release it")
 
     async def close(self) -> None:
         """End the slot's persistent bash and its jobs; the slot may be used again."""

@@ -24,15 +24,15 @@ class WritablePaths:
 
     Attributes:
         uid_map: content of ``/proc/self/uid_map`` in the container.
-        places: world-writable directories whose parent is not world-writable.
-        open_places: world-writable directories in which one user can rename another's files.
+        directories: world-writable directories whose parent is not world-writable.
+        open_directories: world-writable directories in which one user can rename another's files.
         files: world-writable files, FIFOs and sockets.
         race_option: the option with which this ``find`` ignores files that vanish during its search, or "".
     """
 
     uid_map: str
-    places: tuple[bytes, ...]
-    open_places: tuple[bytes, ...]
+    directories: tuple[bytes, ...]
+    open_directories: tuple[bytes, ...]
     files: tuple[bytes, ...]
     race_option: str
 
@@ -55,11 +55,11 @@ def take_survey(container: Container) -> WritablePaths:
         names = _names(_run(container, script, *roots))
         return tuple(name for name in names if name not in foreign and not name.startswith(below))
 
-    places, sticky = find(inside.FIND_PLACES), frozenset(find(inside.FIND_STICKY))
+    directories, sticky = find(inside.FIND_WRITABLE), frozenset(find(inside.FIND_STICKY))
     return WritablePaths(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
-        places=tuple(name for name in places if posixpath.dirname(name) not in set(places)),
-        open_places=tuple(name for name in places if name not in sticky),
+        directories=tuple(name for name in directories if posixpath.dirname(name) not in set(directories)),
+        open_directories=tuple(name for name in directories if name not in sticky),
         files=tuple(name for name in find(inside.FIND_FILES) if name not in targets),
         race_option=_run(container, inside.RACE_OPTION).decode().strip(),
     )
@@ -75,7 +75,7 @@ def apply_survey(container: Container, survey: WritablePaths) -> None:
     Raises:
         PoolError: a mode could not be changed.
     """
-    for mode, names in (("o-w", survey.files), ("+t", survey.open_places)):
+    for mode, names in (("o-w", survey.files), ("+t", survey.open_directories)):
         if names:
             _run(container, inside.CHMOD, mode, source=b"\0".join(names) + b"\0")
 

@@ -42,7 +42,7 @@ class Execute(Protocol):
 
 
 @attrs.frozen(kw_only=True)
-class ToolError:
+class FailedToolCall:
     """A tool call of an agent that could not be carried out; a command that fails does not count.
 
     Attributes:
@@ -88,7 +88,7 @@ class SlotTools:
         """
         self._execute, self._host_tools, self._on_preview = execute, dict(host_tools or {}), on_preview
         self._raise_lost = raise_lost
-        self.errors: list[ToolError] = []
+        self.errors: list[FailedToolCall] = []
         for name in self._host_tools:
             if is_slot_tool(name):
                 raise SpecError("host_tools", name, "a name that no tool of the slot has")
@@ -143,7 +143,7 @@ class SlotTools:
             self._on_preview(label, tool, args)
 
     def _record(self, tool: str, args: object, task_id: str, error: str) -> None:
-        self.errors.append(ToolError(tool=str(tool), arguments=args, error=error, task_id=task_id))
+        self.errors.append(FailedToolCall(tool=str(tool), arguments=args, error=error, task_id=task_id))
 
 
 def answer(tool: object, result: ExecutionResult) -> dict[str, Any]:

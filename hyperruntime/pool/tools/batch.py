@@ -6,19 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
 from hyperruntime.concurrency.cancellation import check_cancelled
 from hyperruntime.errors import HyperRuntimeError, PoolError
 from hyperruntime.pool.values.result import ExecutionResult
 from hyperruntime.pool.values.slot import Slot
 
 Request = tuple[Slot, str, Mapping[str, Any]]
-Execute = Callable[[Slot, str, Mapping[str, Any], float | None], Awaitable[ExecutionResult]]
+ExecuteInSlot = Callable[..., Awaitable[ExecutionResult]]
 
 
 async def run_batch(
-    requests: Sequence[Request], execute: Execute, *, timeout_s: float | None = None
+    requests: Sequence[Request], execute: ExecuteInSlot, *, timeout_s: float | None = None
 ) -> list[ExecutionResult]:
     """Run all requests and return one result for each, in the same order.
 
@@ -28,22 +26,30 @@ async def run_batch(
 
     Args:
         requests: the slot, the tool's name and its arguments for each call.
-        execute: runs one request.
+        execute: runs one request, with the arguments of :meth:`SlotPool.execute`.
         timeout_s: limit of each request in seconds, from its own start; None leaves it to the model and the policy.
     """
-    results: list[ExecutionResult | None] = [None] * len(requests)
-    queues: dict[object, list[int]] = {}
-    for index, request in enumerate(requests):
-        queues.setdefault(_place_of(request), []).append(index)
+    results = [_MALFORMED] * len(requests)
+    queues: dict[object, list[Any]] = {}
+    given: Sequence[object] = requests  # not trusted
+    for index, request in enumerate(given):
+        if isinstance(request, (tuple, list)) and len(request) == 3:
+            slot = request[0]
+            lease = (slot.slot_id, slot.generation) if isinstance(slot, Slot) else object()
+            queues.setdefault(lease, []).append((index, *request))
 
-    async def work(indices: list[int]) -> None:
-        for index in indices:
-            results[index] = await _run_one(requests[index], execute, timeout_s)
+    async def run_in_order(queue: list[Any]) -> None:
+        for index, slot, tool, args in queue:
+            try:
+                results[index] = await execute(slot, tool, args, timeout_s=timeout_s)
+            except Exception as error:  # noqa: BLE001 - an error of one request must not end the others
+                check_cancelled()
+                results[index] = failed(error, getattr(slot, "slot_id", ""))
 
     async with asyncio.TaskGroup() as group:
-        for indices in queues.values():
-            group.create_task(work(indices))
-    return [result for result in results if result is not None]
+        for queue in queues.values():
+            group.create_task(run_in_order(queue))
+    return results
 
 
 def failed(error: BaseException, slot_id: str = "") -> ExecutionResult:
@@ -61,23 +67,6 @@ def failed(error: BaseException, slot_id: str = "") -> ExecutionResult:
     return ExecutionResult(success=False, error=message, slot_id=slot_id, metadata=metadata)
 
 
-async def _run_one(request: Request, execute: Execute, timeout_s: float | None) -> ExecutionResult:
-    try:
-        slot, tool, args = request
-    except (TypeError, ValueError):
-        return ExecutionResult(
-            success=False, error="a request must hold a slot, a tool name and arguments", metadata={"returncode": None}
-        )
-    slot_id = getattr(slot, "slot_id", "")
-    try:
-        result = await execute(slot, tool, args, timeout_s)
-        return result if result.slot_id else attrs.evolve(result, slot_id=slot_id)
-    except Exception as error:  # noqa: BLE001 - an error of one request must not end the others
-        check_cancelled()
-        return failed(error, slot_id)
-
-
-def _place_of(request: object) -> object:
-    """Return a key that all requests of one lease share; an invalid request gets a key of its own."""
-    slot = request[0] if isinstance(request, (tuple, list)) and request else None
-    return (slot.slot_id, slot.generation) if isinstance(slot, Slot) else object()
+_MALFORMED = ExecutionResult(
+    success=False, error="a request must hold a slot, a tool name and arguments", metadata={"returncode": None}
+)

@@ -27,7 +27,7 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
     args = ["bash", "--noprofile", "--norc", "-c", _RUN, "bash", str(len(text)), "" if given is None else "1"]
     streams = _streams(call)
     try:
-        result = await call.place.aexec(
+        result = await call.slot_exec.aexec(
             args,
             timeout_s=call.remaining_s(),
             workdir=call.args["workdir"],
@@ -47,7 +47,7 @@ async def run_stateful(call: ToolRequest) -> ExecutionResult:
     text, given = _text(call), call.args["stdin"]
     streams = _streams(call)
     try:
-        result = await call.place.shell().arun(
+        result = await call.slot_exec.shell().arun(
             text,
             timeout_s=call.remaining_s(),
             input=None if given is None else os.fsencode(given),
@@ -55,7 +55,7 @@ async def run_stateful(call: ToolRequest) -> ExecutionResult:
             output_limit_bytes=2,
         )
     except (ExecLostError, ExecStartError) as error:
-        await call.place.close()
+        await call.slot_exec.close()
         raise ToolProblemError(f"{error}; the next call gets a new shell", returncode=None) from error
     return to_result(call, result, streams["stdout"], streams["stderr"])
 
@@ -104,7 +104,7 @@ async def _check_bash(call: ToolRequest) -> None:
     Raises:
         ToolProblemError: the image has no bash.
     """
-    found = await call.place.aexec(["sh", "-c", "command -v bash"], workdir="/", timeout_s=call.remaining_s())
+    found = await call.slot_exec.aexec(["sh", "-c", "command -v bash"], workdir="/", timeout_s=call.remaining_s())
     if found.exit_code != 0 and not found.timed_out:
         raise ToolProblemError("the image has no bash, which this tool needs; use an image with bash", returncode=127)
 

@@ -72,7 +72,7 @@ def tool_schemas(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
 
 
 async def call_tool(
-    place: SlotExec,
+    slot_exec: SlotExec,
     name: str,
     args: Mapping[str, Any],
     timeout_s: float | None = None,
@@ -83,7 +83,7 @@ async def call_tool(
     An invalid call, or a failure inside the slot, is returned as a result with an ``error``.
 
     Args:
-        place: the slot.
+        slot_exec: the slot.
         name: the tool's name; ``terminal`` is another name of ``bash``.
         args: the arguments as the model gave them; they are not trusted.
         timeout_s: most seconds the call may take, from its start; None leaves it to the model and the policy.
@@ -98,30 +98,30 @@ async def call_tool(
     started = time.monotonic()
     if timeout_s is not None:
         check_seconds("timeout_s", timeout_s)
-    result = await _checked(place, name, args, timeout_s, policy or _DEFAULT)
-    facts = {"tool": str(name)[:100], "network": place.network, "isolation": place.isolation, "sandboxed": True}
+    result = await _checked(slot_exec, name, args, timeout_s, policy or _DEFAULT)
+    facts = {"tool": str(name)[:100], "network": slot_exec.network, "isolation": slot_exec.isolation, "sandboxed": True}
     return attrs.evolve(
         result,
         execution_id=uuid.uuid4().hex,
-        slot_id=place.slot_id,
+        slot_id=slot_exec.slot_id,
         duration_s=time.monotonic() - started,
         metadata={**facts, **result.metadata},
     )
 
 
 async def _checked(
-    place: SlotExec, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
+    slot_exec: SlotExec, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
 ) -> ExecutionResult:
     """Check the arguments and call the tool in its turn."""
     try:
         tool = _find(name, policy)
-        check_rights(place, policy)
+        check_rights(slot_exec, policy)
         checked, noted = check_arguments(tool, args)
     except ToolProblemError as problem:
         return attrs.evolve(problem.result, metadata={"returncode": None})
     limit_s = choose_timeout(checked.get(_TIMEOUT), timeout_s, policy)
-    async with place.turn():
-        result = await _run(tool, ToolRequest(place=place, policy=policy, args=checked, timeout_s=limit_s))
+    async with slot_exec.turn():
+        result = await _run(tool, ToolRequest(slot_exec=slot_exec, policy=policy, args=checked, timeout_s=limit_s))
     if noted:
         result = attrs.evolve(result, metadata={"ignored_arguments": list(noted), **result.metadata})
     return result
@@ -136,17 +136,17 @@ async def _run(tool: Tool, call: ToolRequest) -> ExecutionResult:
         return ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
 
 
-def check_rights(place: SlotExec, policy: ToolPolicy) -> None:
+def check_rights(slot_exec: SlotExec, policy: ToolPolicy) -> None:
     """Check that the slot's container has a network, or has none, as the policy requires.
 
     Args:
-        place: the slot.
+        slot_exec: the slot.
         policy: the policy of the call.
 
     Raises:
         ToolProblemError: the container does not match the policy.
     """
-    network = place.network
+    network = slot_exec.network
     if policy.allow_network is False and network != "none":
         raise ToolProblemError(
             f"the policy forbids a network, but this slot's container has one ({network}); use a profile with "

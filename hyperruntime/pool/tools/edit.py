@@ -75,11 +75,15 @@ async def read_whole(call: ToolRequest, path: str) -> bytes:
 
 @attrs.frozen
 class _Change:
-    """One file's content before and after a change; None if it does not exist."""
+    """One file's content before and after a change; None if it does not exist.
+
+    ``missing`` is the number of directories above it that did not exist before.
+    """
 
     path: str
     before: bytes | None
     after: bytes | None
+    missing: int = 0
 
 
 async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str = "") -> ExecutionResult:
@@ -97,7 +101,7 @@ async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str =
         try:
             await _carry_out(call, change)
         except ToolProblemError as problem:
-            await _take_back(call, changes[:number])
+            await _take_back(call, changes[: number + 1])
             raise ToolProblemError(f"nothing was changed: {problem}") from None
     lines = [f"{show(change.path)} is {_word(change)}" for change in changes]
     if len(changes) == 1:
@@ -107,8 +111,8 @@ async def _apply(call: ToolRequest, patch: str, path: str | None, workdir: str =
 
 async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
     if file.old is None:
-        await _check_absent(call, path)
-        return _Change(path, None, apply_hunks(b"", file.hunks))
+        missing = await _missing_directories(call, path)
+        return _Change(path, None, apply_hunks(b"", file.hunks), missing)
     before = await read_whole(call, path)
     try:
         after = await off_loop(len(before), lambda: apply_hunks(before, file.hunks))
@@ -119,13 +123,15 @@ async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
     return _Change(path, before, None if file.new is None else after)
 
 
-async def _check_absent(call: ToolRequest, path: str) -> None:
+async def _missing_directories(call: ToolRequest, path: str) -> int:
+    """Return how many directories are missing above a new file."""
     try:
-        await run_inside(call, "absent", path, writes=True)
+        result = await run_inside(call, "absent", path, writes=True)
     except ToolProblemError as problem:
         if problem.result.metadata.get("reason") == "exists":
             raise ToolProblemError(f"{show(path)!r} already exists, so the diff cannot create it") from None
         raise
+    return result.stdout.count(b"/")
 
 
 async def _carry_out(call: ToolRequest, change: _Change) -> None:
@@ -136,8 +142,12 @@ async def _carry_out(call: ToolRequest, change: _Change) -> None:
 
 
 async def _take_back(call: ToolRequest, changes: list[_Change]) -> None:
-    for change in changes:
+    """Undo the changes; the last one has failed, but may have made directories."""
+    for change in changes[:-1]:
         await _carry_out(call, _Change(change.path, change.after, change.before))
+    for change in changes:
+        if change.missing:
+            await run_inside(call, "tidy", change.path, variables={"made": change.missing}, writes=True)
 
 
 def _word(change: _Change) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from importlib import resources
 
@@ -62,7 +63,7 @@ async def run_inside(
             on_stdout(chunk)
 
     text = _script(call, program, path, variables or {}, writes=writes)
-    result = await call.place.aexec(
+    result = await call.slot_exec.aexec(
         ["sh", "-c", text],
         workdir="/",
         timeout_s=call.remaining_s(),
@@ -83,7 +84,7 @@ async def remove_left(call: ToolRequest, path: str, variables: Mapping[str, str 
         variables: the variables of the write, with the name of the temporary file.
     """
     text = _script(call, "forget", path, variables, writes=True)
-    await call.place.aexec(["sh", "-c", text], workdir="/", timeout_s=_REMOVE_TIMEOUT_S)
+    await call.slot_exec.aexec(["sh", "-c", text], workdir="/", timeout_s=_REMOVE_TIMEOUT_S)
 
 
 def check(call: ToolRequest, path: str, result: ExecResult) -> None:
@@ -103,18 +104,13 @@ def check(call: ToolRequest, path: str, result: ExecResult) -> None:
         return
     why = result.stderr.decode(errors="replace").strip()[-500:].replace("\n", "; ")
     reason, sentence = _REASONS.get(result.exit_code, ("failed", "{path}: exit code {code}: {why}"))
-    shown = {"path": repr(show(path)), "workspace": call.place.workspace, "code": result.exit_code}
+    shown = {"path": repr(show(path)), "workspace": call.slot_exec.workspace, "code": result.exit_code}
     raise ToolProblemError(sentence.format(**shown, why=why or "no reason was given"), reason=reason)
 
 
 def show(path: str) -> str:
     """Return a path as valid Unicode text; other bytes become U+FFFD."""
     return os.fsencode(path).decode(errors="replace")
-
-
-def quote(text: str) -> str:
-    """Quote a text as one word of a shell."""
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def absolute(call: ToolRequest, path: str) -> str:
@@ -129,7 +125,7 @@ def absolute(call: ToolRequest, path: str) -> str:
     """
     if not path or "\0" in path:
         raise ToolProblemError("a path must not be empty and cannot hold a NUL character")
-    whole = path if path.startswith("/") else f"{call.place.workspace}/{path}"
+    whole = path if path.startswith("/") else f"{call.slot_exec.workspace}/{path}"
     return "/" + "/".join(part for part in whole.split("/") if part not in ("", "."))
 
 
@@ -140,7 +136,7 @@ def _program(name: str) -> str:
 
 def _script(call: ToolRequest, program: str, path: str, variables: Mapping[str, str | int], *, writes: bool) -> bytes:
     policy = call.policy
-    roots = (call.place.workspace, *policy.file_roots, *(() if writes else policy.read_roots))
-    lines = [f"path={quote(absolute(call, path))}", "set -- " + " ".join(map(quote, roots))]
-    lines += [f"{name}={quote(str(value))}" for name, value in variables.items()]
+    roots = (call.slot_exec.workspace, *policy.file_roots, *(() if writes else policy.read_roots))
+    lines = [f"path={shlex.quote(absolute(call, path))}", "set -- " + " ".join(map(shlex.quote, roots))]
+    lines += [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
     return os.fsencode("\n".join([*lines, _program("resolve"), _program(program)]))

@@ -43,7 +43,7 @@ class Line:
     matches: bool
 
 
-class Lines:
+class SearchLines:
     """Collects the output of ``search.sh`` in bounded memory.
 
     Attributes:
@@ -124,7 +124,7 @@ async def run_search(call: ToolRequest) -> ExecutionResult:
     """Return the lines that match."""
     args = call.args
     most = min(args["max_results"], call.policy.max_entries)
-    lines, truncated = Lines(most, call.policy.output_chars), False
+    lines, truncated = SearchLines(most, call.policy.output_chars), False
     try:
         await run_inside(call, "search", args["path"], variables=_variables(args), on_stdout=lines.write)
     except EnoughError:

@@ -57,13 +57,13 @@ class ToolRequest:
     """One tool call with checked arguments.
 
     Attributes:
-        place: the slot that it runs in.
+        slot_exec: the slot that it runs in.
         policy: its limits and rights.
         args: the value of every parameter by name.
         timeout_s: the time limit of all its commands together, from the creation of this object.
     """
 
-    place: SlotExec
+    slot_exec: SlotExec
     policy: ToolPolicy
     args: Mapping[str, Any]
     timeout_s: float

@@ -29,10 +29,10 @@ def _names(value: Any) -> Any:  # noqa: ANN401 - checked afterwards
     return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
 
-def _check_flag(name: str, value: object, *others: object) -> None:
+def _check_network(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Refuse a value that is not a bool: Python treats the text ``false`` as true."""
-    if not isinstance(value, bool) and value not in others:
-        raise SpecError(name, value, "true or false")
+    if value is not None and not isinstance(value, bool):
+        raise SpecError(attribute.name, value, "true or false")
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +52,6 @@ class ToolPolicy:
         read_roots: directories in which file tools may only read.
         allow_network: False refuses calls in containers that have a network, True in containers without one; None
             allows both.
-        require_sandbox: without effect in a pool, because all its tools run in a container.
     """
 
     tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
@@ -65,8 +64,7 @@ class ToolPolicy:
     max_entries: int = 5000
     file_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
     read_roots: tuple[str, ...] = attrs.field(default=(), converter=_names)
-    allow_network: bool | None = None
-    require_sandbox: bool = True
+    allow_network: bool | None = attrs.field(default=None, validator=_check_network)
 
     def __attrs_post_init__(self) -> None:
         """Check all fields."""
@@ -82,8 +80,6 @@ class ToolPolicy:
             value = getattr(self, name)
             if not isinstance(value, tuple) and not (value is None and name == "tools"):
                 raise SpecError(name, value, "a list of texts")
-        _check_flag("allow_network", self.allow_network, None)
-        _check_flag("require_sandbox", self.require_sandbox)
         for root in (*self.file_roots, *self.read_roots):
             check_inside_path("file_roots, read_roots", root)
         for tool in self.tools or ():

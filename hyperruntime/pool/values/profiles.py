@@ -34,7 +34,7 @@ _NUMBERS = (
     "idle_timeout_s health_interval_s max_lifetime_s acquire_timeout_s lease_timeout_s limits_cpus limits_wall_s"
     " tools_default_timeout_s tools_min_timeout_s tools_max_timeout_s".split()
 )
-_FLAGS = "read_only_rootfs tools_allow_network tools_require_sandbox".split()
+_FLAGS = ("read_only_rootfs", "tools_allow_network")
 _LISTS = "tools_tools tools_file_roots tools_read_roots".split()
 _MAPPINGS = ("env", "labels")
 _NULL = ("none", "never")

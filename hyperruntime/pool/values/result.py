@@ -50,3 +50,7 @@ class ExecutionResult:
             "metadata": dict(self.metadata),
             "uniq_id": self.execution_id,
         }
+
+
+ToolResult = ExecutionResult
+"""The name by which new code calls it; both names stay."""

@@ -69,8 +69,8 @@ def open_model(options: ModelOptions) -> Model:
         from hyperruntime.rollout.models.chat import ChatModel
 
         return ChatModel(options.name, server, extra=options.extra)
+    from hyperruntime.rollout.models.token_model import TokenModel
     from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
-    from hyperruntime.rollout.models.tokens import TokenModel
 
     assert options.tokenizer is not None, "checked"
     tokenizer = DirectoryTokenizer(options.tokenizer)

@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 RUN, TRAJECTORIES, GROUPS, RESULTS = "run.json", "trajectories.jsonl", "groups.jsonl", "results.jsonl"
 SCHEMA = 1
-_KNOWN = frozenset(field.name for field in attrs.fields(Trajectory))
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -68,15 +67,21 @@ def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
 
 def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
     """Return the recorded groups of a run; a group is recorded when all its trajectories are."""
-    found = {group.item_id: group for group in _records(Path(run_dir) / GROUPS, lambda value: Group(**value))}
+    found = {group.item_id: group for group in _records(Path(run_dir) / GROUPS, lambda value: _known(Group, value))}
     return list(found.values())
 
 
 def trajectory_from_json(value: Mapping[str, Any]) -> Trajectory:
     """Return a trajectory from its JSON value; unknown fields are ignored."""
-    fields = {name: entry for name, entry in value.items() if name in _KNOWN}
-    fields["segments"] = tuple(Segment(**segment) for segment in value.get("segments", ()))
-    return Trajectory(**fields)
+    segments = tuple(_known(Segment, segment) for segment in value.get("segments", ()))
+    trajectory: Trajectory = _known(Trajectory, {**value, "segments": segments})
+    return trajectory
+
+
+def _known(kind: type[Any], value: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a value of that kind
+    """Return an attrs value from JSON; unknown fields, which a later version wrote, are ignored."""
+    names = {field.name for field in attrs.fields(kind)}
+    return kind(**{name: entry for name, entry in value.items() if name in names})
 
 
 def to_line(value: Trajectory | Group) -> bytes:

@@ -369,7 +369,16 @@ def test_the_meta_agent_changes_its_own_repository(tmp_path: Path, evals: Path) 
     assert (fresh / "tools" / "extra.py").read_text() == "A = 1\n"
 
 
-def test_a_change_that_breaks_the_agent_is_handed_back_to_be_mended(tmp_path: Path) -> None:
+def run_here(agent: Modules, repo: Path, outdir: Path, *arguments: str) -> int:
+    """Return the exit code of the meta agent's command, without an interpreter of its own."""
+    words = ["--repo_path", str(repo), "--git_dir", str(repo), "--outdir", str(outdir), *arguments]
+    code: int = agent.run_meta_agent.main(words)
+    return code
+
+
+def test_a_change_that_breaks_the_agent_is_handed_back_to_be_mended(
+    agent: Modules, start: Start, tmp_path: Path
+) -> None:
     repo = make_repository(tmp_path / "repo")
     script = [
         calls(bash={"command": "echo 'def (' >> forms.py"}),
@@ -377,9 +386,8 @@ def test_a_change_that_breaks_the_agent_is_handed_back_to_be_mended(tmp_path: Pa
         calls(bash={"command": "git checkout -q forms.py; echo '# better' >> forms.py"}),
         says("Mended."),
     ]
-    with scripted_model(script) as model:
-        done = run_meta(repo, tmp_path / "out", "--iterations_left", "0", url=model.url)
-    assert done.returncode == 0, done.stderr
+    model = start(*script)
+    assert run_here(agent, repo, tmp_path / "out", "--iterations_left", "0") == 0
     assert "the last generation" in model.requests[0]["messages"][1]["content"]
     assert "SyntaxError" in last(model.requests[2])
     assert "+# better" in (tmp_path / "out" / "model_patch.diff").read_text()
@@ -401,11 +409,10 @@ def test_a_used_up_budget_ends_the_meta_agent_with_a_clear_sentence(tmp_path: Pa
     assert not (tmp_path / "out" / "model_patch.diff").exists()
 
 
-def test_a_model_that_does_nothing_leaves_an_empty_diff(tmp_path: Path) -> None:
+def test_a_model_that_does_nothing_leaves_an_empty_diff(agent: Modules, start: Start, tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "repo")
-    with scripted_model([says("All is well.")]) as model:
-        done = run_meta(repo, tmp_path / "out", url=model.url)
-    assert done.returncode == 0, done.stderr
+    start(says("All is well."))
+    assert run_here(agent, repo, tmp_path / "out") == 0
     assert (tmp_path / "out" / "model_patch.diff").read_bytes() == b""
 
 

@@ -24,7 +24,7 @@ import hyperruntime.cli.{module} as module
 from hyperruntime.cli import main
 from hyperruntime.cli.command import State
 
-moments, number, args = map(int, sys.argv[1].split(",")), int(sys.argv[2]), sys.argv[3:]
+moments, args = list(map(int, sys.argv[1].split(","))), sys.argv[2:]
 count, begun, cleaned, run_handle = 0, 0, 0, Handle._run
 
 def run(handle):
@@ -55,9 +55,10 @@ image = SimpleNamespace(ensure=lambda *_, **__: "x", exists=lambda _: True)
 runtime = SimpleNamespace(images=image, name="x", info=SimpleNamespace(version="1"))
 State.open_runtime = lambda *_, **__: contextlib.nullcontext(runtime)
 module.{work} = work
-for moment in moments:
-    count = begun = cleaned = 0
-    print(moment, main(args), begun - cleaned)
+for number in (signal.SIGTERM, signal.SIGINT):
+    for moment in moments:
+        count = begun = cleaned = 0
+        print(moment, main(args), begun - cleaned)
 """
 BATCH = ("rollout.batch", "run_batch", "rollout", "batch", "p.jsonl", "--model", "m",
          "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
@@ -74,21 +75,22 @@ def python(folder: Path, script: str, *args: str) -> subprocess.CompletedProcess
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("command", "moments"),
     [(BATCH, range(1, 50)), (RUN, (2, 25)), (SUBMIT, (2, 25)), (PREFLIGHT, (2, 25))],
     ids=["batch", "run", "submit", "preflight"],
 )
 def test_a_loop_that_is_signalled_before_any_of_its_calls_ends_and_lets_go_of_all(
-    command: tuple[str, ...], moments: Sequence[int], number: signal.Signals, tmp_path: Path
+    command: tuple[str, ...], moments: Sequence[int], tmp_path: Path
 ) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "x"}\n')
     module, work, *args = command
     script = LOOP.format(module=module, work=work)
-    done = python(tmp_path, script, ",".join(map(str, moments)), str(int(number)), *args)
-    assert done.stdout.splitlines() == [f"{moment} {128 + number} 0" for moment in moments], done.stderr
-    assert done.stderr.count("hyperrun: error: interrupted\n") == len(moments)
+    done = python(tmp_path, script, ",".join(map(str, moments)), *args)
+    assert done.stdout.splitlines() == [
+        f"{moment} {128 + number} 0" for number in (signal.SIGTERM, signal.SIGINT) for moment in moments
+    ], done.stderr
+    assert done.stderr.count("hyperrun: error: interrupted\n") == 2 * len(moments)
     assert "Traceback" not in done.stderr
 
 

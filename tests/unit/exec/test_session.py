@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,8 @@ def session(shell: SilentShell, tmp_path: Path) -> Iterator[Session]:
     made = Session(shell, str(tmp_path), "/x", MarkNumbers())
     assert made.start(5)
     yield made
+    with suppress(OSError):  # it may have ended
+        shell.end()
     made.abandon()
 
 
@@ -67,15 +72,15 @@ def test_a_command_that_begins_as_its_container_ends_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(execution, "_HEARTBEAT_S", 3600.0)
     request = make_request(["true"], env={}, workdir=None, has_input=False)
-    command = Execution(session, request, ExecOptions(output_limit_bytes=10))
-    threading.Timer(0.3, shell.end).start()
+    command = Execution(session.lanes, session, request, ExecOptions(output_limit_bytes=10))
+    threading.Timer(0.05, shell.end).start()
     with pytest.raises(ContainerLostError):
         command.run()
 
 
 def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
     """Its process may end before anything is asked of it, which is no reason to lose its words."""
-    for _ in range(20):
+    for _ in range(3):
         process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE)
         session = Session(ProcessShell(process), str(tmp_path), "/x", MarkNumbers())
         process.wait()
@@ -87,18 +92,25 @@ def test_what_a_shell_said_that_ended_at_once_is_known(tmp_path: Path) -> None:
 
 def test_a_lane_whose_end_the_session_shows_again_is_read_later(session: Session, tmp_path: Path) -> None:
     """A lane ends; before its caller reads that, the session opens the other end of the pipe (Lane.hang_up)."""
-    command = Execution(session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
+    command = Execution(session.lanes, session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
     lane = command._lane = Lane(str(tmp_path), mark())
     command._end = None
     try:
         again = os.open(tmp_path / lane.name / "s", os.O_WRONLY)
         command._read_status()
-        threading.Timer(0.2, os.close, [again]).start()
+        threading.Timer(0.05, os.close, [again]).start()
         assert lane.wait_for("up", 20) is None
         command._read_status()
         assert command._has_ended()
     finally:
         lane.close()
+
+
+def test_an_execution_changes_no_field_of_another_object() -> None:
+    fields = [node for node in ast.walk(ast.parse(inspect.getsource(execution))) if isinstance(node, ast.Attribute)]
+    written = {ast.unparse(field) for field in fields if isinstance(field.ctx, ast.Store)}
+    assert "self._lane" in written
+    assert [name for name in written if name.rpartition(".")[0] != "self"] == []
 
 
 def mark() -> Mark:

@@ -9,7 +9,8 @@ import threading
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -23,74 +24,96 @@ CHAT = "/v1/chat/completions"
 TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii() and not set(data) & set(b'"\n\r\0')}
 
 
-@contextmanager
-def server(answer: bytes) -> Iterator[str]:
-    """Give the same bytes to each request; yields the URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(answer, listener))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)  # a close alone would leave the thread in accept()
-            thread.join()
+class Server:
+    """Gives the bytes of ``answer`` to each request, and closes the connection."""
 
+    def __init__(self) -> None:
+        self.answer, self.given = b"", 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
 
-def serve(answer: bytes, listener: socket.socket) -> None:
-    """Answer until the listener is shut down."""
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:
-            return
-        with client:
-            data = b""
-            while b"\r\n\r\n" not in data and (piece := client.recv(65536)):
-                data += piece
-            client.sendall(answer)
+    def close(self) -> None:
+        """Stop."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone would leave the thread in accept()
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client:
+                data = b""
+                while b"\r\n\r\n" not in data and (piece := client.recv(65536)):
+                    data += piece
+                self.given += 1
+                client.sendall(self.answer)
 
 
 class Rig:
-    """A gateway with a log and a tape, before servers that answer with fixed bytes."""
+    """A gateway with a log and a tape, before a server that answers with fixed bytes."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.log, self.tape = directory / "log.jsonl", directory / "tape.jsonl"
+        self._opened = ExitStack()
+        self._log, self._tape = directory / "log.jsonl", directory / "tape.jsonl"
+
+    @cached_property
+    def _server(self) -> Server:
+        return self._opened.enter_context(closing(Server()))
+
+    @cached_property
+    def _gateway(self) -> Gateway:
+        config = GatewayConfig(
+            upstreams=(Upstream(name="u", url=self._server.url, key_env="TEST_KEY"),),
+            models=(ModelRule(name="m", upstream="u"),),
+            log=str(self._log),
+            record=str(self._tape),
+            tokens=True,
+            retries=0,
+            deadline_s=30.0,
+        )
+        return self._opened.enter_context(Gateway(config))
 
     def ask(self, answer: bytes, *, stream: bool = False) -> bytes:
         """Return every byte that a client gets where the server answers so."""
-        with server(answer) as url:
-            config = GatewayConfig(
-                upstreams=(Upstream(name="u", url=url, key_env="TEST_KEY"),),
-                models=(ModelRule(name="m", upstream="u"),),
-                log=str(self.log),
-                record=str(self.tape),
-                tokens=True,
-                retries=0,
-                deadline_s=30.0,
-            )
-            with Gateway(config) as gateway, gateway.seat("gen-1", str(self._directory)) as seat:
-                got = raw_answer(seat, stream=stream)
-                try:
-                    seat.check()
-                except GatewayError as error:
-                    assert_no_key(str(error).encode())
-                return got
+        self._server.answer, before = answer, self._server.given
+        with self._gateway.seat("gen-1", str(self._directory)) as seat:
+            got = raw_answer(seat, stream=stream)
+            try:
+                seat.check()
+            except GatewayError as error:
+                assert_no_key(str(error).encode())
+        assert self._server.given == before + 1
+        return got
+
+    def close(self) -> None:
+        """Close the gateway, which completes its files."""
+        self._opened.close()
+
+    def log(self) -> bytes:
+        """Return the whole log; nothing can be asked afterwards."""
+        self.close()
+        return self._log.read_bytes()
 
     def assert_nothing_written(self) -> None:
         """Check that no file of the gateway has the key."""
-        for file in (self.log, self.tape):
-            written = file.read_bytes()
+        for written in (self.log(), self._tape.read_bytes()):
             assert_no_key(written)
             for line in written.splitlines():
                 json.loads(line)
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A gateway whose server has a key."""
     monkeypatch.setenv("TEST_KEY", KEY)
-    return Rig(tmp_path)
+    with closing(Rig(tmp_path)) as made:
+        yield made
 
 
 def raw_answer(seat: Seat, *, stream: bool) -> bytes:
@@ -137,7 +160,8 @@ def texts(data: bytes) -> str:
 
 def http(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
     """Return an answer."""
-    lines = [b"HTTP/1.1 " + status, b"Content-Type: " + kind, b"Content-Length: %d" % len(body), *headers]
+    lines = [b"HTTP/1.1 " + status, b"Content-Type: " + kind, b"Content-Length: %d" % len(body)]
+    lines += [b"Connection: close", *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
@@ -188,7 +212,7 @@ def test_no_header_has_a_part_of_the_key(rig: Rig, monkeypatch: pytest.MonkeyPat
     head = rig.ask(http(b"{}", b"x-request-id: 0123456789abcdef", b"request-id: 0123456789abcdee")).lower()
     assert b"0123456789" not in head
     told = {line.partition(b": ")[2].decode() for line in head.splitlines() if b"request-id" in line}
-    line = json.loads(rig.log.read_bytes())
+    line = json.loads(rig.log())
     assert told == {line["id"]}, "the log says which request of the upstream it was"
     assert line["upstream_id"] == "0123456789abcdef"
 
@@ -256,7 +280,7 @@ def test_no_body_has_the_key_in_pieces_that_clients_join(rig: Rig, body: object)
     got = rig.ask(http(json.dumps(body).encode()))
     assert b"502" in got.splitlines()[0]
     assert b"key_in_answer" in got
-    rig.log.read_bytes().index(b"key_in_answer")
+    rig.log().index(b"key_in_answer")
 
 
 @pytest.mark.parametrize("code", ["gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None])
@@ -311,4 +335,4 @@ def test_no_error_of_the_connection_has_the_key(rig: Rig) -> None:
         got = rig.ask(answer)
         assert_no_key(got)
         assert key[:20] not in got
-    assert_no_key(rig.log.read_bytes())
+    assert_no_key(rig.log())

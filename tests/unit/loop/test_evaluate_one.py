@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,44 +21,14 @@ from hyperruntime.errors import (
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
 from hyperruntime.loop.run.export import export_generation
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime, make_agent_repository
-
-ACTIONS = {2: "open('it\\'s new.txt', 'w').write('x\\r\\n')\nimprove()", 3: "raise SystemExit(3)"}
+from hyperruntime.testing import FakeRuntime
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., RunSummary]:
-    def start(**options: Any) -> RunSummary:
-        chosen = {
-            "domains": "circle_packing",
-            "agent": str(make_agent_repository(tmp_path / "agent", ACTIONS)),
-            "max_generation": 3,
-            "parent_selection": "latest",
-            "seed": 3,
-            "run_id": "r",
-            "output_dir_parent": str(tmp_path / "out"),
-            "eval_samples": (1,),
-            **options,
-        }
-        return start_run(FakeRuntime(), plan_run(GenerateOptions(**chosen)))
-
-    return start
-
-
-@pytest.fixture
-def summary(run: Callable[..., RunSummary]) -> RunSummary:
-    """A run: initial, 1, 2 from 1, and 3, which failed before it had a state."""
-    return run()
-
-
-def files_of(run_dir: str) -> dict[str, int]:
+def files_of(root: Path) -> dict[str, int]:
     """Return every file of a run, but of evaluations of one generation, with when it was changed."""
-    root = Path(run_dir)
     found = (path for path in root.rglob("*") if path.is_file() and path.relative_to(root).parts[0] != "evaluations")
     return {str(path): path.stat().st_mtime_ns for path in found}
 
@@ -69,16 +38,16 @@ def git(where: Path, *args: str) -> str:
     return done.stdout.strip()
 
 
-def test_an_evaluation_is_kept_apart_and_changes_nothing_of_the_run(summary: RunSummary) -> None:
-    before, runtime = files_of(summary.run_dir), FakeRuntime()
-    (made,) = evaluate_generation(runtime, summary.run_dir, 2, split="val")
-    assert files_of(summary.run_dir) == before
+def test_an_evaluation_is_kept_apart_and_changes_nothing_of_the_run(finished: Path) -> None:
+    before, runtime = files_of(finished), FakeRuntime()
+    (made,) = evaluate_generation(runtime, finished, 2, split="val")
+    assert files_of(finished) == before
     assert runtime.started == 1
     assert runtime.open == []
     assert not made.known
     assert made.tasks["circle_packing"] > 1
     folder = Path(made.path)
-    assert folder == Path(summary.run_dir) / "evaluations" / "gen_2_val_0"
+    assert folder == finished / "evaluations" / "gen_2_val_0"
     report = json.loads((folder / "circle_packing_eval_val" / "report.json").read_text())
     assert report["total"] == made.tasks["circle_packing"]
     assert report["score"] == made.score
@@ -90,10 +59,10 @@ def test_an_evaluation_is_kept_apart_and_changes_nothing_of_the_run(summary: Run
     assert sorted(path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")) == ["gen_2_val_0"]
 
 
-def test_an_evaluation_that_is_there_is_read_and_not_made_again(summary: RunSummary) -> None:
-    first = evaluate_generation(FakeRuntime(), summary.run_dir, 2, split="val", samples=1)
+def test_an_evaluation_that_is_there_is_read_and_not_made_again(finished: Path) -> None:
+    first = evaluate_generation(FakeRuntime(), finished, 2, split="val", samples=1)
     runtime = FakeRuntime()
-    again = evaluate_generation(runtime, summary.run_dir, 2, split="val", samples=1, repeat=2)
+    again = evaluate_generation(runtime, finished, 2, split="val", samples=1, repeat=2)
     assert runtime.started == 1
     assert [one.known for one in again] == [True, False]
     assert (again[0].score, again[0].path) == (first[0].score, first[0].path)
@@ -101,22 +70,22 @@ def test_an_evaluation_that_is_there_is_read_and_not_made_again(summary: RunSumm
     assert {one.tasks["circle_packing"] for one in again} == {1}
 
 
-def test_an_evaluation_may_be_made_while_another_process_has_the_run(summary: RunSummary) -> None:
+def test_an_evaluation_may_be_made_while_another_process_has_the_run(finished: Path) -> None:
     from hyperruntime.storage.run_lock import RunLock
 
-    with RunLock(Path(summary.run_dir)):
-        assert evaluate_generation(FakeRuntime(), summary.run_dir, "initial", split="val", samples=1)[0].score > 0
+    with RunLock(finished):
+        assert evaluate_generation(FakeRuntime(), finished, "initial", split="val", samples=1)[0].score > 0
 
 
-def test_evaluations_are_shown_to_no_agent_and_kept_by_a_resume(summary: RunSummary) -> None:
-    (made,) = evaluate_generation(FakeRuntime(), summary.run_dir, "best", split="val", samples=1)
-    again = resume_run(FakeRuntime(), summary.run_dir, max_generation=4)
+def test_evaluations_are_shown_to_no_agent_and_kept_by_a_resume(finished: Path) -> None:
+    (made,) = evaluate_generation(FakeRuntime(), finished, "best", split="val", samples=1)
+    again = resume_run(FakeRuntime(), finished, max_generation=4)
     assert again.generations[-1].failure is None
     assert (Path(made.path) / "evaluation.json").is_file()
-    assert not [path for path in (Path(summary.run_dir) / "view").rglob("*") if "_val" in path.name]
+    assert not [path for path in (finished / "view").rglob("*") if "_val" in path.name]
 
 
-def test_the_infrastructure_is_tried_again_and_a_failure_leaves_nothing(summary: RunSummary) -> None:
+def test_the_infrastructure_is_tried_again_and_a_failure_leaves_nothing(finished: Path) -> None:
     def flaky(errors: int) -> FakeRuntime:
         left = iter([EngineUnavailableError("fake", "flaky")] * errors)
 
@@ -127,59 +96,45 @@ def test_the_infrastructure_is_tried_again_and_a_failure_leaves_nothing(summary:
         return FakeRuntime(before_start=start)
 
     with pytest.raises(RunError, match=r"could not be evaluated: .*flaky"):
-        evaluate_generation(flaky(99), summary.run_dir, 1, split="val", samples=1)
-    assert evaluate_generation(flaky(2), summary.run_dir, 1, split="val", samples=1)[0].score > 0
+        evaluate_generation(flaky(99), finished, 1, split="val", samples=1)
+    assert evaluate_generation(flaky(2), finished, 1, split="val", samples=1)[0].score > 0
 
 
-def test_what_cannot_be_evaluated_is_refused(summary: RunSummary) -> None:
+def test_what_cannot_be_evaluated_is_refused(finished: Path) -> None:
     with pytest.raises(SpecError, match="unknown split 'test'; known: train, val"):
-        evaluate_generation(FakeRuntime(), summary.run_dir, 1)
+        evaluate_generation(FakeRuntime(), finished, 1)
     with pytest.raises(ArchiveError, match=r"no finished generation 9; it has: initial, 1, 2, 3"):
-        evaluate_generation(FakeRuntime(), summary.run_dir, 9, split="val")
+        evaluate_generation(FakeRuntime(), finished, 9, split="val")
     with pytest.raises(ArchiveError, match=r"generation 3 has no state of its own, because it failed \(agent\)"):
-        evaluate_generation(FakeRuntime(), summary.run_dir, 3, split="val")
+        evaluate_generation(FakeRuntime(), finished, 3, split="val")
 
 
-def test_an_export_is_a_clean_repository_with_a_commit_per_generation(summary: RunSummary, tmp_path: Path) -> None:
+def test_an_export_is_a_clean_repository_with_a_commit_per_generation(
+    run: Callable[..., RunSummary], finished: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "exported to" / "an agent's copy"
-    before = files_of(summary.run_dir)
-    made = export_generation(summary.run_dir, 2, target)
-    assert files_of(summary.run_dir) == before
+    before = files_of(finished)
+    made = export_generation(finished, 2, target)
+    assert files_of(finished) == before
     assert made.lineage == ("initial", 1, 2)
     assert git(target, "status", "--porcelain") == ""
     assert git(target, "fsck", "--strict") == ""
     assert git(target, "rev-parse", "--abbrev-ref", "HEAD") == "main"
     subjects = git(target, "log", "--reverse", "--format=%s").splitlines()
     assert subjects == [
-        f"Generation {record.genid}: score {record.score:.4f}" for record in load_run(summary.run_dir).generations[:3]
+        f"Generation {record.genid}: score {record.score:.4f}" for record in load_run(finished).generations[:3]
     ]
     assert (target / "it's new.txt").read_bytes() == b"x\r\n"
-    store = RepositoryStore(Path(summary.run_dir) / "repository.git")
-    patches = [
-        (Path(summary.run_dir) / f"gen_{number}" / "agent_output" / "model_patch.diff").read_bytes()
-        for number in (1, 2)
-    ]
-    assert git(target, "rev-parse", "HEAD^{tree}") == store.replay(summary.generations[0].commit, patches)
-    assert git(target, "rev-parse", "HEAD~2^{tree}") == store.tree(summary.generations[0].commit)
-    again = start_run(
-        FakeRuntime(),
-        plan_run(
-            GenerateOptions(
-                domains="circle_packing",
-                agent=str(target),
-                max_generation=0,
-                run_id="again",
-                output_dir_parent=str(tmp_path / "out"),
-                eval_samples=(1,),
-                seed=3,
-            )
-        ),
-    )
-    assert again.generations[0].score == summary.generations[2].score
+    store, records = RepositoryStore(finished / "repository.git"), load_run(finished).generations
+    patches = [(finished / f"gen_{number}" / "agent_output" / "model_patch.diff").read_bytes() for number in (1, 2)]
+    assert git(target, "rev-parse", "HEAD^{tree}") == store.replay(records[0].commit, patches)
+    assert git(target, "rev-parse", "HEAD~2^{tree}") == store.tree(records[0].commit)
+    again = run(agent=str(target), max_generation=0, run_id="again")
+    assert again.generations[0].score == records[2].score
 
 
-def test_exports_of_the_same_generation_are_the_same(summary: RunSummary, tmp_path: Path) -> None:
-    one, two = (export_generation(summary.run_dir, "best", tmp_path / name) for name in ("one", "two"))
+def test_exports_of_the_same_generation_are_the_same(finished: Path, tmp_path: Path) -> None:
+    one, two = (export_generation(finished, "best", tmp_path / name) for name in ("one", "two"))
     assert one.commit == two.commit
 
 
@@ -193,35 +148,35 @@ def test_an_export_begins_before_the_meta_patches(run: Callable[..., RunSummary]
     assert "notes.txt" not in git(tmp_path / "copy", "ls-tree", "--name-only", "HEAD~2")
 
 
-def test_an_export_takes_an_empty_directory_and_leaves_a_full_one_alone(summary: RunSummary, tmp_path: Path) -> None:
+def test_an_export_takes_an_empty_directory_and_leaves_a_full_one_alone(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")
     (tmp_path / "file").write_text("x")
-    export_generation(summary.run_dir, 1, tmp_path / "empty")
+    export_generation(finished, 1, tmp_path / "empty")
     for name, said in (("full", "is not empty"), ("file", "not a directory"), ("empty", "is not empty")):
         with pytest.raises(RepositoryError, match=said):
-            export_generation(summary.run_dir, 1, tmp_path / name)
+            export_generation(finished, 1, tmp_path / name)
     assert os.listdir(tmp_path / "full") == ["mine"]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_an_export_that_fails_leaves_nothing(summary: RunSummary, tmp_path: Path) -> None:
-    blobs = Path(summary.run_dir) / "repository.git" / "objects"
-    commit = summary.generations[2].commit
+def test_an_export_that_fails_leaves_nothing(finished: Path, tmp_path: Path) -> None:
+    blobs = finished / "repository.git" / "objects"
+    commit = load_run(finished).generations[2].commit
     tree = git(blobs.parent, "rev-parse", f"{commit}:it's new.txt")
     for path in [blobs / tree[:2] / tree[2:], *blobs.glob("pack/*")]:
         path.unlink(missing_ok=True)
     with pytest.raises(RepositoryError):
-        export_generation(summary.run_dir, 2, tmp_path / "copy")
+        export_generation(finished, 2, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_export_is_a_command(summary: RunSummary, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", summary.run_dir, "gen_2", str(tmp_path / "copy"), "--json"]) == 0
+def test_export_is_a_command(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(finished), "gen_2", str(tmp_path / "copy"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["lineage"] == ["initial", 1, 2]
-    assert main(["export", summary.run_dir, "worst", str(tmp_path / "other")]) == 2
+    assert main(["export", str(finished), "worst", str(tmp_path / "other")]) == 2
     assert "a generation's number, initial, or best" in capsys.readouterr().err
-    assert main(["export", summary.run_dir, "2", str(tmp_path / "copy")]) == 2
+    assert main(["export", str(finished), "2", str(tmp_path / "copy")]) == 2
     assert "is not empty" in capsys.readouterr().err

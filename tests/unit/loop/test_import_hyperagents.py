@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -21,13 +22,23 @@ from hyperruntime.storage.run_lock import RunLock
 from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> OriginalRun:
-    """A run of three generations: two good ones in a row, and one that was only looked at."""
-    run = OriginalRun(tmp_path / "generate_old", parent_selection="best", skip_staged_eval=True)
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> OriginalRun:
+    """A run of three generations: two good ones in a row, and one that was only looked at; it must not be changed."""
+    path = tmp_path_factory.mktemp("original") / "generate_old"
+    run = OriginalRun(path, parent_selection="best", skip_staged_eval=True)
     run.add(1, Old(keyword="novel", train=0.6, val=0.5))
     run.add(2, Old(parent=1, keyword="clear", train=0.7, val=0.8))
     run.add(3, Old(keyword="thorough", train=0.9, val=0.9, full=False))
+    return run
+
+
+@pytest.fixture
+def old(made_once: OriginalRun, tmp_path: Path) -> OriginalRun:
+    """A copy of that run."""
+    run = copy.deepcopy(made_once)
+    run.path = Path(shutil.copytree(made_once.path, tmp_path / made_once.path.name, symlinks=True))
+    run.repository = run.path / made_once.repository.relative_to(made_once.path)
     return run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -84,13 +85,16 @@ def metadata(summary: RunSummary, genid: str | int) -> dict[str, Any]:
     return value
 
 
-def test_a_run_that_begins_with_diffs_begins_with_generation_0(run: Run, diffs: list[str]) -> None:
-    summary = run(meta_patch_files=diffs)
+def test_a_run_that_begins_with_diffs_begins_with_generation_0_and_goes_on(run: Run, diffs: list[str]) -> None:
+    first = run(meta_patch_files=diffs, max_generation=0)
+    assert [record.genid for record in first.generations] == [0]
+    summary = resume_run(FakeRuntime(), first.run_dir, max_generation=2)
     root = Path(summary.run_dir)
     assert [(record.genid, record.parent) for record in summary.generations] == [(0, None), (1, 0), (2, 1)]
     assert all(record.failure is None and record.valid_parent for record in summary.generations)
     assert load_run(root).state == "finished"
     assert CHANGES["task_agent.py"] in state(summary, 0, "task_agent.py")
+    assert CHANGES["task_agent.py"] in state(summary, 2, "task_agent.py")
     assert CHANGES["meta_agent.py"] in state(summary, 2, "meta_agent.py")
     assert state(summary, 0, "notes.txt") == "learned\n"
     assert state(summary, 0, "hyperrun.toml") == ""
@@ -99,15 +103,21 @@ def test_a_run_that_begins_with_diffs_begins_with_generation_0(run: Run, diffs: 
     assert metadata(summary, 0)["curr_patch_files"] == []
     assert metadata(summary, 2)["prev_patch_files"] == [*copies, "gen_1/agent_output/model_patch.diff"]
     assert b"hyperrun.toml" not in (root / copies[0]).read_bytes()
+    commit = json.loads((root / "run.json").read_text())["root_commit"]
+    check_lineage(summary, commit)
+    lines = (root / "generate_loop.log").read_text().splitlines()
+    args = [line for line in lines if re.match(r"\S+ Args: domains=\('circle_packing',\), ", line)]
+    assert [re.findall(r" max_generation=(\d+),", line) for line in args] == [["0"], ["2"]]
+    assert all(line.endswith(f", root_commit={commit}") for line in args)
+    assert f"left out of {diffs[0]}: hyperrun.toml: hyperrun.toml is protected" in lines[1].partition(" ")[2]
 
 
-def test_the_lineage_with_its_diffs_makes_the_state_from_the_root(run: Run, diffs: list[str]) -> None:
-    summary = run(meta_patch_files=diffs)
+def check_lineage(summary: RunSummary, commit: str) -> None:
+    """Check that the diffs of a lineage make the state of generation 2 from the root."""
     root, known = Path(summary.run_dir), metadata(summary, 2)
     store = RepositoryStore(root / "repository.git")
     patches = [(root / name).read_bytes() for name in known["prev_patch_files"] + known["curr_patch_files"]]
-    first = json.loads((root / "run.json").read_text())["root_commit"]
-    assert store.replay(first, patches) == store.tree(summary.generations[2].commit)
+    assert store.replay(commit, patches) == store.tree(summary.generations[2].commit)
 
 
 def test_a_task_agent_that_is_reset_leaves_the_first_generation_its_name(run: Run, diffs: list[str]) -> None:
@@ -131,13 +141,6 @@ def test_the_files_of_both_agents_are_those_that_the_contract_names() -> None:
     assert reset_paths(both, contract) == ("task_agent.py", "agents/solver.py", "meta_agent.py")
 
 
-def test_a_run_with_diffs_goes_on(run: Run, diffs: list[str]) -> None:
-    summary = run(meta_patch_files=diffs, max_generation=0)
-    again = resume_run(FakeRuntime(), summary.run_dir, max_generation=2)
-    assert [record.genid for record in again.generations] == [0, 1, 2]
-    assert CHANGES["task_agent.py"] in state(again, 2, "task_agent.py")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -155,36 +158,17 @@ def test_a_diff_that_is_of_no_use_ends_it_before_anything_is_made(
     assert not (tmp_path / "out" / "generate_r").exists()
 
 
-def test_the_log_of_a_run_says_with_what_it_began_and_went_on(run: Run, diffs: list[str]) -> None:
-    summary = run(meta_patch_files=diffs, max_generation=0)
-    resume_run(FakeRuntime(), summary.run_dir, max_generation=1)
-    root = Path(summary.run_dir)
-    lines = (root / "generate_loop.log").read_text().splitlines()
-    commit = json.loads((root / "run.json").read_text())["root_commit"]
-    args = [line for line in lines if re.match(r"\S+ Args: domains=\('circle_packing',\), ", line)]
-    assert [re.findall(r" max_generation=(\d+),", line) for line in args] == [["0"], ["1"]]
-    assert all(line.endswith(f", root_commit={commit}") for line in args)
-    assert f"left out of {diffs[0]}: hyperrun.toml: hyperrun.toml is protected" in lines[1].partition(" ")[2]
-
-
-def test_the_initial_agent_may_come_from_a_plain_directory(run: Run, tmp_path: Path, agent: Path) -> None:
+def test_the_initial_agent_may_come_from_a_plain_directory_and_its_keys_are_in_no_state(
+    run: Run, tmp_path: Path, agent: Path
+) -> None:
     (agent / "extra.txt").write_text("mine\n")
+    (agent / ".env").write_text("SECRET_OF_MINE=1\n")
     with pytest.raises(RepositoryError, match=r"extra\.txt"):
         run(copy_root_dir=str(agent), agent=None)
-    plain = tmp_path / "plain"
-    subprocess.run(["cp", "-r", agent, plain], check=True)
-    subprocess.run(["rm", "-rf", plain / ".git"], check=True)
-    summary = run(copy_root_dir=str(plain), agent=None, max_generation=1)
-    assert state(summary, 1, "extra.txt") == "mine\n"
-    assert summary.generations[1].failure is None
-
-
-def test_keys_in_a_plain_directory_are_in_no_state(run: Run, tmp_path: Path) -> None:
-    plain = make_agent_repository(tmp_path / "plain")
-    subprocess.run(["rm", "-rf", plain / ".git"], check=True)
-    (plain / ".env").write_text("SECRET_OF_MINE=1\n")
+    plain = Path(shutil.copytree(agent, tmp_path / "plain", ignore=shutil.ignore_patterns(".git")))
     with pytest.raises(SpecError, match="remove one of the two options"):
         run(copy_root_dir=str(plain))
-    summary = run(copy_root_dir=str(plain), agent=None, max_generation=0)
-    assert summary.generations[0].failure is None
+    summary = run(copy_root_dir=str(plain), agent=None, max_generation=1)
+    assert [record.failure for record in summary.generations] == [None, None]
+    assert state(summary, 1, "extra.txt") == "mine\n"
     assert state(summary, 0, ".env") == ""

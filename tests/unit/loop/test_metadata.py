@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,11 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation import metadata as metadata_module
 from hyperruntime.loop.generation.metadata import amend_metadata
 from hyperruntime.loop.generation.publish import amend_marked
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.journal import GenerationMark
 from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.unit.loop.conftest import WholeRun
 
 KEYS = [
     "gen_output_dir", "current_genid", "parent_genid", "run_baseline", "optimize_option", "agent_archive_path",
@@ -27,45 +26,34 @@ KEYS = [
 ]  # fmt: skip
 
 
-def make_run(tmp_path: Path, actions: dict[int, str] | None = None, **more: Any) -> RunSummary:
-    make_agent_repository(tmp_path / "agent", actions)
-    values: dict[str, Any] = {
-        "domains": "circle_packing", "agent": str(tmp_path / "agent"), "max_generation": 2, "seed": 3, "run_id": "r",
-        "output_dir_parent": str(tmp_path / "out"), "eval_samples": (1,), "parent_selection": "latest",
-    }  # fmt: skip
-    return start_run(FakeRuntime(), plan_run(GenerateOptions(**{**values, **more})))
-
-
-def read(run_dir: str, genid: object) -> tuple[str, dict[str, Any]]:
-    text = (Path(run_dir) / f"gen_{genid}" / "metadata.json").read_text()
+def read(run_dir: Path, genid: object) -> tuple[str, dict[str, Any]]:
+    text = (run_dir / f"gen_{genid}" / "metadata.json").read_text()
     return text, json.loads(text)
 
 
-def test_keys_order_and_form_are_the_originals(tmp_path: Path) -> None:
-    summary = make_run(tmp_path)
-    text, value = read(summary.run_dir, 2)
+def test_keys_order_and_form_are_the_originals(whole_run: WholeRun) -> None:
+    text, value = read(whole_run.root, 2)
     assert list(value) == KEYS
     assert text == json.dumps(value, indent=4)
     expected = ["gen_2", 2, 1, None, "only_agent", None, ["gen_1/agent_output/model_patch.diff"]]
     assert [value[key] for key in KEYS[:7]] == expected
     assert value["curr_patch_files"] == ["gen_2/agent_output/model_patch.diff"]
     assert [value[key] for key in KEYS[8:13]] == [True] * 5
-    assert read(summary.run_dir, "initial")[1]["parent_genid"] is None
+    assert read(whole_run.root, "initial")[1]["parent_genid"] is None
 
 
-def test_meta_agents_see_the_same_keys_and_of_ours_what_training_gave(tmp_path: Path) -> None:
-    summary = make_run(tmp_path)
-    seen = json.loads((Path(summary.run_dir) / "view" / "gen_2" / "metadata.json").read_text())
-    value = read(summary.run_dir, 2)[1]
+def test_meta_agents_see_the_same_keys_and_of_ours_what_training_gave(whole_run: WholeRun) -> None:
+    seen = json.loads((whole_run.root / "view" / "gen_2" / "metadata.json").read_text())
+    value = read(whole_run.root, 2)[1]
     assert list(seen) == KEYS
     assert {key: seen[key] for key in KEYS[:-1]} == {key: value[key] for key in KEYS[:-1]}
     assert list(seen["hyperruntime"]["scores"]["circle_packing"]) == ["train"]
     assert set(seen["hyperruntime"]) == {"score", "scores", "failure", "detail", "started"}
 
 
-def test_what_failed_says_so_in_the_originals_words(tmp_path: Path) -> None:
-    summary = make_run(tmp_path, {1: "raise SystemExit(3)", 2: "open('task_agent.py', 'w').write('def')"})
-    agent, load = read(summary.run_dir, 1)[1], read(summary.run_dir, 2)[1]
+def test_what_failed_says_so_in_the_originals_words(whole_run: WholeRun, run: Callable[..., RunSummary]) -> None:
+    summary = run({1: "open('task_agent.py', 'w').write('def')"}, max_generation=1)
+    agent, load = read(whole_run.root, 3)[1], read(Path(summary.run_dir), 1)[1]
     names = ("parent_agent_success", "run_eval", "valid_parent", "can_select_next_parent")
     assert [agent[name] for name in names] == [False, False, False, True]
     assert [load[name] for name in names] == [True, False, False, True]
@@ -74,17 +62,17 @@ def test_what_failed_says_so_in_the_originals_words(tmp_path: Path) -> None:
 
 
 def test_a_long_lineage_lists_few_patches_that_make_the_same_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata_module, "MAX_LISTED_LINEAGE", 2)
-    summary = make_run(tmp_path, max_generation=6)
+    summary = run(max_generation=5, parent_selection="latest")
     root = Path(summary.run_dir)
     store = RepositoryStore(Layout(root).repository)
-    listed = [read(summary.run_dir, n)[1]["prev_patch_files"] for n in range(1, 7)]
+    listed = [read(root, n)[1]["prev_patch_files"] for n in range(1, 6)]
     patch = "agent_output/model_patch.diff"
     assert listed == [
         [], [f"gen_1/{patch}"], ["gen_2/lineage.diff"], ["gen_2/lineage.diff", f"gen_3/{patch}"],
-        ["gen_4/lineage.diff"], ["gen_4/lineage.diff", f"gen_5/{patch}"],
+        ["gen_4/lineage.diff"],
     ]  # fmt: skip
     for number, names in enumerate(listed, 1):
         patches = [(root / name).read_bytes() for name in (*names, f"gen_{number}/{patch}")]
@@ -92,15 +80,15 @@ def test_a_long_lineage_lists_few_patches_that_make_the_same_state(
         assert store.replay(summary.generations[0].commit, patches) == store.tree(made.commit)
 
 
-def test_marks_reach_the_metadata_also_after_a_kill(tmp_path: Path) -> None:
-    layout = Layout(Path(make_run(tmp_path).run_dir))
+def test_marks_reach_the_metadata_also_after_a_kill(finished: Path) -> None:
+    layout = Layout(finished)
     archive = Archive.load(layout)
     archive.mark(GenerationMark(kind="no-parent", genid=1, by=2))
     archive.mark(GenerationMark(kind="no-selection", genid=2))
-    assert read(str(layout.root), 1)[1]["valid_parent"] is True
+    assert read(finished, 1)[1]["valid_parent"] is True
     amend_marked(layout, Archive.load(layout))
-    assert read(str(layout.root), 1)[1]["valid_parent"] is False
-    text, value = read(str(layout.root), 2)
+    assert read(finished, 1)[1]["valid_parent"] is False
+    text, value = read(finished, 2)
     assert (value["can_select_next_parent"], value["valid_parent"]) == (False, True)
     assert text == json.dumps(value, indent=4)
 

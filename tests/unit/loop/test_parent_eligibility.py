@@ -9,41 +9,16 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.generation.generation import is_valid_parent
 from hyperruntime.loop.generation.publish import parent_mark
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.loop.run_files.options import VALID_PARENT_RULES, GenerateOptions
+from hyperruntime.loop.run_files.options import VALID_PARENT_RULES
 from hyperruntime.loop.run_files.record import FAILURES, FailureClass, GenerationRecord
-from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from hyperruntime.testing import FakeRuntime
 
 Run = Callable[..., RunSummary]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Return a function that runs scripted generations, each made from the latest that may be a parent."""
-
-    def start(actions: dict[int, str], *, runtime: FakeRuntime | None = None, **options: Any) -> RunSummary:
-        chosen = {
-            "domains": "circle_packing",
-            "agent": str(make_agent_repository(tmp_path / "agent", actions)),
-            "max_generation": 3,
-            "parent_selection": "latest",
-            "valid_parent": "hyperagents",
-            "seed": 3,
-            "run_id": "r",
-            "output_dir_parent": str(tmp_path / "out"),
-            "eval_samples": (1,),
-            **options,
-        }
-        return start_run(runtime or FakeRuntime(), plan_run(GenerateOptions(**chosen)))
-
-    return start
 
 
 def made(genid: str | int, parent: str | int | None, score: float | None = 0.5, **facts: Any) -> GenerationRecord:
@@ -115,51 +90,43 @@ def test_where_nobody_is_a_candidate_the_first_generation_is_with_zero(tmp_path:
     assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(start, 0.0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("rule", "action", "parents"),
-    [
-        ("hyperagents", "raise SystemExit(3)", [None, "initial", 1, "initial"]),
-        ("strict", "raise SystemExit(3)", [None, "initial", 1, 1]),
-        ("hyperagents", "pass", [None, "initial", 1, 1]),
-        ("hyperagents", "open(f'{out}/model_patch.diff', 'w').write('hello')", [None, "initial", 1, 1]),
-        ("hyperagents", "open('task_agent.py', 'w').write('def')", [None, "initial", 1, 1]),
-    ],
-)
-def test_a_child_that_fails_and_its_parent(run: Run, rule: str, action: str, parents: list[str | int | None]) -> None:
-    summary = run({2: action}, valid_parent=rule)
-    assert [record.parent for record in summary.generations] == parents
-    lost = parents[3] == "initial"
-    assert summary.generations[1].valid_parent != lost
-    metadata = json.loads((Path(summary.run_dir) / "gen_1" / "metadata.json").read_text())
-    assert metadata["valid_parent"] != lost
-    assert [record.valid_parent for record in load_run(summary.run_dir).generations] == [True, not lost, False, True]
-
-
-def test_a_meta_agent_that_hangs_is_held_against_its_parent(run: Run) -> None:
-    summary = run({2: "import time; time.sleep(600)"}, timeout_meta_s=10.0)
-    assert [record.parent for record in summary.generations] == [None, "initial", 1, "initial"]
-
-
-def test_an_outage_is_held_against_nobody(run: Run) -> None:
-    begun = iter(range(100))
-
-    def outage(spec: ContainerSpec) -> None:
-        if any(mount.target.endswith("evals") for mount in spec.mounts) and 1 <= next(begun) <= 3:
-            raise EngineUnavailableError("fake", "it is gone")
-
-    summary = run({}, runtime=FakeRuntime(before_start=outage))
-    assert [record.failure for record in summary.generations] == [None, None, "infrastructure", None]
-    assert [record.parent for record in summary.generations] == [None, "initial", 1, 1]
-    assert summary.generations[2].attempts == 3
-
-
-def test_a_kill_between_a_child_and_its_parents_mark_is_made_up_for(run: Run) -> None:
-    summary = run({2: "raise SystemExit(3)"}, max_generation=2)
+def test_only_a_meta_agent_that_fails_takes_its_parent_out_also_after_a_kill(
+    run: Callable[..., RunSummary], hangs: str
+) -> None:
+    actions = {
+        2: "raise SystemExit(3)",
+        4: "pass",
+        5: "open(f'{out}/model_patch.diff', 'w').write('hello')",
+        6: "open('task_agent.py', 'w').write('def')",
+        7: hangs,
+    }
+    rule = {"parent_selection": "latest", "valid_parent": "hyperagents", "timeout_meta_s": 5000.0}
+    summary = run(actions, max_generation=2, **rule)
+    assert [record.valid_parent for record in summary.generations] == [True, False, False]
     layout = Layout(Path(summary.run_dir))
+    assert valid_parent(layout, 1) is False
     lines = layout.journal.read_bytes().splitlines(keepends=True)
     assert b'"no-parent"' in lines[-1]
     layout.journal.write_bytes(b"".join(lines[:-1]))
     assert load_run(layout.root).generations[1].valid_parent
-    again = resume_run(FakeRuntime(), layout.root, max_generation=3)
-    assert not again.generations[1].valid_parent
-    assert again.generations[3].parent == "initial"
+    again = resume_run(FakeRuntime(), layout.root, max_generation=8)
+    failures = [None, None, "agent", None, "empty-diff", "refused-patch", "does-not-load", "timeout", None]
+    assert [record.failure for record in again.generations] == failures
+    assert [record.parent for record in again.generations] == [None, "initial", 1, "initial", 3, 3, 3, 3, "initial"]
+    kept = [True, False, False, False, False, False, False, False, True]
+    assert [record.valid_parent for record in again.generations] == kept
+    assert [record.valid_parent for record in load_run(layout.root).generations] == kept
+    assert [valid_parent(layout, n) for n in range(1, 9)] == kept[1:]
+
+
+def valid_parent(layout: Layout, genid: int) -> bool:
+    value: bool = json.loads((layout.generation(genid) / "metadata.json").read_text())["valid_parent"]
+    return value
+
+
+def test_by_the_strict_rule_a_child_that_fails_costs_its_parent_nothing(finished: Path) -> None:
+    assert load_run(finished).generations[3].failure == "agent"
+    again = resume_run(FakeRuntime(), finished, max_generation=4)
+    assert [record.parent for record in again.generations] == [None, "initial", 1, 2, 2]
+    assert [record.valid_parent for record in again.generations] == [True, True, True, False, True]
+    assert valid_parent(Layout(finished), 2)

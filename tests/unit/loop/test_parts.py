@@ -6,12 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 import tracemalloc
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,14 +27,14 @@ from hyperruntime.errors import (
 )
 from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
 from hyperruntime.loop.generation.default_adapter import meta_agent_args
+from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract, parse_contract
+from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.copy_out import copy_files, read_file
 from hyperruntime.loop.workbench.failures import GenerationFailedError, one_line, translate_failure
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import FakeRuntime, make_agent_repository
-
-HARNESS = str(resources.files("hyperruntime.loop.evaluation") / "harness.py")
 
 CRASH = """
 import os, sys
@@ -72,123 +69,6 @@ options = GenerateOptions(domains="circle_packing", agent=agent, run_id="r", out
 start_run(FakeRuntime(), plan_run(options))
 print(seen)
 """
-
-
-def harness(folder: Path, body: str, tasks: int = 2, **changes: Any) -> list[dict[str, Any]]:
-    """Run the harness on an agent whose ``forward`` has this body; return its lines."""
-    text = "class TaskAgent:\n    def __init__(self, model, chat_history_file): pass\n    def forward(self, inputs):\n"
-    (folder / "task_agent.py").write_text(text + "".join(f"        {line}\n" for line in body.splitlines()))
-    spec = {
-        "agent": "task_agent:TaskAgent",
-        "model": None,
-        "task_timeout_s": 20,
-        "workers": 1,
-        "max_prediction_bytes": 1000,
-        "tasks": [{"id": f"t{number}", "inputs": {"n": number}} for number in range(tasks)],
-        **changes,
-    }
-    (folder / "spec.json").write_text(json.dumps(spec))
-    command = [sys.executable, "-B", HARNESS, "tasks", "spec.json", "histories"]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
-    assert done.returncode == 0
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_the_harness_answers_each_task(tmp_path: Path) -> None:
-    lines = harness(tmp_path, "print('noise')\nreturn inputs['n'] * 2, ['history']")
-    assert [(line["task_id"], line["prediction"], line["error"]) for line in lines] == [
-        ("t0", 0, None),
-        ("t1", 2, None),
-    ]
-
-
-MEET = """
-import os, time
-open(f"here {inputs['n']}", "w").close()
-for _ in range(2000):
-    if len([name for name in os.listdir() if name.startswith("here")]) >= 3:
-        return "met", []
-    time.sleep(0.01)
-raise TimeoutError("alone")
-"""
-
-
-def test_the_harness_runs_so_many_tasks_at_once_as_it_is_told(tmp_path: Path) -> None:
-    lines = harness(tmp_path, MEET, tasks=7, workers=3)
-    assert {line["task_id"]: line["prediction"] for line in lines} == {f"t{number}": "met" for number in range(7)}
-
-
-def test_tasks_that_run_at_once_end_each_for_its_own_reason(tmp_path: Path) -> None:
-    body = """
-import os, time
-match inputs["n"]:
-    case 0:
-        time.sleep(3600)
-    case 1:
-        os._exit(3)
-    case 2:
-        return "x" * 5000, []
-    case 3:
-        while True:
-            for number in range(3, 20):
-                try:
-                    os.write(number, b" ")
-                except OSError:
-                    pass
-            time.sleep(0.01)
-return "well", []"""
-    lines = {line["task_id"]: line for line in harness(tmp_path, body, tasks=6, workers=6, task_timeout_s=8)}
-    assert lines["t4"]["prediction"] == lines["t5"]["prediction"] == "well"
-    assert "more than 8 s" in lines["t0"]["error"]
-    assert "without an answer" in lines["t1"]["error"]
-    assert "more than 1000 bytes" in lines["t2"]["error"]
-    assert "more than 8 s" in lines["t3"]["error"] or "more than 1000 bytes" in lines["t3"]["error"]
-
-
-def test_the_harness_ends_a_task_that_hangs_with_what_it_started(tmp_path: Path) -> None:
-    body = (
-        "import subprocess, time\nif inputs['n'] == 0: subprocess.Popen(['sleep', '50']); time.sleep(50)\nreturn 1, []"
-    )
-    started = time.monotonic()
-    lines = harness(tmp_path, body, task_timeout_s=5)
-    assert time.monotonic() - started < 30
-    assert lines[0]["error"] == "the task took more than 5 s"
-    assert lines[1]["prediction"] == 1
-
-
-def test_the_harness_does_not_wait_for_what_a_task_left_behind(tmp_path: Path) -> None:
-    body = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\n    os._exit(0)\nreturn 1, []"
-    started = time.monotonic()
-    assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
-    assert time.monotonic() - started < 30
-
-
-def test_a_task_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
-    body = "import task_agent\ntask_agent.seen = getattr(task_agent, 'seen', 0) + 1\nreturn task_agent.seen, []"
-    assert [line["prediction"] for line in harness(tmp_path, body)] == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("names", "code", "said"),
-    [
-        (["task_agent:TaskAgent"], 0, ""),
-        (["task_agent:Missing"], 1, "AttributeError"),
-        (["missing:X"], 1, "ModuleNotFoundError"),
-        (["exits:X"], 1, "SystemExit"),
-    ],
-)
-def test_the_harness_checks_what_can_be_imported(tmp_path: Path, names: list[str], code: int, said: str) -> None:
-    (tmp_path / "task_agent.py").write_text("class TaskAgent: pass\n")
-    (tmp_path / "exits.py").write_text("import sys; sys.exit(0)\n")
-    done = subprocess.run([sys.executable, "-B", HARNESS, "check", *names], cwd=tmp_path, capture_output=True)
-    assert done.returncode == code
-    assert said in done.stderr.decode()
-
-
-def test_the_harness_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("X = 1\n")
-    done = subprocess.run([sys.executable, "-I", "-S", HARNESS, "check", "a:X"], cwd=tmp_path, capture_output=True)
-    assert done.returncode == 0, done.stderr
 
 
 LINES = (
@@ -333,25 +213,35 @@ def test_the_local_executor_is_an_entry_point() -> None:
         load_executor("locl")
 
 
+def dies_and_is_resumed(folder: Path, agent: Path, at: int) -> list[GenerationRecord]:
+    """Start a run that dies at a change of a file, resume it, and return its generations."""
+    assert crash(folder, agent, at).returncode == 9
+    run_dir = folder / "generate_r"
+    before = load_run(run_dir).generations
+    after = resume_run(FakeRuntime(), run_dir).generations
+    assert [record.genid for record in after[: len(before)]] == [record.genid for record in before]
+    assert [record.genid for record in after] == ["initial", 1, 2]
+    assert load_run(run_dir).problems == ()
+    return list(after)
+
+
+def crash(folder: Path, agent: Path, at: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CRASH, str(agent), str(folder), str(at)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_that_dies_at_a_change_of_a_file_is_resumed_whole(tmp_path: Path) -> None:
+    after = dies_and_is_resumed(tmp_path / "run", make_agent_repository(tmp_path / "agent"), at=100)
+    assert [record.failure for record in after] == [None] * 3
+
+
 @pytest.mark.slow
 def test_a_run_that_dies_at_any_change_of_a_file_is_resumed_whole(tmp_path: Path) -> None:
     agent = make_agent_repository(tmp_path / "agent")
-
-    def child(parent: Path, at: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", CRASH, str(agent), str(parent), str(at)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-    from hyperruntime.loop.run.run import resume_run
-
-    total = int(child(tmp_path / "whole", 0).stdout.splitlines()[-1])
+    total = int(crash(tmp_path / "whole", agent, 0).stdout.splitlines()[-1])
     whole = load_run(tmp_path / "whole" / "generate_r").generations
     for at in range(total // 5, total, total // 7):
-        assert child(tmp_path / str(at), at).returncode == 9
-        run_dir = tmp_path / str(at) / "generate_r"
-        before = load_run(run_dir).generations
-        after = resume_run(FakeRuntime(), run_dir).generations
-        assert [record.genid for record in after[: len(before)]] == [record.genid for record in before]
+        after = dies_and_is_resumed(tmp_path / str(at), agent, at)
         assert [(r.genid, r.parent, r.commit, r.score) for r in after] == [
             (r.genid, r.parent, r.commit, r.score) for r in whole
         ]
-        assert load_run(run_dir).problems == ()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -20,17 +19,17 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.generation.phases import Phases, unfinished
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run import run
+from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from hyperruntime.testing import FakeRuntime
 
 PLAN = GenerationPlan(genid=4, parent=2, commit="c" * 40, archived=3)
 RECORD = GenerationRecord(genid=4, parent=2, commit="d" * 40, durations={"meta agent": 2.0, "diff": 0.0})
@@ -102,138 +101,126 @@ def test_a_result_that_json_cannot_hold_is_made_again(tmp_path: Path) -> None:
     assert list(Phases(tmp_path / "p").results["circle_packing"]) == ["train"]
 
 
-def options(tmp_path: Path, **more: Any) -> GenerateOptions:
-    values = {
-        "domains": "circle_packing",
-        "agent": str(tmp_path / "agent"),
-        "max_generation": 2,
-        "seed": 3,
-        "run_id": "r",
-        "output_dir_parent": str(tmp_path / "out"),
-        "eval_samples": (1,),
-    }
-    return GenerateOptions(**{**values, **more})
-
-
 @pytest.fixture
-def counted(tmp_path: Path) -> tuple[Callable[..., RunSummary], Path]:
-    """A function that runs an agent, and the file in which its meta agent writes a line each time it is called."""
-    calls = tmp_path / "calls"
-    action = f"open({str(calls)!r}, 'a').write(generation + chr(10))\nimprove()"
-    make_agent_repository(tmp_path / "agent", dict.fromkeys(range(1, 20), action))
+def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """An event that follows when a run was told to stop and has closed its containers."""
+    event, close_all = threading.Event(), OpenContainers.close_all
 
-    def start(runtime: FakeRuntime, on_event: Callable[[StepEvent], None] | None = None, **more: Any) -> RunSummary:
-        return start_run(runtime, plan_run(options(tmp_path, **more)), on_event)
+    def close_and_tell(containers: OpenContainers) -> None:
+        close_all(containers)
+        event.set()
 
-    return start, calls
+    monkeypatch.setattr(OpenContainers, "close_all", close_and_tell)
+    monkeypatch.setattr(run, "_POLL_S", 0.02)
+    return event
 
 
-def interrupt_at(generation: str, step: str, state: str = "start") -> Callable[[StepEvent], None]:
+def interrupt(stopped: threading.Event) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped.wait(60), "the main thread takes the signal"
+
+
+def interrupt_at(stopped: threading.Event, generation: str, step: str) -> Callable[[StepEvent], None]:
     def on_event(event: StepEvent) -> None:
-        if (event.generation, event.step, event.state) == (generation, step, state):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)  # the main thread takes it meanwhile
+        if (event.generation, event.step, event.state) == (generation, step, "start"):
+            interrupt(stopped)
 
     return on_event
 
 
+def calls(run_dir: Path) -> list[str]:
+    """Return the generations whose meta agents were called since generation 3."""
+    return (run_dir / "calls").read_text().split()
+
+
 @pytest.mark.parametrize("step", ["state", "load check", "evaluate"])
-def test_a_meta_agent_that_had_ended_is_not_called_again(
-    counted: tuple[Callable[..., RunSummary], Path], step: str
-) -> None:
-    start, calls = counted
-    summary = start(FakeRuntime(), interrupt_at("2", step))
-    assert summary.interrupted
-    layout = Layout(Path(summary.run_dir))
-    assert set(unfinished(layout).values()) == {2}
-    resumed = resume_run(FakeRuntime(), summary.run_dir)
-    assert [record.failure for record in resumed.generations] == [None] * 3
-    assert calls.read_text().split() == ["1", "2"]
+def test_a_meta_agent_that_had_ended_is_not_called_again(finished: Path, stopped: threading.Event, step: str) -> None:
+    on_event = interrupt_at(stopped, "5", step)
+    assert resume_run(FakeRuntime(), finished, max_generation=5, on_event=on_event).interrupted
+    layout = Layout(finished)
+    assert set(unfinished(layout).values()) == {5}
+    resumed = resume_run(FakeRuntime(), finished)
+    assert [record.failure for record in resumed.generations[4:]] == [None] * 2
+    assert calls(finished) == ["4", "5"]
     assert list(layout.work.iterdir()) == []
-    second = resumed.generations[2]
-    assert second.durations["meta agent"] > 0
-    assert json.loads((layout.generation(2) / "metadata.json").read_text())["parent_agent_success"] is True
-    assert "generation 2 saw" in (layout.generation(2) / "agent_output/meta_agent_chat_history.md").read_text()
+    assert resumed.generations[5].durations["meta agent"] > 0
+    assert json.loads((layout.generation(5) / "metadata.json").read_text())["parent_agent_success"] is True
+    assert "generation 5 saw" in (layout.generation(5) / "agent_output/meta_agent_chat_history.md").read_text()
 
 
 def test_a_split_that_was_finished_is_not_run_again(
-    counted: tuple[Callable[..., RunSummary], Path], monkeypatch: pytest.MonkeyPatch
+    finished: Path, stopped: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, _ = counted
     asked: list[str] = []
     real = Phases.keep_split
 
     def keep(self: Phases, domain: str, split: str, result: SplitResult) -> None:
         real(self, domain, split, result)
         asked.append(split)
-        if asked == ["train", "val", "train"]:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)
+        if asked == ["train"]:
+            interrupt(stopped)
 
     monkeypatch.setattr(Phases, "keep_split", keep)
-    summary = start(FakeRuntime(), max_generation=1)
-    assert summary.interrupted
-    resumed = resume_run(FakeRuntime(), summary.run_dir)
-    assert asked == ["train", "val", "train", "val"]
-    record = resumed.generations[1]
+    assert resume_run(FakeRuntime(), finished, max_generation=4).interrupted
+    resumed = resume_run(FakeRuntime(), finished)
+    assert asked == ["train", "val"]
+    record = resumed.generations[4]
     assert set(record.scores["circle_packing"]) == {"train", "val"}
-    folder = Path(summary.run_dir) / "gen_1" / "circle_packing_eval"
+    folder = finished / "gen_4" / "circle_packing_eval"
     assert json.loads((folder / "report.json").read_text())["score"] == record.scores["circle_packing"]["train"]
     assert (folder / "agent_evals" / "n08.md").read_text() == "asked for 8 circles"
 
 
-def test_an_engine_that_fails_an_evaluation_does_not_cost_another_meta_agent(
-    counted: tuple[Callable[..., RunSummary], Path],
-) -> None:
-    start, calls = counted
+def test_an_engine_that_fails_an_evaluation_does_not_cost_another_meta_agent(finished: Path) -> None:
     failures = iter([EngineUnavailableError("fake", "flaky")])
 
     def flaky(spec: ContainerSpec) -> None:
         evaluates = any(mount.target.endswith("harness") for mount in spec.mounts)
-        if calls.exists() and evaluates and (error := next(failures, None)):
+        if (finished / "calls").exists() and evaluates and (error := next(failures, None)):
             raise error
 
-    record = start(FakeRuntime(before_start=flaky), max_generation=1).generations[1]
+    record = resume_run(FakeRuntime(before_start=flaky), finished, max_generation=4).generations[4]
     assert (record.failure, record.attempts) == (None, 2)
-    assert calls.read_text().split() == ["1"]
+    assert calls(finished) == ["4"]
 
 
-def test_a_state_that_a_power_failure_lost_is_made_again(counted: tuple[Callable[..., RunSummary], Path]) -> None:
-    start, calls = counted
-    summary = start(FakeRuntime(), interrupt_at("2", "evaluate"))
-    path = Layout(Path(summary.run_dir)).phases(2)
+def test_a_state_that_a_power_failure_lost_is_made_again(finished: Path, stopped: threading.Event) -> None:
+    resume_run(FakeRuntime(), finished, max_generation=4, on_event=interrupt_at(stopped, "4", "evaluate"))
+    path = Layout(finished).phases(4)
     commit = Phases(path).record
     assert commit is not None
     path.write_text(path.read_text().replace(commit.commit, "e" * 40))
-    resumed = resume_run(FakeRuntime(), summary.run_dir)
-    assert [record.failure for record in resumed.generations] == [None] * 3
-    assert calls.read_text().split() == ["1", "2", "2"]
+    resumed = resume_run(FakeRuntime(), finished)
+    assert [record.failure for record in resumed.generations[4:]] == [None]
+    assert calls(finished) == ["4", "4"]
 
 
-def test_choices_can_be_made_again_from_seed_and_archive(counted: tuple[Callable[..., RunSummary], Path]) -> None:
-    start, _ = counted
-    summary = start(FakeRuntime(), max_generation=9, parallel=4)
-    check_choices(summary.run_dir)
-
-
-def test_an_interrupted_run_keeps_the_parents_that_it_had_chosen(
-    counted: tuple[Callable[..., RunSummary], Path],
+def test_choices_can_be_made_again_from_seed_and_archive_also_of_an_interrupted_run(
+    finished: Path, stopped: threading.Event
 ) -> None:
-    start, _ = counted
-    summary = start(FakeRuntime(), interrupt_at("5", "evaluate"), max_generation=9, parallel=4)
-    layout = Layout(Path(summary.run_dir))
+    summary = resume_run(
+        FakeRuntime(),
+        finished,
+        max_generation=10,
+        parallel=4,
+        changes={"parent_selection": "score_child_prop"},
+        on_event=interrupt_at(stopped, "7", "evaluate"),
+    )
+    assert summary.interrupted
+    layout = Layout(finished)
     plans = {genid: Phases.of(layout, genid).plan for genid in set(unfinished(layout).values())}
     assert plans
-    resumed = resume_run(FakeRuntime(), summary.run_dir)
+    resumed = resume_run(FakeRuntime(), finished)
     made = {record.genid: record for record in resumed.generations}
+    assert len(made) == 11
     assert all(plan is not None and made[genid].parent == plan.parent for genid, plan in plans.items())
-    check_choices(summary.run_dir)
+    check_choices(finished, since=4)
 
 
-def check_choices(run_dir: str) -> None:
+def check_choices(run_dir: Path, since: int) -> None:
     """Check that each parent follows from the seed, the number and who was archived at that time."""
     view = load_run(run_dir)
-    for record in view.generations[1:]:
+    for record in view.generations[since:]:
         before = Archive(Layout(Path("/nowhere")))
         for known in view.generations[: record.archived]:
             before._index(known)

@@ -12,28 +12,13 @@ import pytest
 
 from hyperruntime.errors import ReclaimError, StorageError
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, start_run
+from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench import container as place
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_private_directory, open_private
-from hyperruntime.testing import FakeRuntime, make_agent_repository
-
-
-def run_one(folder: Path) -> RunSummary:
-    agent = make_agent_repository(folder / "agent")
-    options = GenerateOptions(
-        domains=("circle_packing",),
-        agent=str(agent),
-        max_generation=1,
-        seed=3,
-        run_id="r",
-        output_dir_parent=str(folder),
-        eval_samples=(1,),
-    )
-    return start_run(FakeRuntime(), plan_run(options))
+from hyperruntime.testing import FakeRuntime
 
 
 @pytest.mark.parametrize(
@@ -44,47 +29,46 @@ def run_one(folder: Path) -> RunSummary:
     ],
 )
 def test_a_generation_whose_files_are_not_taken_back_is_not_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, attempts: int, words: str
+    finished: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, attempts: int, words: str
 ) -> None:
     def refuse(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
-        if "gen_1" in str(paths[0]) and "agent" in paths[0].parts[-2]:
+        if "gen_4" in str(paths[0]) and "agent" in paths[0].parts[-2]:
             raise error
         reclaim_trees(paths, args, timeout_s)
 
     monkeypatch.setattr(place, "reclaim_trees", refuse)
-    summary = run_one(tmp_path)
+    summary = resume_run(FakeRuntime(), finished, max_generation=4)
     record = summary.generations[-1]
     assert (record.failure, record.attempts, record.score, record.scores) == (failure, attempts, None, {})
     assert words in record.detail
-    assert list((Path(summary.run_dir) / "work").iterdir()) == []
+    assert list((finished / "work").iterdir()) == []
 
 
-def test_the_time_of_taking_back_is_the_last_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_taking_back_is_the_last_commands(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
 
     def note(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
         given.append(timeout_s)
 
     monkeypatch.setattr(place, "reclaim_trees", note)
-    options = run_one(tmp_path)
-    assert options.generations[-1].failure is None
+    summary = resume_run(FakeRuntime(), finished, max_generation=4)
+    assert summary.generations[-1].failure is None
     defaults: Any = GenerateOptions(domains=("circle_packing",))
     longest = max(defaults.timeout_meta_s, defaults.timeout_eval_s)
     assert given
     assert all(0 < timeout_s <= longest for timeout_s in given)
 
 
-def test_an_evaluation_on_its_own_is_its_users_alone_while_it_runs(tmp_path: Path) -> None:
-    run_dir = Path(run_one(tmp_path).run_dir)
+def test_an_evaluation_on_its_own_is_its_users_alone_while_it_runs(finished: Path) -> None:
     modes: list[int] = []
 
     def look(spec: ContainerSpec) -> None:
-        modes.extend(mode_of(path) for path in (run_dir / "evaluations").glob(".*.work"))
+        modes.extend(mode_of(path) for path in (finished / "evaluations").glob(".*.work"))
 
-    evaluate_generation(FakeRuntime(before_start=look), run_dir, 1, split="train")
+    evaluate_generation(FakeRuntime(before_start=look), finished, 1, split="train")
     assert modes
     assert set(modes) == {0o700}
-    assert list((run_dir / "evaluations").glob(".*.work")) == []
+    assert list((finished / "evaluations").glob(".*.work")) == []
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077, 0o777])

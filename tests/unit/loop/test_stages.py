@@ -107,6 +107,13 @@ def test_a_first_stage_counts_with_the_part_that_was_run() -> None:
     assert score == pytest.approx(0.5 * 4 / 10)
 
 
+def test_the_first_stage_can_be_skipped() -> None:
+    bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
+    assert evaluated([bad])[2] is True
+    run, _, early, _ = evaluated([bad], skip_staged_eval=True)
+    assert (run, early) == ({("bad", "train"): TASKS, ("bad", "val"): TASKS}, False)
+
+
 def test_one_domain_below_its_threshold_ends_all_in_any_order() -> None:
     bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
     good = Graded(name="good", splits=(Split(name="train", staged_samples=5), Split(name="val")))

@@ -37,7 +37,8 @@ class Slots:
         if tool == "bug":
             raise KeyError
         self.log.append(f"{slot.slot_id} ends {args.get('n')}")
-        return ExecutionResult(success=True, output=str(args.get("n")), metadata={"returncode": 0, "t": timeout_s})
+        facts = {"returncode": 0, "t": timeout_s}
+        return ExecutionResult(success=True, output=str(args.get("n")), slot_id=slot.slot_id, metadata=facts)
 
 
 def test_results_are_in_the_order_of_requests_and_one_slots_calls_one_after_another() -> None:

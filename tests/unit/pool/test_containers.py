@@ -190,8 +190,13 @@ def test_w18_what_keeps_containers_from_starting_is_told_to_who_waits_at_once() 
 def test_a_passing_failure_to_start_is_tried_again_with_pauses_and_nobody_told() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(failures=[EngineError("busy"), EngineError("busy")])
+        clock, loop = SkippingClock(), asyncio.get_running_loop()
         async with pool_of(runtime) as pool:
-            assert (await pool.acquire()).generation == 0
+            began, acquired = loop.time(), asyncio.create_task(pool.acquire())
+            while not acquired.done():
+                await clock.skip(0.2)
+            assert loop.time() - began >= 0.25 + 0.5
+            assert (await acquired).generation == 0
             assert pool.status().error == ""
 
     run(work)
@@ -200,8 +205,12 @@ def test_a_passing_failure_to_start_is_tried_again_with_pauses_and_nobody_told()
 def test_a_failure_to_start_that_does_not_pass_is_told_after_some_tries() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(failures=[EngineError("broken")] * 3)
+        clock = SkippingClock()
         async with pool_of(runtime) as pool:
-            await fails(PoolStartError, pool.acquire(), "broken")
+            acquired = asyncio.create_task(pool.acquire())
+            while not acquired.done():
+                await clock.skip(0.5)
+            await fails(PoolStartError, acquired, "broken")
 
     run(work)
 

@@ -94,14 +94,14 @@ def test_r6_a_slot_that_comes_as_its_waiter_gives_up_goes_to_the_next() -> None:
             first = asyncio.create_task(pool.acquire("first"))
             second = asyncio.create_task(pool.acquire("second"))
             await asyncio.sleep(0.01)
-            serve = pool._line.serve
+            serve = pool._queue.serve
 
             def serve_who_gives_up(slot: hr.Slot) -> None:
                 serve(slot)
-                pool._line.serve = serve  # type: ignore[method-assign]
+                pool._queue.serve = serve  # type: ignore[method-assign]
                 first.cancel()
 
-            pool._line.serve = serve_who_gives_up  # type: ignore[method-assign]
+            pool._queue.serve = serve_who_gives_up  # type: ignore[method-assign]
             await pool.release(held)
             assert (await second).task_id == "second"
             with pytest.raises(asyncio.CancelledError):

@@ -20,7 +20,7 @@ from hyperruntime.pool.tools.content import Window, decode, encode
 from hyperruntime.pool.tools.dispatch import ALIASES, TOOLS
 from hyperruntime.pool.tools.listing import Entries, parse_record
 from hyperruntime.pool.tools.pattern import to_posix
-from hyperruntime.pool.tools.search import EnoughError, Lines
+from hyperruntime.pool.tools.search import EnoughError, SearchLines
 from hyperruntime.pool.tools.shown import Shown
 from hyperruntime.pool.tools.tool import ToolProblemError
 from hyperruntime.pool.tools.unified import DiffError, apply_hunks, parse_diff
@@ -233,7 +233,7 @@ def test_shown_keeps_flat_memory_of_an_endless_stream() -> None:
 
 @given(st.lists(st.binary(max_size=30)))
 def test_hostile_records_of_listings_and_searches_mean_nothing(chunks: list[bytes]) -> None:
-    entries, lines = Entries(), Lines(5, 1000)
+    entries, lines = Entries(), SearchLines(5, 1000)
     for chunk in chunks:
         entries.write(chunk)
         lines.write(chunk)
@@ -243,7 +243,7 @@ def test_hostile_records_of_listings_and_searches_mean_nothing(chunks: list[byte
 
 
 def test_a_search_takes_what_comes_in_pieces_and_stops_when_it_has_enough() -> None:
-    lines = Lines(2, 1000)
+    lines = SearchLines(2, 1000)
     for piece in (b"direc", b"tory\n./a\nb\0", b"1:x", b"x\n--\n./c\0", b"7-y\n./c\0002:", b"z" * 200_000, b"end\n"):
         lines.write(piece)
 
@@ -256,7 +256,7 @@ def test_a_search_takes_what_comes_in_pieces_and_stops_when_it_has_enough() -> N
 
 def test_a_listing_or_search_without_end_is_kept_in_flat_memory() -> None:
     """Whoever is root in a container may replace its programs."""
-    entries, lines = Entries(), Lines(5, 1000)
+    entries, lines = Entries(), SearchLines(5, 1000)
     for _ in range(50):
         entries.write(b"x" * 1_000_000)
         lines.write(b"x" * 1_000_000)

@@ -53,7 +53,8 @@ def texts(svg: bytes) -> set[str]:
 def colours(png: bytes) -> set[str]:
     """Return the colours of a picture's pixels, as text."""
     pixels = imread(BytesIO(png), format="png").reshape(-1, 4)
-    return {"#" + "".join(f"{round(float(part) * 255):02x}" for part in pixel[:3]) for pixel in pixels}
+    found = {tuple(pixel) for pixel in pixels[:, :3].tolist()}
+    return {"#" + "".join(f"{round(part * 255):02x}" for part in pixel) for pixel in found}
 
 
 def test_the_best_path_leads_from_the_first_generation_to_the_best() -> None:
@@ -80,8 +81,9 @@ def test_the_lineage_shows_each_generation_and_what_is_best() -> None:
     assert {"#d9822b", "#b4bcc2"} <= colours(drawn["png"])  # the way to the best one, and what failed
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 41, 3000])
-@pytest.mark.parametrize("score", [0.5, None])
+@pytest.mark.parametrize(
+    ("count", "score"), [(0, None), (1, 0.5), (1, None), (2, 0.5), (41, None), (3000, 0.5), (3000, None)]
+)
 def test_any_run_can_be_drawn(count: int, score: float | None) -> None:
     nodes = whole_run([record("initial" if k == 0 else k, None if k == 0 else "initial", score) for k in range(count)])
     for draw in (draw_lineage, draw_progress):
@@ -90,7 +92,7 @@ def test_any_run_can_be_drawn(count: int, score: float | None) -> None:
         assert imread(BytesIO(drawn["png"]), format="png").shape[:2] == (540, 960)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 8), st.none() | st.floats(-1e6, 1e6)), max_size=8), st.text(max_size=20))
 def test_any_archive_can_be_drawn(lines: Sequence[tuple[int, float | None]], title: str) -> None:
     nodes = [Node(genid=k, parent=None if p < 0 else p, score=score) for k, (p, score) in enumerate(lines)]

@@ -1,6 +1,7 @@
 """What careless values and a full disk do to a run of rollouts."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -124,6 +125,25 @@ def test_a_line_that_is_no_record_is_named_and_a_torn_one_passed_over(line: byte
     (tmp_path / TRAJECTORIES).write_bytes(to_line(good) + line + b"\n")
     with pytest.raises(RunError, match=r"line 2 of .*trajectories.jsonl is damaged"):
         read_trajectories(tmp_path)
+
+
+def test_records_of_a_later_version_with_more_fields_are_read(tmp_path: Path) -> None:
+    group = {
+        "item_id": "a",
+        "size": 1,
+        "trajectories": ["a/0"],
+        "rewards": [1.0],
+        "advantages": [0.0],
+        "complete": True,
+    }
+    (tmp_path / GROUPS).write_text(json.dumps({**group, "median": 1.0}) + "\n")
+    segment = {"ids": [1], "mask": [1], "logprobs": [0.0]}
+    line = to_line(Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored"))
+    later = {**json.loads(line), "segments": [{**segment, "colour": "red"}], "mood": "good"}
+    (tmp_path / TRAJECTORIES).write_text(json.dumps(later) + "\n")
+
+    assert [found.rewards for found in read_groups(tmp_path)] == [[1.0]]
+    assert [list(found.segments[0].ids) for found in read_trajectories(tmp_path)] == [[1]]
 
 
 @pytest.mark.parametrize("run_id", ["../out", "a/b", ".", "-x", "a b"])

@@ -16,8 +16,8 @@ from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch
 from hyperruntime.rollout.agent.segments import emitted
 from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.models.server import Server, ServerOptions
-from hyperruntime.rollout.models.tokens import TokenModel
-from hyperruntime.testing.tokens import ByteTokenizer
+from hyperruntime.rollout.models.token_model import TokenModel
+from hyperruntime.testing.byte_tokenizer import ByteTokenizer
 from hyperruntime.testing.tokenserver import TokenServer, in_turn, token_server
 from hyperruntime.testing.upstream import Received, Reply, chat, json_reply, scripted_upstream
 
@@ -39,7 +39,8 @@ def chat_model(url: str, **options: Any) -> Model:
     return open_model(ModelOptions(name="m", base_url=url, **{"patience_s": 5.0, **options}))
 
 
-def test_failures_are_tried_again_and_the_answer_is_read() -> None:
+def test_failures_are_tried_again_and_the_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperruntime.rollout.models.server._BACKOFF_S", 0.01)
     replies = iter([json_reply({}, status=503), json_reply({}, status=429, Retry_After="0"), Reply(cut=True)])
     with scripted_upstream(lambda _: next(replies, chat("hi"))) as server:
         completion = ask(chat_model(server.url))

@@ -10,7 +10,7 @@ import pytest
 from hyperruntime.cli import main
 from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.preflight import compare_renderings
-from hyperruntime.testing.tokens import ByteTokenizer
+from hyperruntime.testing.byte_tokenizer import ByteTokenizer
 from hyperruntime.testing.tokenserver import token_server
 from hyperruntime.testing.upstream import chat, scripted_upstream
 

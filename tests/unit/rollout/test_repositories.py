@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.command import git
@@ -243,3 +244,12 @@ def test_what_was_used_longest_ago_is_pruned(tmp_path: Path) -> None:
     assert [os.path.exists(checkout.tar) for checkout in found] == [False, True, True]
     repositories.prune(0)
     assert [os.path.exists(checkout.tar) for checkout in found] == [False, False, True]
+
+
+def test_an_entry_that_another_process_fetches_is_a_clear_error_of_prune(tmp_path: Path) -> None:
+    commit = make_origin(tmp_path / "origin")[0]
+    entry = Path(Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commit).tar).parent
+    os.utime(entry / "manifest.json", (0, 0))
+    with FileLock(f"{entry}.lock"), pytest.raises(RepositoryError, match=r"another process still fetches .*again"):
+        Repositories(tmp_path / "cache", fetch_timeout_s=0.1).prune(0)
+    assert entry.is_dir()

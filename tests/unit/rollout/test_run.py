@@ -190,6 +190,13 @@ def test_a_finished_run_gone_on_with_runs_nothing(tmp_path: Path) -> None:
     assert (tmp_path / TRAJECTORIES).read_bytes() == before
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause before another try that is over at once."""
+    monkeypatch.setattr("hyperruntime.rollout.run.scheduler._RETRY_S", 0.01)
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_w23_what_infrastructure_failed_is_tried_again_and_recorded_and_never_a_reward(tmp_path: Path) -> None:
     def fails(item: str, attempt: int) -> Exception | None:
         if item == "i0" or (item == "i1" and attempt == 1):
@@ -209,6 +216,7 @@ def test_w23_what_infrastructure_failed_is_tried_again_and_recorded_and_never_a_
     assert (group.complete, list(group.rewards), list(group.advantages)) == (False, [None], [None])
 
 
+@pytest.mark.usefixtures("no_pause")
 def test_w23_a_container_that_ended_for_a_limit_is_a_reward_of_nobody(tmp_path: Path) -> None:
     """The watchdog also ends containers when the host's own disk runs full, or others filled what they share."""
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -35,11 +36,11 @@ while True:
         open(sys.argv[0] + ".ended", "x").close()
         os.unlink(server.getsockname())
         server.close()
-        time.sleep(1)
+        time.sleep(0.2)
         sys.exit()
     if asked:
         pings += asked.startswith(b"GET /_ping")
-        time.sleep(2 * (os.environ["HOW"] == "is idle" and pings == 2))
+        time.sleep(1 * (os.environ["HOW"] == "is idle" and pings == 2))
         client.sendall(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: 2\\r\\n\\r\\n[]")
     if os.environ["HOW"] == "answers" and client.recv(65536):
         client.sendall(b"HTTP/1.1 500 Oh\\r\\nContent-Type: application/json\\r\\nConnection: close\\r\\n")
@@ -108,7 +109,7 @@ def test_a_service_that_answers_when_its_idle_time_may_be_over_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Podman's answers then for a while and ends nevertheless."""
-    monkeypatch.setattr("hyperruntime_podman.service._IDLE_S", 1)
+    monkeypatch.setattr("hyperruntime_podman.service._IDLE_S", 0.5)
     service = make_service(tmp_path, monkeypatch, "is idle")
     try:
         for _ in range(2):
@@ -171,10 +172,17 @@ def test_a_container_that_takes_long_to_end_is_removed_again(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("hyperruntime_podman.container._REMOVE_AGAIN_S", 1.0)
+    now = 1000.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hyperruntime_podman.container.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     if error:
         with pytest.raises(EngineError, match=r"container c could not be removed: .*did not die"):
             remove("c")
     else:
         remove("c")
         assert asked.read_text().count("\n") == failures + 1
+    assert now == 1000.0 + (10.5 if error else 0.5 * failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import os
@@ -455,6 +456,27 @@ def test_a_disk_that_is_full_is_a_clear_error_and_what_came_is_removed(tmp_path:
     done = subprocess.run([*args, FULL_DISK], input=archive, capture_output=True, check=True)
     assert b"No space left on device" in done.stdout
     assert done.stdout.endswith(b"nothing was written: free space there or choose another target OSError []\n")
+
+
+def test_a_disk_that_is_full_during_a_merge_is_not_said_to_hold_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 has to enlarge a directory for a new name; a file system in memory never has to."""
+    moved: list[bytes] = []
+    move = os.rename
+
+    def rename(old: bytes, new: bytes, **where: int) -> None:
+        if moved:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        moved.append(new)
+        move(old, new, **where)
+
+    monkeypatch.setattr(os, "rename", rename)
+    archive = b"".join([member(b"top", b"5"), member(b"top/a", data=b"a"), member(b"top/b", data=b"b"), END])
+    (tmp_path / "there").mkdir()
+    with pytest.raises(TransferError, match="No space left on device; a part of it may have been written: free space"):
+        unpack(archive, tmp_path / "there")
+    assert [os.fsencode(name) for name in os.listdir(tmp_path / "there")] == moved
 
 
 def test_holes_count_as_if_they_were_data(tmp_path: Path) -> None:

@@ -24,21 +24,11 @@ class ShellLane(Lane):
     """
 
     program = "shell"
+    _max_rest_bytes = 0
 
-    def __init__(self, exchange: str, user: RunAs | None, inside: str, body: bytes, marks: tuple[Mark, Mark]) -> None:
-        """Make the directory and the script that bash reads first; nothing runs yet.
-
-        Args:
-            exchange: the exchange directory on the host.
-            user: user of the shell; None is the session's user.
-            inside: path of the exchange directory in the container.
-            body: script that bash runs first.
-            marks: the mark of the lane, and the mark of the processes that the first script starts.
-
-        Raises:
-            OSError: no space, or too many open files.
-        """
-        super().__init__(exchange, marks[0], user)
+    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False) -> None:
+        """Make the directory; see :class:`Lane`. The caller then hands over the first script."""
+        super().__init__(exchange, mark, user, checks=checks)
         self.left: bytes | None = None
         self._partial = bytearray()
         self._before: bytes | None = None
@@ -47,8 +37,23 @@ class ShellLane(Lane):
         try:
             self._make_fifo("d", 0o622)
             self.state = self._keep(self._open_fifo("d", os.O_RDWR))
-            prologue = b"" if user is None else user.prologue()
-            self._write(begin_script(prologue, body, f"{inside}/{self.name}", marks[1]))
+        except BaseException:
+            self.close()
+            raise
+
+    def prepare(self, inside: str, body: bytes, mark: Mark) -> None:
+        """Write the script that bash reads first.
+
+        Args:
+            inside: path of the exchange directory in the container.
+            body: script that bash runs.
+            mark: mark of the processes that the script starts.
+
+        Raises:
+            OSError: no space.
+        """
+        try:
+            self._write_script(begin_script(self._prologue, body, f"{inside}/{self.name}", mark))
         except BaseException:
             self.close()
             raise
@@ -62,7 +67,7 @@ class ShellLane(Lane):
             exit_code: value that it sees in ``$?``.
             has_input: whether it reads the lane's input; else ``/dev/null``.
         """
-        self._write(text)
+        self._write_script(text)
         os.write(self.go, text_line(self.sequence, mark, exit_code, has_input=has_input))
 
     def undo_text(self) -> None:
@@ -95,9 +100,3 @@ class ShellLane(Lane):
         if number != self._heard:
             self._before = self.left
         self.left, self._heard = state + b"\n", number
-
-    def _write(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._script, data[written:], written)
-        os.ftruncate(self._script, len(data))

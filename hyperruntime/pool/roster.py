@@ -29,15 +29,15 @@ class Cell:
 
     Attributes:
         member: its container.
-        place: runs its commands; a new object after each reset.
+        slot_exec: runs its commands; a new object after each reset.
         state: its state.
         generation: how often it has been leased.
         task_id: the task of its present or last lease.
         kept_since: time of the event loop when it was released without a reset.
     """
 
-    member: Member
-    place: SlotExec
+    member: PoolMember
+    slot_exec: SlotExec
     state: CellState = CellState.FREE
     generation: int = 0
     task_id: str = ""
@@ -45,7 +45,7 @@ class Cell:
 
 
 @attrs.define(eq=False)
-class Member:
+class PoolMember:
     """One container of a pool.
 
     Attributes:
@@ -91,30 +91,30 @@ class Roster:
             max_busy: how many containers may be in use at the same time.
         """
         self._max_busy = max_busy
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, PoolMember] = {}
 
     def __len__(self) -> int:
         """Return the number of containers."""
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[PoolMember]:
         """Iterate over a copy of the containers, the oldest first."""
         return iter(tuple(self._members.values()))
 
-    def __contains__(self, member: Member) -> bool:
+    def __contains__(self, member: PoolMember) -> bool:
         """Return whether this container is in the roster."""
         return self._members.get(member.container.name) is member
 
-    def add(self, member: Member) -> None:
+    def add(self, member: PoolMember) -> None:
         """Add a container."""
         self._members[member.container.name] = member
 
-    def discard(self, member: Member) -> None:
+    def discard(self, member: PoolMember) -> None:
         """Remove a container if it is in the roster."""
         if member in self:
             del self._members[member.container.name]
 
-    def serving(self) -> list[Member]:
+    def serving(self) -> list[PoolMember]:
         """Return the containers that are not draining."""
         return [member for member in self._members.values() if not member.draining]
 

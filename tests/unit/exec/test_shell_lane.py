@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.exec.exec_marks import MarkLimit
-from hyperruntime.exec.persistent.lane import ShellLane
+from hyperruntime.exec.persistent.shell_lane import ShellLane
 
 LIMIT = MarkLimit("w", "x", "file locks", 1, 2**62)
 
@@ -17,7 +17,7 @@ LIMIT = MarkLimit("w", "x", "file locks", 1, 2**62)
 @pytest.fixture
 def lane(tmp_path: Path) -> Iterator[ShellLane]:
     """The host's end of a lane; the test speaks for bash."""
-    made = ShellLane(str(tmp_path), None, "/run/inside", b"", (LIMIT.mark(1), LIMIT.mark(2)))
+    made = ShellLane(str(tmp_path), LIMIT.mark(1))
     yield made
     made.close()
 
@@ -48,7 +48,8 @@ def test_a_text_that_was_ended_leaves_what_was_there_before_it(
     """It may reach its end while its processes are being ended one by one."""
     for number in before:
         say(lane, b"x=%d" % number, number)
-    lane.sequence = len(before) + 1
+    for _ in range(len(before) + 1):
+        lane.next_exec()
     say(lane, b"x=late", lane.sequence)
     if heard:
         lane.hear_state()

@@ -1,0 +1,118 @@
+"""Read the output of one running command as fast as it writes, and keep it within a limit."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from hyperruntime.exec.input_source import CallerError
+from hyperruntime.exec.lane import Lane
+from hyperruntime.exec.options import OutputCallback, Stream
+from hyperruntime.exec.output_buffer import OutputBuffer
+from hyperruntime.exec.stdin_writer import widen
+
+_NAMES: dict[Stream, str] = {"stdout": "o", "stderr": "e"}  # the FIFOs of a lane
+_CHUNK_BYTES = 1 << 20
+_PIPE_BYTES = 65536
+_GRACE_S = 0.25  # how long children of a command may still write after its end
+
+
+class OutputStreams:
+    """The standard output and error of one command, driven by the poll loop of its exec.
+
+    Attributes:
+        buffers: the output that was kept.
+    """
+
+    def __init__(self, limit_bytes: int, on_output: OutputCallback | None) -> None:
+        """Prepare; no stream is open.
+
+        Args:
+            limit_bytes: number of bytes of each stream that are kept.
+            on_output: called with each chunk; None is no callback.
+        """
+        self.buffers: dict[Stream, OutputBuffer] = {name: OutputBuffer(limit_bytes) for name in _NAMES}
+        self._on_output = on_output
+        self._open: dict[int, Stream] = {}
+        self._wide: set[int] = set()
+        self._poll = select.poll()
+
+    def __contains__(self, descriptor: int) -> bool:
+        """Return whether a descriptor is one of the open streams."""
+        return descriptor in self._open
+
+    def open(self, lane: Lane, poll: select.poll) -> None:
+        """Open the streams of a lane and register them with a poll loop.
+
+        Raises:
+            OSError: no file descriptors are left.
+        """
+        self._poll = poll
+        for name, letter in _NAMES.items():
+            descriptor = lane.open_stream(letter)
+            self._open[descriptor] = name
+            poll.register(descriptor, select.POLLIN)
+
+    def read(self, descriptor: int) -> bool:
+        """Read once; return whether there was data.
+
+        Raises:
+            CallerError: the callback failed.
+        """
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES if descriptor in self._wide else _PIPE_BYTES)
+        except BlockingIOError:
+            return False
+        name = self._open[descriptor]
+        if not chunk:
+            self._poll.unregister(descriptor)
+            del self._open[descriptor]
+            self._wide.discard(descriptor)
+            os.close(descriptor)
+            return False
+        if len(chunk) == _PIPE_BYTES and descriptor not in self._wide:
+            self._wide.add(descriptor)
+            widen(descriptor)
+        self.buffers[name].write(chunk)
+        if self._on_output is not None:
+            try:
+                self._on_output(name, chunk)
+            except Exception as error:
+                raise CallerError(error) from error
+        return True
+
+    def drain(self) -> None:
+        """Read the remaining output, and for a moment the output that children of the command still write."""
+        end = time.monotonic() + _GRACE_S
+        while self._open:
+            moved = [self.read(descriptor) for descriptor in tuple(self._open)]
+            if any(moved) and time.monotonic() < end + 1:
+                continue
+            remaining = end - time.monotonic()
+            if not self._open or remaining <= 0:
+                return
+            poll = select.poll()
+            for descriptor in self._open:
+                poll.register(descriptor, select.POLLIN)
+            poll.poll(int(remaining * 1000) + 1)
+
+    def renew(self, lane: Lane, discard: Callable[[int], None]) -> None:
+        """Make the lane ready for the next exec, even if a background process holds the streams of this one.
+
+        Args:
+            lane: the lane of the streams.
+            discard: takes a stream that is still held, to read and discard its data.
+        """
+        for descriptor, name in tuple(self._open.items()):
+            lane.renew_stream(_NAMES[name])
+            del self._open[descriptor]
+            discard(descriptor)
+
+    def close(self) -> None:
+        """Close the streams."""
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+        self._wide.clear()

@@ -1,0 +1,173 @@
+"""Runs that go on: after an end, an interruption, a kill, a failure of the engine, or at another place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from hyperruntime.errors import EngineUnavailableError, RunError, RunLockedError
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.host.process import wait_until
+from hyperruntime.loop.run.run import resume_run
+from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.spec import ContainerSpec
+from hyperruntime.storage.run_lock import RunLock
+from hyperruntime.testing import FakeRuntime
+from tests.unit.loop.conftest import WholeRun
+
+
+def is_of_a_meta_agent(spec: ContainerSpec) -> bool:
+    return any(mount.target.endswith("evals") for mount in spec.mounts)
+
+
+def failing(*errors: bool) -> FakeRuntime:
+    """Return a runtime that starts a meta agent's container, or fails to, in this order."""
+    left = iter(errors)
+
+    def start(spec: ContainerSpec) -> None:
+        if is_of_a_meta_agent(spec) and next(left, False):
+            raise EngineUnavailableError("fake", "it is gone")
+
+    return FakeRuntime(before_start=start)
+
+
+def forget(run_dir: Path, *generations: int) -> None:
+    """Remove the last generations of a run, as if it had been interrupted before them."""
+    lines = (run_dir / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (run_dir / "journal.jsonl").write_bytes(b"".join(lines[: -len(generations)]))
+    for number in generations:
+        shutil.rmtree(run_dir / f"gen_{number}")
+        shutil.rmtree(run_dir / "view" / f"gen_{number}")
+
+
+def test_a_resumed_run_makes_what_the_whole_one_did_and_another_seed_something_else(
+    whole_run: WholeRun, finished: Path, tmp_path: Path
+) -> None:
+    whole = [(r.genid, r.parent, r.score, r.commit, r.failure) for r in whole_run.summary.generations]
+    forget(finished, 2, 3)
+    other = Path(shutil.copytree(finished, tmp_path / "other"))
+    resumed = resume_run(FakeRuntime(), finished).generations
+    assert [(r.genid, r.parent, r.score, r.commit, r.failure) for r in resumed] == whole
+    seeded = resume_run(FakeRuntime(), other, changes={"seed": 4}).generations
+    assert [r.genid for r in seeded] == [r.genid for r in resumed]
+    assert seeded[2].commit != resumed[2].commit
+    assert seeded[2].score != resumed[2].score
+
+
+def test_a_finished_run_can_be_extended_at_another_place(finished: Path, tmp_path: Path) -> None:
+    moved = finished.rename(tmp_path / "elsewhere")
+    longer = resume_run(FakeRuntime(), moved, max_generation=5, parallel=2)
+    assert len(longer.generations) == 6
+    assert [record.failure for record in longer.generations[4:]] == [None] * 2
+    assert load_run(moved).options.max_generation == 5
+    assert load_run(moved).state == "finished"
+
+
+def test_what_a_kill_left_is_made_up_for(whole_run: WholeRun, finished: Path) -> None:
+    forget(finished, 3)
+    lines = (finished / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (finished / "journal.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:30])
+    shutil.rmtree(finished / "view" / "gen_1")
+    shutil.rmtree(finished / "view" / "gen_2")
+    (finished / "work" / "gen_3").mkdir()
+    resumed = resume_run(FakeRuntime(), finished)
+    assert [record.genid for record in resumed.generations] == ["initial", 1, 2, 3]
+    assert (finished / "view" / "gen_1" / "metadata.json").is_file()
+    assert (finished / "view" / "gen_2" / "metadata.json").is_file()
+    assert resumed.generations[2].commit == whole_run.summary.generations[2].commit
+
+
+def test_a_state_that_was_lost_is_made_again_from_its_patches(whole_run: WholeRun, finished: Path) -> None:
+    repository = finished / "repository.git"
+    shutil.rmtree(repository)
+    store = RepositoryStore(repository)
+    assert store.add_repository(str(whole_run.agent))
+    resumed = resume_run(FakeRuntime(), finished, max_generation=4)
+    assert resumed.generations[-1].failure is None
+    assert resumed.generations[-1].parent == 2
+    assert store.tree(resumed.generations[2].commit)
+
+
+def test_what_git_left_that_was_killed_is_in_nobodys_way(finished: Path) -> None:
+    repository = finished / "repository.git"
+    left = [repository / "refs/hyperruntime/gen/4.lock", repository / "tmp" / "half", repository / "packed-refs.lock"]
+    left[0].parent.mkdir(parents=True, exist_ok=True)
+    for path in left:
+        path.mkdir() if path.name == "half" else path.touch()
+    resumed = resume_run(FakeRuntime(), finished, max_generation=4)
+    assert resumed.generations[4].failure is None
+    assert not [path for path in left if path.exists()]
+
+
+def test_a_run_that_is_owned_cannot_be_resumed(finished: Path) -> None:
+    with RunLock(finished), pytest.raises(RunLockedError):
+        resume_run(FakeRuntime(), finished)
+
+
+def test_a_signal_ends_a_run_that_can_be_resumed(finished: Path) -> None:
+    hang, hangs, runtime = finished / "hang", finished / "hangs", FakeRuntime()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        hang.touch()
+        hangs.unlink(missing_ok=True)
+        before = signal.getsignal(number)
+
+        def interrupt(number: int = number) -> None:
+            assert wait_until(hangs.exists, 60)
+            os.kill(os.getpid(), number)
+
+        sender = threading.Thread(target=interrupt)
+        sender.start()
+        summary = resume_run(runtime, finished, max_generation=5)
+        sender.join()
+        assert summary.interrupted
+        assert [record.genid for record in summary.generations] == ["initial", 1, 2, 3]
+        assert runtime.open == []
+        assert signal.getsignal(number) is before
+        assert load_run(finished).state == "interrupted"
+    hang.unlink()
+    summary = resume_run(runtime, finished)
+    assert not summary.interrupted
+    assert [record.failure for record in summary.generations[3:]] == ["agent", None, None]
+
+
+def test_three_generations_at_once_are_all_kept_and_the_infrastructure_is_tried_again(finished: Path) -> None:
+    together, begun, lock = threading.Barrier(3, timeout=60), 0, threading.Lock()
+
+    def start(spec: ContainerSpec) -> None:
+        nonlocal begun
+        if not is_of_a_meta_agent(spec):
+            return
+        with lock:
+            begun += 1
+            number = begun
+        if number <= 3:
+            together.wait()
+            if number == 1:
+                raise EngineUnavailableError("fake", "flaky")
+
+    summary = resume_run(FakeRuntime(before_start=start), finished, max_generation=8, parallel=3)
+    assert sorted(record.genid for record in summary.generations[1:]) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert all(record.failure is None for record in summary.generations[4:])
+    assert sorted(record.attempts for record in summary.generations[4:]) == [1, 1, 1, 1, 2]
+
+
+def test_an_engine_that_fails_thrice_is_tried_again_and_one_that_stays_broken_ends_the_run(finished: Path) -> None:
+    with pytest.raises(RunError, match="it is gone"):
+        resume_run(
+            failing(True, True, False, *[True] * 99),
+            finished,
+            max_generation=9,
+            changes={"valid_parent": "hyperagents"},
+        )
+    view = load_run(finished)
+    four = view.generations[4]
+    assert (four.failure, four.attempts, four.parent) == (None, 3, 1)
+    assert [(record.failure, record.attempts) for record in view.generations[5:]] == [("infrastructure", 3)] * 3
+    assert [record.parent for record in view.generations[5:]] == [4] * 3, "an outage is held against nobody"
+    assert all(view.generations[n].valid_parent for n in (0, 1, 4))
+    assert view.state == "interrupted"
