@@ -1,6 +1,7 @@
 # Makes a container of the fake driver and becomes its init. Runs as the first process of new namespaces.
 # $1: an empty directory. $2: the working directory. $3: options of the tmpfs at /tmp. $4: "frozen" for a read-only
-# root, or "". $5: maximum number of processes, or "". Then mounts (`rw|ro SOURCE TARGET` each), `--`, NAME=VALUE...
+# root, or "". $5: maximum number of processes, or "". Then mounts (`rw|ro SOURCE TARGET` each).
+# CONTAINER_ENV: NAME=VALUE..., quoted for a shell; command lines can be read by every user.
 set -eu
 root=$1 workdir=$2 tmp=$3 frozen=$4 processes=$5
 shift 5
@@ -33,11 +34,11 @@ echo root:x:0:0:root:/root:/bin/sh >"$root/etc/passwd"
 echo root:x:0: >"$root/etc/group"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o "mode=1777,nosuid,nodev$tmp" tmpfs "$root/tmp"
-while [ "$1" != -- ]; do
+while [ $# -gt 0 ]; do
     show "$1" "$2" "$root$3"
     shift 3
 done
-shift
+eval "set -- $CONTAINER_ENV"
 cd "$root"
 pivot_root . old
 umount -l old

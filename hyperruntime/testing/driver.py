@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,11 +60,16 @@ def unshare_args(launch: Launch, created: float) -> list[str]:
     identity = [launch.name, spec.image, repr(created), json.dumps(dict(launch.labels))]
     settings = [f"{launch.private_dir}/root", spec.workdir or "/", tmp, frozen, processes]
     mounts = [word for mount in (launch.exchange, *spec.mounts) for word in _mount_words(mount)]
-    env = {"PATH": PATH, "HOME": "/root", **spec.env}
     return [
         *("unshare", *namespaces, *network, "--fork", "--kill-child", "/bin/sh", "-c", f"shift 4\n{script}", _MARK),
-        *(*identity, *settings, *mounts, "--", *(f"{name}={value}" for name, value in env.items())),
+        *(*identity, *settings, *mounts),
     ]
+
+
+def unshare_env(launch: Launch) -> dict[str, str]:
+    """Return the environment of :func:`unshare_args`; it has the container's environment, quoted for a shell."""
+    env = {"PATH": PATH, "HOME": "/root", **launch.spec.env}
+    return {"PATH": PATH, "CONTAINER_ENV": shlex.join(f"{name}={value}" for name, value in env.items())}
 
 
 def _mount_words(mount: Mount) -> tuple[str, str, str]:
@@ -79,7 +85,7 @@ class FakeLiveContainer:
         self.exec_env: Mapping[str, str] = {}
         self._launch = launch
         Path(launch.private_dir, "root").mkdir(parents=True, exist_ok=True)
-        self._process = spawn_attached(unshare_args(launch, time.time()), {"PATH": PATH})
+        self._process = spawn_attached(unshare_args(launch, time.time()), unshare_env(launch))
         self.shell = ProcessShell(self._process)
 
     def observe(self) -> None:
@@ -266,7 +272,7 @@ def _try_processes() -> Enforcement:
             spec = ContainerSpec(image=IMAGE)
             spec = attrs.evolve(spec, limits=attrs.evolve(spec.limits, pids=20))
             launch = Launch(spec=spec, name="probe", labels={}, exchange=exchange, private_dir=directory)
-            done = run_process(unshare_args(launch, 0.0), input=_FORKS, timeout_s=60, cwd="/", env={"PATH": PATH})
+            done = run_process(unshare_args(launch, 0.0), input=_FORKS, timeout_s=60, cwd="/", env=unshare_env(launch))
     if not done.stdout.startswith(b"up"):
         raise EngineUnavailableError(NAME, done.error_text, "allow user namespaces")
     return "no" if b"unlimited" in done.stdout else "rlimit"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import attrs
 
 from hyperruntime.driver import EngineInfo, Launch
 from hyperruntime.errors import HyperRuntimeError, UnsupportedOptionError
-from hyperruntime.host.process import DEVNULL, PIPE, HostProcess, spawn
+from hyperruntime.host.process import DEVNULL, PIPE, HostProcess, kill_group, spawn
 from hyperruntime.spec import ContainerSpec, Mount
 from hyperruntime.testing import FakeDriver
-from hyperruntime.testing.driver import FakeDriverImages, FakeLiveContainer, unshare_args
+from hyperruntime.testing.driver import FakeDriverImages, FakeLiveContainer, unshare_args, unshare_env
+
+LATE_S = 10.0  # more than any driver may need on a quiet machine
 
 
 class IgnoresMemoryLimit(FakeDriver):
@@ -64,12 +67,11 @@ class ShowsTemporaryFiles(FakeDriver):
         return super().launch(_changed(launch, mounts=(everything, *launch.spec.mounts)))
 
 
-class SwallowsMissingSource(FakeDriver):
-    """Starts a container without the mount that cannot be had."""
+class IgnoresWorkdir(FakeDriver):
+    """Starts every container in its root directory."""
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
-        there = tuple(mount for mount in launch.spec.mounts if os.path.exists(mount.source))
-        return super().launch(_changed(launch, mounts=there))
+        return super().launch(_changed(launch, workdir=None))
 
 
 class ForgetsLabels(FakeDriver):
@@ -88,7 +90,7 @@ class LeaksContainers(FakeDriver):
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
         twin = attrs.evolve(launch, name=f"{launch.name}-twin")
-        leaked = spawn(unshare_args(twin, 0.0), stdin=PIPE, stdout=PIPE, cwd="/")
+        leaked = spawn(unshare_args(twin, 0.0), stdin=PIPE, stdout=PIPE, cwd="/", env=unshare_env(twin))
         assert leaked.stdin is not None
         assert leaked.stdout is not None
         os.write(leaked.stdin.fileno(), b"echo up\n")
@@ -100,13 +102,25 @@ class LeaksContainers(FakeDriver):
 class LeavesOrphans(FakeDriver):
     """Lets another program inherit what tells a container that its owner lives, and cleans nothing up."""
 
+    leaked: list[HostProcess]
+
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
-        spawn(["sleep", "45"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
+        orphan = spawn(["sleep", "600"], stdin=DEVNULL, stdout=live.shell.input, stderr=DEVNULL)
+        self.leaked = [*getattr(self, "leaked", ()), orphan]
         return live
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         return ("true",)
+
+
+class RemovesLate(LeaksContainers):
+    """Starts a second container with each, and ends it seconds later."""
+
+    def launch(self, launch: Launch) -> FakeLiveContainer:
+        live = super().launch(launch)
+        threading.Timer(LATE_S, kill_group, [self.leaked[-1]]).start()
+        return live
 
 
 class NeverPrunes(FakeDriver):

@@ -82,6 +82,7 @@ def test_slots_of_two_profiles_are_each_their_own(opened: Opened) -> None:
     run(go())
 
 
+@pytest.mark.slow
 def test_a_stale_handle_is_refused_and_harms_nobody(opened: Opened) -> None:
     """R6, W4: the same place leased again is another lease."""
 

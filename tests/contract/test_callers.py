@@ -241,3 +241,29 @@ def test_a_forged_report_means_nothing(container: hr.Container, forged: str) -> 
     script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} >$s & done; wait; echo mine; exit 7"
     result = container.exec(["sh", "-c", script], timeout_s=120)
     assert (result.exit_code, result.stdout) == (7, b"mine\n")
+
+
+JAM = """
+import glob, os
+for _ in range(200):
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(descriptor, b"x\\n" * 2048)
+            os.close(descriptor)
+        except OSError:
+            pass
+"""
+
+
+def test_who_jams_what_starts_commands_loses_the_container_and_not_the_host(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+        try:
+            container.exec(["python3", "-c", JAM], timeout_s=60)
+            assert container.exec(["echo", "here"], timeout_s=60).stdout in (b"here\n", b"")
+        except ContainerLostError:
+            pass
+    with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+        assert container.exec(["echo", "here"]).stdout == b"here\n"

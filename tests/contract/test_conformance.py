@@ -1,74 +1,112 @@
-"""The conformance suite on an engine and on the fake driver; and that it notices drivers that break a promise."""
+"""The conformance suite on the fake driver; and that it notices drivers that break a promise."""
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import attrs
 import pytest
 
 from hyperruntime.errors import SpecError
-from hyperruntime.registry import load_driver
 from hyperruntime.testing import FakeDriver
-from hyperruntime.testing.conformance import CHECKS, Check, Context, open_context, run_check, select_checks
+from hyperruntime.testing.conformance import (
+    CHECKS,
+    Check,
+    CheckResult,
+    Context,
+    Load,
+    Measurement,
+    open_context,
+    run_check,
+    run_checks,
+    select_checks,
+)
+from hyperruntime.testing.conformance.load import QUIET
 from tests.contract import faulty_drivers as faulty
 
-ENGINE = "HYPERRUNTIME_TEST_RUNTIME"
 pytestmark = pytest.mark.engine  # the fake driver too: what it can do differs between root and ordinary users
-
-
-@pytest.fixture(scope="module", params=["engine", "fake"])
-def context(request: pytest.FixtureRequest) -> Iterator[Context]:
-    """What is tested, opened once for all checks."""
-    name = request.config.getoption("--runtime", default=None) or os.environ.get(ENGINE) or "podman"
-    with open_context(FakeDriver() if request.param == "fake" else load_driver(name)) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_every_promise_is_kept_or_refused_as_declared(context: Context, name: str) -> None:
-    result = run_check(context, CHECKS[name])
-    assert result.outcome != "fail", f"{result.sentence}: {result.detail}"
-
-
-@pytest.mark.parametrize(
-    ("driver", "check", "words"),
-    [
-        (faulty.IgnoresMemoryLimit, "limits.memory", "300 MiB"),
-        (faulty.IgnoresMemoryLimit, "limits.watchdog", "300 MiB"),
-        (faulty.IgnoresGpus, "spec.gpus", "/dev/hyperruntime0 is not there"),
-        (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
-        (faulty.HasNetwork, "network.none", "interfaces"),
-        (faulty.HandsOnEnvironment, "isolation.no-host-environment", "a variable of the host"),
-        (faulty.ShowsTemporaryFiles, "isolation.no-host-files", "the host's"),
-        (faulty.SwallowsMissingSource, "spec.clear-errors", "no error"),
-        (faulty.ForgetsLabels, "owner.listing", "its label"),
-        (faulty.LeaksContainers, "owner.close-removes", "still listed"),
-        (faulty.LeavesOrphans, "owner.killed", "after 30 s still listed"),
-        (faulty.NeverPrunes, "owner.prune", "pruning leaves"),
-        (faulty.ClaimsBridge, "network.bridge", "does not declare"),
-        (faulty.DeniesHost, "network.host", "declares that it refuses network.host, but it does not"),
-        (faulty.NamesWrongField, "network.bridge", "names the field 'image', not 'network'"),
-        (faulty.RefusesByAnyError, "network.bridge", "something went wrong"),
-        (faulty.FindsImagesByPrefix, "images.exact-match", "is reported to exist"),
-    ],
-)
-def test_a_driver_that_breaks_a_promise_fails_that_check(driver: type[FakeDriver], check: str, words: str) -> None:
-    opened = driver()
-    with open_context(opened) as context:
-        result = run_check(context, CHECKS[check])
-    for process in getattr(opened, "leaked", ()):
-        process.kill()
-        process.communicate()
-    assert (result.outcome, words in result.detail) == ("fail", True), result
 
 
 @pytest.fixture(scope="module")
 def fake() -> Iterator[Context]:
-    """The fake driver, opened."""
+    """The fake driver, opened once for all checks."""
     with open_context(FakeDriver()) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def results(fake: Context) -> dict[str, CheckResult]:
+    """The results of all checks on the fake driver; ``hyperrun selfcheck`` runs them on an engine."""
+    return {result.name: result for result in run_checks(fake, select_checks())}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_fake_driver_keeps_every_promise_or_refuses_as_declared(results: dict[str, CheckResult], name: str) -> None:
+    result = results[name]
+    assert result.outcome != "fail", f"{result.sentence}: {result.detail}"
+
+
+def test_results_come_in_the_order_of_the_checks(results: dict[str, CheckResult]) -> None:
+    assert list(results) == list(CHECKS)
+
+
+LOADED = attrs.evolve(QUIET, start_median_s=QUIET.start_median_s * 100)
+# A driver, the check that must fail, and words of the reason.
+FAULTS: list[tuple[type[FakeDriver], str, str]] = [
+    (faulty.IgnoresMemoryLimit, "limits.memory", "300 MiB"),
+    (faulty.IgnoresMemoryLimit, "limits.watchdog", "300 MiB"),
+    (faulty.IgnoresGpus, "spec.gpus", "/dev/hyperruntime0 is missing"),
+    (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
+    (faulty.HasNetwork, "network.none", "interfaces"),
+    (faulty.HandsOnEnvironment, "isolation.no-host-environment", "a variable of the host"),
+    (faulty.ShowsTemporaryFiles, "isolation.no-host-files", "the host's"),
+    (faulty.IgnoresWorkdir, "spec.clear-errors", "no error"),
+    (faulty.ForgetsLabels, "owner.listing", "its label"),
+    (faulty.LeaksContainers, "owner.close-removes", "still listed"),
+    (faulty.LeavesOrphans, "owner.killed", "s still listed"),
+    (faulty.NeverPrunes, "owner.prune", "pruning leaves"),
+    (faulty.ClaimsBridge, "network.bridge", "does not declare"),
+    (faulty.DeniesHost, "network.host", "declares that it refuses network.host, but it does not"),
+    (faulty.NamesWrongField, "network.bridge", "names the field 'image', not 'network'"),
+    (faulty.RefusesByAnyError, "network.bridge", "something went wrong"),
+    (faulty.FindsImagesByPrefix, "images.exact-match", "is reported to exist"),
+    (faulty.RemovesLate, "owner.close-removes", "a closed container is still listed after 5 s"),
+]
+
+
+def run_faulty(driver: type[FakeDriver], check: str, machine: Measurement = QUIET) -> CheckResult:
+    """Run a check as on a machine with the given measurements."""
+    opened = driver()
+    try:
+        with open_context(opened, load=Load(lambda: machine)) as context:
+            return run_check(context, CHECKS[check])
+    finally:
+        for process in getattr(opened, "leaked", ()):
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[Callable[[type[FakeDriver], str], CheckResult]]:
+    """Return the result of a faulty driver's check; all run at the same time, because most of them wait."""
+    with ThreadPoolExecutor(4) as threads:
+        running = {(driver, check): threads.submit(run_faulty, driver, check) for driver, check, _ in FAULTS}
+        yield lambda driver, check: running[driver, check].result()
+
+
+@pytest.mark.parametrize(("driver", "check", "words"), FAULTS)
+def test_a_driver_that_breaks_a_promise_fails_that_check(
+    found: Callable[[type[FakeDriver], str], CheckResult], driver: type[FakeDriver], check: str, words: str
+) -> None:
+    result = found(driver, check)
+    assert (result.outcome, words in result.detail) == ("fail", True), result
+
+
+def test_a_driver_that_is_slow_only_on_a_loaded_machine_keeps_its_promise() -> None:
+    result = run_faulty(faulty.RemovesLate, "owner.close-removes", LOADED)
+    assert result.outcome == "pass", result
 
 
 def test_a_check_that_hangs_fails_at_its_deadline(fake: Context) -> None:

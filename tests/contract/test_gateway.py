@@ -197,6 +197,7 @@ def test_a_server_that_quotes_its_key_does_not_give_it_to_the_container(
     assert key[12:24].encode() not in got, "its first 20 characters may go out: see docs/decisions/0015-gateway.md"
 
 
+@pytest.mark.slow
 def test_millions_of_values_are_refused_with_a_sentence_that_arrives(
     container: hr.Container, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
@@ -243,6 +244,7 @@ def test_another_containers_token_opens_nothing(
     assert [upstream.received[0].body["model"], len(upstream.received)] == ["m", 1]
 
 
+@pytest.mark.slow
 def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
     runtime: hr.Runtime, container: hr.Container, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:

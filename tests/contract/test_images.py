@@ -42,22 +42,6 @@ def saved_image(runtime: hr.Runtime, odd_path: Path, busybox_image: str) -> Iter
         runtime.images.remove(SAVED)
 
 
-def test_a_containerfile_is_built_once_and_again_only_by_force(runtime: hr.Runtime, recipe: Path) -> None:
-    lines: list[str] = []
-    try:
-        assert runtime.images.build(
-            REFERENCE, containerfile=recipe, build_args={"WORD": "a b"}, on_output=lines.append, force=True
-        )
-        assert any("COPY hello" in line for line in lines)
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-            assert started.exec(["cat", "/hello", "/word"]).stdout == b"from the context\na b\n"
-        count = len(lines)
-        runtime.images.build(REFERENCE, containerfile=recipe, on_output=lines.append)
-        assert len(lines) == count
-    finally:
-        runtime.images.remove(REFERENCE)
-
-
 def test_a_build_reaches_what_the_host_reaches_and_its_proxy_stays_out_of_the_image(
     runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,14 +61,6 @@ def test_a_build_reaches_what_the_host_reaches_and_its_proxy_stays_out_of_the_im
         finally:
             if runtime.images.exists(REFERENCE):
                 runtime.images.remove(REFERENCE)
-
-
-def test_existence_is_an_exact_match(runtime: hr.Runtime, base_image: str) -> None:
-    assert runtime.images.exists(base_image)
-    assert runtime.images.exists(base_image.removesuffix(":latest"))
-    for almost in ("base", base_image.replace(":latest", ":lates"), base_image.replace("base", "bas")):
-        assert not runtime.images.exists(almost)
-    assert any(base_image in image.references for image in runtime.images.list())
 
 
 def test_a_failing_step_is_shown_and_the_whole_output_kept(

@@ -55,14 +55,12 @@ def under(limits: list[str], runtime_name: str, image: str) -> ProcessResult:
 @pytest.mark.parametrize(
     "limits",
     [
-        [],
-        [f"--rss={100 * MIB}"],
-        [f"--rss={2048 * MIB}"],
-        [f"--rss={100 * TIB}"],
-        ["--locks=1000"],
-        [f"--locks={2**60}", f"--rss={100 * MIB}"],
+        pytest.param([f"--rss={100 * MIB}"], id="100 MiB"),
+        pytest.param([f"--rss={2048 * MIB}"], id="2 GiB", marks=pytest.mark.slow),
+        pytest.param([f"--rss={100 * TIB}"], id="100 TiB", marks=pytest.mark.slow),
+        pytest.param(["--locks=1000"], id="few file locks", marks=pytest.mark.slow),
+        pytest.param([f"--locks={2**60}", f"--rss={100 * MIB}"], id="many file locks", marks=pytest.mark.slow),
     ],
-    ids=["none", "100 MiB", "2 GiB", "100 TiB", "few file locks", "many file locks"],
 )
 def test_a_finite_limit_that_linux_ignores_changes_nothing(
     runtime_name: str, base_image: str, limits: list[str]
@@ -124,6 +122,7 @@ def test_each_shell_marks_with_the_limit_that_it_can_set(shell_container: hr.Con
     assert first.split()[0] == second.split()[0], "the limit of resident memory is left alone"
 
 
+@pytest.mark.slow
 def test_a_command_that_ran_out_of_time_before_it_began_never_begins(runtime: hr.Runtime, base_image: str) -> None:
     """Its user has no process yet when the user is ended, but root has one that is about to become the user's."""
     if not runtime.info.users:

@@ -17,8 +17,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import SandboxLostError, StaleLeaseError, TransferTimeoutError
 from hyperruntime.host.process import DEVNULL, run_process, spawn, wait_until
-from tests.contract.pools import containers, make_pool, run, shell, until
-from tests.contract.test_lost import SUPERVISOR
+from tests.contract.pools import SUPERVISOR, containers, make_pool, run, shell, until
 
 pytestmark = pytest.mark.engine
 
@@ -107,6 +106,7 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_capacity_com
     run(work)
 
 
+@pytest.mark.slow
 def test_r13_an_idle_container_that_hangs_is_found_and_replaced(runtime: hr.Runtime, base_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, health_interval_s=2) as pool:

@@ -57,6 +57,7 @@ def test_it_prints_a_line_for_each_check_and_a_summary(selfcheck: Selfcheck) -> 
     assert "network.none: By default there is no network" in lines[0]
     assert lines[2].startswith("refused as declared  network.bridge: ")
     assert "cannot honour network" in lines[3]
+    assert lines[-2].startswith("this machine is ")
     assert lines[-1].startswith("3 checks in ")
     assert lines[-1].endswith(": 2 pass, 1 refused as declared, 0 fail")
 
@@ -115,6 +116,7 @@ def test_on_a_terminal_it_is_in_colour(environment: dict[str, str]) -> None:
     assert b"network.none" in shown
 
 
+@pytest.mark.slow
 def test_runs_of_one_user_at_once_do_not_prune_what_the_others_left_behind(selfcheck: Selfcheck) -> None:
     """Each launches a container of a dead owner to see it pruned; an engine lists those of all runs."""
     with ThreadPoolExecutor(4) as threads:

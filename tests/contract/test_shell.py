@@ -29,6 +29,13 @@ def shell(request: pytest.FixtureRequest, container: hr.Container, runtime: hr.R
         yield opened
 
 
+@pytest.fixture
+def own_shell(container: hr.Container) -> Iterator[hr.Shell]:
+    """A shell of the container's user."""
+    with container.shell() as opened:
+        yield opened
+
+
 def out(shell: hr.Shell, text: str, timeout_s: float = 30) -> str:
     result = shell.run(text, timeout_s=timeout_s)
     assert (result.exit_code, result.stderr) == (0, b""), result
@@ -114,14 +121,14 @@ def test_jobs_stay(shell: hr.Shell) -> None:
         ("\n\n# nothing\n", 0, b"", b""),
     ],
 )
-def test_no_text_breaks_it(shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes) -> None:
+def test_no_text_breaks_it(own_shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes) -> None:
     """W27: each with its exact code and its exact output, and the shell goes on."""
-    out(shell, "kept=yes; cd /usr")
-    result = shell.run(text, timeout_s=HANG_S)
+    out(own_shell, "kept=yes; cd /usr")
+    result = own_shell.run(text, timeout_s=HANG_S)
     assert (result.exit_code, result.stdout, result.timed_out) == (code, stdout, False), result
     assert stderr in result.stderr
     assert stderr or not text or "sleep" in text or result.stderr == b""
-    after = shell.run('echo "$? $kept $PWD"', timeout_s=HANG_S)
+    after = own_shell.run('echo "$? $kept $PWD"', timeout_s=HANG_S)
     assert after.stdout == f"{code} yes /usr\n".encode(), after
 
 
@@ -213,6 +220,7 @@ def test_a_closed_shell_and_a_closed_container_say_so(runtime: hr.Runtime, base_
     assert idle.close()
 
 
+@pytest.mark.slow
 def test_shells_leave_nothing(container: hr.Container) -> None:
     exchange = container.exchange.source
     container.exec(["true"])

@@ -121,6 +121,7 @@ def test_a_container_that_is_killed_fails_its_own_requests_only(
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) -> None:
     """R6, R11: after hundreds of acquires, execs and releases there is no slot, process, file or descriptor more."""
     cycles = 300 if runtime.info.users else 24

@@ -96,7 +96,7 @@ def needs_an_image(runtime: hr.Runtime, base_image: str) -> None:
         pytest.skip("tasks have images of their own, which bubblewrap refuses: test_terminal.py looks at that")
 
 
-@pytest.mark.parametrize("form", ["test.sh", "test_final_state.py"])
+@pytest.mark.parametrize("form", ["test.sh", pytest.param("test_final_state.py", marks=pytest.mark.slow)])
 def test_an_agent_that_forges_all_it_can_reach_gets_nothing(runtime: hr.Runtime, tmp_path: Path, form: str) -> None:
     """W22: reward files, tests, shells, Python and its modules, the loader, pytest's settings, background processes."""
     folder = make_task(tmp_path / "forge", SCRIPTED if form == "test.sh" else STATE, name=form)
@@ -120,6 +120,7 @@ def test_in_its_own_container_files_alone_forge_nothing(runtime: hr.Runtime, tmp
     assert run(runtime, folder, "echo '{\"answer\": 42}' > /app/answer.json", "same").reward == 1.0
 
 
+@pytest.mark.slow
 def test_links_lead_nothing_past_what_is_protected(runtime: hr.Runtime, tmp_path: Path) -> None:
     """A directory that becomes a link, or a link that becomes a directory, is no way to another place."""
     folder = make_task(tmp_path / "links", SCRIPTED)
@@ -140,6 +141,7 @@ rm /app/data; mkdir /app/data; ln -s /usr/bin /app/data/bin; ln -s / /app/root
     assert {"/tests", "/logs"} | moved <= set(verdict.facts["withheld"])
 
 
+@pytest.mark.slow
 def test_an_agent_that_breaks_its_container_has_done_nothing(runtime: hr.Runtime, tmp_path: Path) -> None:
     """What cannot be read any more is no work, and no failure of ours."""
     folder = make_task(tmp_path / "broken", "echo 1 > /logs/verifier/reward.txt")
@@ -174,6 +176,7 @@ head -c 20000000 /dev/zero > /app/large; mkfifo /app/pipe
     assert set(verdict.facts["withheld"]) <= {"/app/pipe"}  # which not every file system lets it make
 
 
+@pytest.mark.slow
 def test_tests_without_a_verdict_are_an_agents_doing_only_where_they_have_one_without_it(
     runtime: hr.Runtime, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ class Solver:
         """Do nothing."""
 
 
+@pytest.mark.slow
 def test_groups_of_tasks_are_scored(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     """T4: two tasks, two trajectories each, at once; the solved one is worth 1, the other 0."""
     if runtime.name == "bubblewrap":

@@ -89,6 +89,7 @@ def test_one_file_is_an_archive_too(desk: Desk) -> None:
     assert [e["path"] for e in found["entries"]] == ["a"]
 
 
+@pytest.mark.slow
 def test_limits_are_kept_while_it_flows(desk: Desk) -> None:
     """R17, W9: the public system ignored them for archives."""
     assert "more than 2 entries" in desk("archive_artifacts", path="out", max_entries=2).error

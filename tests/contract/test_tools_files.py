@@ -171,6 +171,7 @@ def replace_cat(desk: Desk, program: str) -> None:
     desk.slot_exec.env["PATH"] = f"/tmp/{desk.slot_exec.slot_id}/bin:/usr/bin:/bin"
 
 
+@pytest.mark.slow
 def test_an_ended_write_leaves_nothing(container: hr.Container) -> None:
     desk = make_desk(container)
     desk.sh("echo old > f")

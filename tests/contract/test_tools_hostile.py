@@ -16,7 +16,14 @@ GARBAGE = "#!/bin/sh\nprintf 'f|nan|x|\\377\\0a\\0b:1:\\n'; /usr/bin/head -c 100
 PROGRAMS = "cat head grep find tar stat mv readlink mkdir wc"
 
 
-@pytest.mark.parametrize("program", [ENDLESS, SILENT, GARBAGE], ids=["endless", "silent", "garbage"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(ENDLESS, marks=pytest.mark.slow, id="endless"),
+        pytest.param(SILENT, marks=pytest.mark.slow, id="silent"),
+        pytest.param(GARBAGE, id="garbage"),
+    ],
+)
 def test_replaced_programs_end_at_the_deadline_and_raise_nothing(
     runtime: hr.Runtime, base_image: str, program: str
 ) -> None:

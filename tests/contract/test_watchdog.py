@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -16,7 +17,6 @@ import hyperruntime as hr
 from hyperruntime.driver import EngineInfo, PostMortem
 from hyperruntime.errors import ContainerLostError, SpecError, UnsupportedOptionError
 from hyperruntime.host.process import wait_until
-from hyperruntime.host.process_tree import find_namespace
 from hyperruntime.runtime import Runtime
 from hyperruntime.units import MIB
 from hyperruntime_podman import PodmanDriver
@@ -114,6 +114,34 @@ def test_memory_that_cannot_be_limited_is_refused_unless_the_watchdog_is_asked_f
             assert container.exec(["python3", "-c", TAKE, "200"]).exit_code == 137
 
 
+def test_a_command_past_the_memory_limit_is_killed_and_the_post_mortem_knows(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(memory_bytes=64 * 1024**2))
+    if runtime.info.limits["memory_bytes"] == "no":
+        with pytest.raises(UnsupportedOptionError, match="memory_bytes"):
+            runtime.container(spec)
+        return
+    with runtime.container(spec) as started:
+        flood = "blocks = []\nwhile True: blocks.append(bytearray(1 << 20))"
+        assert started.exec(["python3", "-c", flood]).exit_code == 137
+        assert started.exec(["echo", "usable"]).stdout == b"usable\n"
+        with pytest.raises(ContainerLostError, match="memory limit") as caught:
+            started.exec(["sh", "-c", "kill -9 -1; sleep 9"])
+        assert isinstance(caught.value.post_mortem, PostMortem)
+        assert caught.value.post_mortem.oom_killed
+
+
+def test_a_container_whose_files_take_less_is_left_alone(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+    script = "for _ in 1 2 3 4; do head -c 40M /dev/zero >/data/file; rm /data/file; done; truncate -s 1T /data/sparse"
+    mount = hr.Mount(source=str(tmp_path), target="/data", read_only=False)
+    spec = hr.ContainerSpec(image=base_image, mounts=(mount,), limits=hr.Limits(disk_bytes=64 * MIB))
+    with runtime.container(spec) as container:
+        container.exec(["sh", "-c", f"{script}; sleep 1.5"]).check()
+        assert os.stat(tmp_path / "sparse").st_size == 1 << 40
+    assert wait_until(lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 60)
+
+
 def test_other_limits_are_never_watched(weak: Runtime, base_image: str) -> None:
     if weak.info.limits["cpus"] != "no":
         with weak.container(watched(base_image, cpus=0.5)) as container:
@@ -121,16 +149,6 @@ def test_other_limits_are_never_watched(weak: Runtime, base_image: str) -> None:
         return
     with pytest.raises(UnsupportedOptionError, match=r"limits\.cpus"):
         weak.container(watched(base_image, cpus=0.5))
-
-
-@pytest.mark.parametrize("mode", ["enforce", "watchdog"])
-def test_a_container_lives_no_longer_than_its_wall_clock(runtime: hr.Runtime, base_image: str, mode: Any) -> None:
-    spec = hr.ContainerSpec(image=base_image, limits_mode=mode, limits=hr.Limits(wall_s=1.5))
-    with runtime.container(spec) as busy, runtime.container(spec) as idle:
-        assert "lived for limits.wall_s=1.5" in str(lost(busy, "sleep", "30"))
-        assert wait_until(lambda: find_namespace(f"{idle.name}/x") is None, 60)
-        assert "lived for limits.wall_s" in str(lost(idle, "true"))
-    assert wait_until(no_watchdog, 60)
 
 
 def test_a_container_that_closes_in_time_is_watched_no_more(runtime: hr.Runtime, base_image: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import hyperruntime as hr
 from hyperruntime.host.process import run_process
 
 pytestmark = pytest.mark.engine
@@ -79,21 +78,3 @@ def libc_of_this_machine() -> str:
     """Return the path of a library that no program expects under another name."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in maps if "/libm" in line and ".so" in line)
-
-
-def test_the_limit_on_processes_is_one_containers_own(runtime: hr.Runtime, base_image: str) -> None:
-    """Three containers each take most of their own limit at the same time; rootless Podman counted them as one."""
-    if runtime.info.limits.get("pids", "no") == "no":
-        with pytest.raises(hr.UnsupportedOptionError):
-            runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(pids=60)))
-        return
-    spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(pids=60))
-    containers = [runtime.container(spec) for _ in range(3)]
-    try:
-        for container in containers:
-            script = 'i=0; while [ "$i" -lt 30 ]; do sleep 600 >/dev/null 2>&1 & i=$((i + 1)); done; echo "made $i"'
-            result = container.exec(["sh", "-c", script])
-            assert (result.stdout, result.stderr) == (b"made 30\n", b"")
-    finally:
-        for container in containers:
-            container.close()

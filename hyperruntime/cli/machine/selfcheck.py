@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -51,11 +52,13 @@ def selfcheck(state: State, name: str | None, only: str, image: str | None, as_j
     with open_context(load_driver(chosen), image) as context:
         if not as_json:
             note(f"{chosen} {context.info.version}, image {context.image}, {len(checks)} checks")
+        started = time.monotonic()
         results = _run(context, checks, as_json)
         if as_json:
             print_json(_to_json(context, results))
         else:
-            _print_summary(results)
+            click.echo(str(context.load))
+            _print_summary(results, time.monotonic() - started)
     return 1 if any(result.outcome == "fail" for result in results) else 0
 
 
@@ -88,13 +91,13 @@ def _choose(name: str | None) -> str:
 
 
 def _run(context: Context, checks: Sequence[Check], quiet: bool) -> list[CheckResult]:
-    from hyperruntime.testing.conformance import run_check
+    from hyperruntime.testing.conformance import run_checks
 
-    results = []
-    with _display(quiet) as (begin, report):
+    results: list[CheckResult] = []
+    with _display(quiet) as (begin, report), closing(run_checks(context, checks)) as running:
         for one in checks:
             begin(one.name)
-            results.append(run_check(context, one))
+            results.append(next(running))
             report(results[-1])
     return results
 
@@ -128,10 +131,10 @@ def _print_result(result: CheckResult, rich_print: Callable[..., None] | None = 
         rich_print(Text(reason, style="dim" if result.outcome == "refused" else colour))
 
 
-def _print_summary(results: Sequence[CheckResult]) -> None:
-    counts, took = _counts(results), sum(result.duration_s for result in results)
+def _print_summary(results: Sequence[CheckResult], took_s: float) -> None:
+    counts = _counts(results)
     said = ", ".join(f"{counts[outcome]} {word.lower()}" for outcome, (word, _) in _WORDS.items())
-    click.echo(f"{len(results)} checks in {took:.0f} s: {said}")
+    click.echo(f"{len(results)} checks in {took_s:.0f} s: {said}")
     failed = [result.name for result in results if result.outcome == "fail"]
     if failed:
         click.echo(f"failed: {', '.join(failed)}")
@@ -148,6 +151,7 @@ def _to_json(context: Context, results: Sequence[CheckResult]) -> dict[str, Any]
         "version": context.info.version,
         "rootless": context.info.rootless,
         "image": context.image,
+        "load_factor": context.load.factor,
         "counts": _counts(results),
         "checks": [attrs.asdict(result) for result in results],
     }

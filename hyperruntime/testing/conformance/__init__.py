@@ -17,6 +17,7 @@ May import ``testing`` and what stands before it in ``tests/unit/test_folders.py
 from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to register their checks, in this order
     exec_checks,
     timeout_checks,
+    user_checks,
     lost_checks,
     transfer_checks,
     isolation_checks,
@@ -28,6 +29,7 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to
 )
 from hyperruntime.testing.conformance.check import CHECKS, Check, check
 from hyperruntime.testing.conformance.context import Context, open_context
+from hyperruntime.testing.conformance.load import Load, Measurement, load_factor
 from hyperruntime.testing.conformance.runner import CheckResult, run_check, run_checks, select_checks
 
 __all__ = [
@@ -35,7 +37,10 @@ __all__ = [
     "Check",
     "CheckResult",
     "Context",
+    "Load",
+    "Measurement",
     "check",
+    "load_factor",
     "open_context",
     "run_check",
     "run_checks",

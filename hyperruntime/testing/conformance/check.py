@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import attrs
 
@@ -11,6 +13,7 @@ from hyperruntime.errors import HyperRuntimeError, UnsupportedOptionError
 from hyperruntime.testing.conformance.context import Context
 
 Run = Callable[[Context], None]
+When = Literal["first", "beside", "alone"]
 CHECKS: dict[str, Check] = {}
 DEADLINE_S = 60.0
 _SHOWN = 200
@@ -27,8 +30,9 @@ class Check:
         needs: a feature that a driver may declare as refused (see
             :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "". Such a check requests the
             feature first and does not catch the refusal.
-        deadline_s: seconds that the check may take.
-        waits: whether the check mostly waits, in its own containers, so that other checks may run at the same time.
+        deadline_s: seconds that the check may take on a quiet machine.
+        when: ``first``: beside others, and started first because it mostly waits; ``beside``: beside others; ``alone``:
+            after the others, because it looks at the whole machine or uses all of it.
     """
 
     name: str
@@ -36,22 +40,22 @@ class Check:
     run: Run
     needs: str = ""
     deadline_s: float = DEADLINE_S
-    waits: bool = False
+    when: When = "beside"
 
 
-def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, waits: bool = False) -> Callable[[Run], Run]:
+def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, when: When = "beside") -> Callable[[Run], Run]:
     """Return a decorator that registers a function as a check; the first line of its docstring is the promise.
 
     Args:
         name: ``family.promise``.
         needs: a feature that a driver may declare as refused, or "".
-        deadline_s: seconds that the check may take.
-        waits: whether other checks may run at the same time.
+        deadline_s: seconds that the check may take on a quiet machine.
+        when: when it runs (see :class:`Check`).
     """
 
     def register(run: Run) -> Run:
         sentence = (run.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-        CHECKS[name] = Check(name=name, sentence=sentence, run=run, needs=needs, deadline_s=deadline_s, waits=waits)
+        CHECKS[name] = Check(name=name, sentence=sentence, run=run, needs=needs, deadline_s=deadline_s, when=when)
         return run
 
     return register
@@ -61,6 +65,19 @@ def expect(condition: bool, sentence: str) -> None:
     """Raise AssertionError with a sentence unless a condition holds (``python -O`` removes ``assert``)."""
     if not condition:
         raise AssertionError(sentence)
+
+
+def expect_in_time(context: Context, started: float, quiet_s: float, action: str) -> None:
+    """Raise AssertionError if an action took longer than it may, given the load of the machine.
+
+    Args:
+        context: the runtime under test.
+        started: ``time.monotonic()`` at its start.
+        quiet_s: seconds that it may take on a quiet machine.
+        action: the action, for the message.
+    """
+    took = time.monotonic() - started
+    expect(context.load.allows(took, quiet_s), f"{action} took {took:.1f} s, more than {context.load.bound(quiet_s):g}")
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:

@@ -17,6 +17,7 @@ from hyperruntime.errors import ContainerStateError
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec, ExecResult, Limits
 from hyperruntime.testing.conformance.capability import declares_refusal
+from hyperruntime.testing.conformance.load import Load
 
 RUN_ID = "conformance"
 LABEL = "conformance"
@@ -32,9 +33,10 @@ class Context:
         info: the driver's declaration.
         image: reference of an image with ``/bin/sh``, ``tar`` and the usual small programs.
         directory: directory of the suite on the host; it is removed when the process ends.
+        load: the load of the machine, by which time bounds grow.
     """
 
-    def __init__(self, driver: Driver, runtime: Runtime, image: str, directory: Path) -> None:
+    def __init__(self, driver: Driver, runtime: Runtime, image: str, directory: Path, load: Load | None = None) -> None:
         """Store the parts; start no container.
 
         Args:
@@ -42,13 +44,16 @@ class Context:
             runtime: the open runtime of this driver.
             image: reference of the image.
             directory: directory of the suite on the host.
+            load: the load of the machine; None means to measure it now.
         """
         self.driver, self.runtime, self.image, self.directory = driver, runtime, image, directory
+        self.load = load or Load()
         self.info: EngineInfo = runtime.info
         self._shared: Container | None = None
         self._sharing = threading.Lock()
         self._started: list[Container] = []
         self._closed = False
+        self._besides: list[Context] = []
 
     @property
     def container(self) -> Container:
@@ -56,6 +61,13 @@ class Context:
         with self._sharing:
             shared = self._shared = self._shared or self.start()
             return shared
+
+    def beside(self) -> Context:
+        """Return a context with another shared container, for checks that run at the same time as this one's."""
+        other = Context(self.driver, self.runtime, self.image, self.directory, self.load)
+        other._closed = self._closed
+        self._besides.append(other)
+        return other
 
     def renew(self) -> None:
         """Close the shared container after a failed check; the next check gets a new one."""
@@ -106,6 +118,8 @@ class Context:
         self._closed, self._shared = True, None
         for container in tuple(self._started):
             container.close()
+        for other in tuple(self._besides):
+            other.close()
 
 
 def marker() -> str:
@@ -161,12 +175,13 @@ def fields_of(text: str) -> Mapping[str, str]:
 
 
 @contextmanager
-def open_context(driver: Driver, image: str | None = None) -> Iterator[Context]:
+def open_context(driver: Driver, image: str | None = None, load: Load | None = None) -> Iterator[Context]:
     """Open a driver and yield the context of checks; at the end, close all containers.
 
     Args:
         driver: an unused driver.
         image: image reference or recipe; None means the base image, made if it is missing.
+        load: the load of the machine; None means to measure it now.
 
     Raises:
         EngineUnavailableError: the engine cannot run a container.
@@ -176,7 +191,7 @@ def open_context(driver: Driver, image: str | None = None) -> Iterator[Context]:
     with Runtime(driver, run_id=RUN_ID) as runtime:
         # In the runtime's private directory, which is removed even after SIGKILL.
         directory = Path(tempfile.mkdtemp(prefix="conformance-", dir=runtime._owner.private_dir))  # noqa: SLF001
-        context = Context(driver, runtime, runtime.images.ensure(image or "base"), directory)
+        context = Context(driver, runtime, runtime.images.ensure(image or "base"), directory, load)
         try:
             yield context
         finally:

@@ -10,12 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyperruntime.container import Container
-from hyperruntime.host.process import DEVNULL, kill_group, spawn, wait_until
+from hyperruntime.host.process import DEVNULL, kill_group, spawn
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
-from hyperruntime.testing.conformance.context import Context, fields_of, interfaces, marker, processes, shell
+from hyperruntime.testing.conformance.context import (
+    Context,
+    fields_of,
+    host_processes,
+    interfaces,
+    left_of,
+    marker,
+    processes,
+    shell,
+)
 
+REAPED_S = 5.0
 # Capabilities that a root shell in a container does not need. Source: linux/capability.h.
 DANGEROUS = {
     "DAC_READ_SEARCH": 2,
@@ -36,7 +46,7 @@ DANGEROUS = {
 _WRITE_SPECIAL = """
 cd "$1" && mkdir shut other && cp /bin/sh shut/shell && cp /bin/sh other/shell || exit
 chown 12345:12345 other/shell other 2>/dev/null
-chmod 6755 shut/shell other/shell && chmod 0 shut && chmod 2700 other
+chmod 6755 shut/shell other/shell && mkfifo shut/fifo && chmod 7777 shut/fifo && chmod 0 shut && chmod 2700 other
 """
 _LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" && echo "$line"; done'
 
@@ -54,6 +64,16 @@ def no_host_environment(context: Context) -> None:
         del os.environ[name]
     expect(secret not in own, "a variable of the host is in a command's environment")
     expect(secret not in all_of_them, "a variable of the host is in the environment of a process in the container")
+
+
+@check("isolation.environment-hidden")
+def environment_hidden(context: Context) -> None:
+    """The spec's environment is on no command line, neither on the host nor in the container."""
+    secret = f"key-{secrets.token_hex(8)}"
+    with context.start(env={"API_KEY": secret}) as container:
+        expect_equal(shell(container, "echo $API_KEY").stdout, f"{secret}\n".encode(), "the variable")
+        expect_equal(host_processes(secret), [], "command lines of the host with its value")
+        expect_equal(left_of(container, secret), [], "command lines in the container with its value")
 
 
 @check("isolation.no-host-files")
@@ -106,7 +126,7 @@ def no_host_processes(context: Context) -> None:
 def capabilities(context: Context) -> None:
     """Commands have no dangerous capability, such as SYS_ADMIN, NET_ADMIN or MKNOD."""
     status = _status(context.container)
-    for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+    for name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"):
         held = int(status[name], 16)
         found = [capability for capability, bit in DANGEROUS.items() if held >> bit & 1]
         expect_equal(found, [], f"dangerous capabilities in {name}")
@@ -134,7 +154,7 @@ def init(context: Context) -> None:
         lines = shell(context.container, _LIST_STATES).stdout.decode(errors="replace").splitlines()
         return [line for line in lines if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]]
 
-    expect(wait_until(lambda: not zombies(), 20, 0.2), f"zombies are not reaped: {zombies()}")
+    expect(context.load.wait_until(lambda: not zombies(), REAPED_S), f"zombies are not reaped: {zombies()}")
 
 
 @check("isolation.exchange")
@@ -158,7 +178,7 @@ def mounts_reclaimed(context: Context) -> None:
         shell(container, _WRITE_SPECIAL, "/mnt/tree").check()
     reclaim_trees([tree], context.info.reclaim_args, 60.0)
     found = {str(path.relative_to(tree)): path.lstat() for path in tree.rglob("*")}
-    names = {"shut", "shut/shell", "other", "other/shell"}
+    names = {"shut", "shut/shell", "shut/fifo", "other", "other/shell"}
     expect_equal(set(found), names, "readable files of the mount")
     expect_equal({status.st_uid for status in found.values()}, {os.geteuid()}, "the uids of its files")
     special = [name for name, status in found.items() if status.st_mode & 0o6000]

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,19 @@ STOP_ALL = "kill -STOP -1; sleep 600"
 HIDE = "trap '' TERM; setsid sleep $1 & sleep $1"
 
 
-def start_owner(driver: Driver, image: str, *words: str) -> HostProcess:
+def start_owner(driver: Driver, image: str, *words: str, env: Mapping[str, str] | None = None) -> HostProcess:
     """Start a process that owns containers.
 
     Args:
         driver: its class is used in the new process.
         image: image of the containers.
         words: the other arguments of :func:`main`: count, mark, how.
+        env: changes of the environment.
     """
     kind = type(driver)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **(env or {})}
     args = [sys.executable, "-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words]
-    return spawn(args, stdin=PIPE, stdout=PIPE, env=env)
+    return spawn(args, stdin=PIPE, stdout=PIPE, env=environment)
 
 
 def main(module: str, name: str, image: str, count: str, mark: str, how: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
 import attrs
@@ -17,6 +17,7 @@ from hyperruntime.testing.conformance.check import CHECKS, Check
 from hyperruntime.testing.conformance.context import Context
 
 Outcome = Literal["pass", "refused", "fail"]
+WORKERS = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -52,21 +53,42 @@ def select_checks(pattern: str = "*") -> tuple[Check, ...]:
     return chosen
 
 
-def run_checks(context: Context, checks: Iterable[Check]) -> Iterator[CheckResult]:
-    """Yield the result of each check when it ends; checks with ``waits`` run in parallel and come last.
+def run_checks(context: Context, checks: Iterable[Check]) -> Generator[CheckResult, None, None]:
+    """Run checks at the same time, except those that run alone; yield their results in the given order.
 
     Args:
         context: the runtime under test.
         checks: the checks to run.
     """
     chosen = tuple(checks)
-    with ThreadPoolExecutor(2, thread_name_prefix="check") as beside:
-        waiting = [beside.submit(run_check, context, one) for one in chosen if one.waits]
+    groups = {when: [one for one in chosen if one.when == when] for when in ("first", "beside", "alone")}
+    contexts = _Contexts(context)
+    threads = ThreadPoolExecutor(WORKERS + len(groups["first"]), thread_name_prefix="checks")
+    lonely = ThreadPoolExecutor(1, thread_name_prefix="checks")
+    try:
+        running = {one.name: threads.submit(contexts.run, one) for one in (*groups["first"], *groups["beside"])}
+        others = [running[one.name] for one in groups["beside"]]
+        running |= {one.name: lonely.submit(contexts.run_after, others, one) for one in groups["alone"]}
         for one in chosen:
-            if not one.waits:
-                yield run_check(context, one)
-        for future in waiting:
-            yield future.result()
+            yield running[one.name].result()
+    finally:
+        for pool in (threads, lonely):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Contexts(threading.local):
+    """Runs checks in threads, each with its own context: a failed check replaces the container of no other thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context.beside()
+
+    def run(self, one: Check) -> CheckResult:
+        return run_check(self._context, one)
+
+    def run_after(self, others: Iterable[Future[CheckResult]], one: Check) -> CheckResult:
+        for other in others:
+            other.result()  # unlike wait(), it also returns when they are cancelled
+        return self.run(one)
 
 
 def run_check(context: Context, one: Check) -> CheckResult:
@@ -88,9 +110,9 @@ def run_check(context: Context, one: Check) -> CheckResult:
 
     thread = threading.Thread(target=run, name=f"check {one.name}", daemon=True)
     thread.start()
-    thread.join(one.deadline_s)
+    in_time = context.load.wait(lambda timeout_s: _joined(thread, timeout_s), one.deadline_s)
     late = TimeoutError(f"it did not end within {one.deadline_s:g} s")
-    outcome, detail = judge(context, one, ended[0] if ended else late)
+    outcome, detail = judge(context, one, ended[0] if in_time else late)
     if outcome == "fail":
         context.renew()
     return CheckResult(
@@ -100,6 +122,11 @@ def run_check(context: Context, one: Check) -> CheckResult:
         detail=detail,
         duration_s=time.monotonic() - started,
     )
+
+
+def _joined(thread: threading.Thread, timeout_s: float) -> bool:
+    thread.join(max(0.0, timeout_s))
+    return not thread.is_alive()
 
 
 def judge(context: Context, one: Check, error: BaseException | None) -> tuple[Outcome, str]:

@@ -7,7 +7,7 @@ import os
 from hyperruntime.errors import SpecError
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
-from hyperruntime.testing.conformance.context import Context, fields_of, shell
+from hyperruntime.testing.conformance.context import LABEL, Context, fields_of, left_of, marker, shell
 
 
 @check("spec.mounts", needs="mounts")
@@ -38,6 +38,11 @@ def read_only_rootfs(context: Context) -> None:
         for directory in ("/", "/usr", "/etc"):
             expect(shell(container, f": >{directory}/new").exit_code != 0, f"{directory} could be written to")
         shell(container, "echo x >/tmp/new && cat /tmp/new").check()
+    place = context.place()
+    mounted = Mount(source=str(place), target="/tmp/", read_only=False)  # noqa: S108 - inside a container
+    with context.start(read_only_rootfs=True, mounts=(mounted,)) as container:
+        shell(container, "echo in >/tmp/file").check()
+    expect_equal((place / "file").read_text(), "in\n", "a file in a mount at /tmp")
 
 
 @check("spec.writable-rootfs")
@@ -57,21 +62,23 @@ def user(context: Context) -> None:
     with context.start(user="65534:65534") as container:
         status = fields_of(container.exec(["cat", "/proc/self/status"]).stdout.decode())
         expect_equal(set(status["Uid"].split()), {"65534"}, "the uids of a command")
-        expect(shell(container, "setsid sleep 60 & sleep 60", timeout_s=0.5).timed_out, "the command did not time out")
+        late = shell(container, "setsid sleep $1 & sleep $1", mark := marker(), timeout_s=0.5)
+        expect(late.timed_out, "the command did not time out")
+        expect_equal(left_of(container, mark), [], "remaining processes")
         expect_equal(container.exec(["echo", "on"]).stdout, b"on\n", "the next command")
 
 
 @check("spec.clear-errors")
 def clear_errors(context: Context) -> None:
     """A missing mount source or working directory is an error that names it, and no container is left."""
-    before = set(context.own())
+    mark = marker()
     for what, fields, word in (
         ("a mount's missing source", {"mounts": (Mount(source="/no/such/source", target="/x"),)}, "/no/such/source"),
         ("a missing workdir", {"workdir": "/no/such/dir"}, "workdir"),
     ):
         with expect_error(SpecError, what, word):
-            context.start(**fields).close()
-    expect_equal(set(context.own()) - before, set(), "remaining containers")
+            context.start(labels={LABEL: mark}, **fields).close()
+    expect(mark not in context.own(), "a container is left")
 
 
 @check("spec.unknown-user", needs="user")

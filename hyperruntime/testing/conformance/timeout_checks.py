@@ -11,14 +11,15 @@ from hyperruntime.testing.conformance.check import check, expect, expect_equal
 from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
 
 LATE_S = 2.0
-TRIES = 3  # a busy machine may be late
+TRIES = 3  # the command may not have begun in time
 LATE_FORKS_S = 10.0  # the fork loop takes processor time from the library
 
 
-def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.5) -> ExecResult:
+def run_late(context: Context, container: Container, script: str, mark: str, timeout_s: float = 0.5) -> ExecResult:
     """Run a script that exceeds its timeout, and check that the call returns in time.
 
     Args:
+        context: the runtime under test.
         container: the container.
         script: the script of ``sh``.
         mark: ``$1`` of the script.
@@ -33,7 +34,7 @@ def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.
         result = shell(container, script, mark, timeout_s=timeout_s)
         took = time.monotonic() - started
         expect_equal((result.timed_out, result.exit_code), (True, 124), "timed_out and exit code")
-        if took < timeout_s + LATE_S:
+        if context.load.allows(took - timeout_s, LATE_S):
             return result
         late.append(f"{took - timeout_s:.1f} s")
     raise AssertionError(f"the call returned {', '.join(late)} after its timeout")
@@ -42,11 +43,11 @@ def run_late(container: Container, script: str, mark: str, timeout_s: float = 0.
 def expect_nothing_escapes(context: Context, script: str) -> None:
     """Check that no process of a script that sleeps ``$1`` seconds outlives its timeout."""
     mark = marker()
-    result = run_late(context.container, f"echo before; {script}", mark)
+    result = run_late(context, context.container, f"echo before; {script}", mark)
     for _ in range(TRIES - 1):
         if result.stdout:
             break
-        result = run_late(context.container, f"echo before; {script}", mark)  # it had not started in time
+        result = run_late(context, context.container, f"echo before; {script}", mark)  # it had not started in time
     expect_equal(result.stdout, b"before\n", "the output before the timeout")
     expect_equal(left_of(context.container, mark), [], "remaining processes")
 
@@ -67,7 +68,7 @@ def background_child(context: Context) -> None:
 def daemon(context: Context) -> None:
     """A timeout ends a daemon in its own session without a parent, streams or environment."""
     expect_nothing_escapes(context, "(env -i /bin/sh -c 'exec setsid sleep $1' x $1 <&- >&- 2>&- &); sleep $1")
-    expect_nothing_escapes(context, "setsid sleep $1 & sleep $1")
+    expect_nothing_escapes(context, "ulimit -n 64; ulimit -c 0; setsid sleep $1 & sleep $1")
 
 
 @check("timeout.ignores-term")
@@ -82,7 +83,7 @@ def stopped(context: Context) -> None:
     expect_nothing_escapes(context, "sleep $1 & kill -STOP $!; sleep $1")
 
 
-@check("timeout.fork-loop", needs="limits.pids")
+@check("timeout.fork-loop", needs="limits.pids", when="alone")
 def fork_loop(context: Context) -> None:
     """A timeout ends a fork loop, and the container is usable afterwards."""
     with context.start(limits=context.limits(pids=200)) as container:
@@ -91,7 +92,7 @@ def fork_loop(context: Context) -> None:
         result = shell(container, "f() { f | f & }; f & exec sleep $1", mark, timeout_s=1)
         took = time.monotonic() - started
         expect(result.timed_out, f"the command did not time out; its exit code is {result.exit_code}")
-        expect(took < 1 + LATE_FORKS_S, f"the call returned {took - 1:.1f} s after its timeout")
+        expect(context.load.allows(took - 1, LATE_FORKS_S), f"the call returned {took - 1:.1f} s after its timeout")
         expect_equal(container.exec(["echo", "usable"]).stdout, b"usable\n", "the next command")
         expect_equal(left_of(container, mark), [], "remaining processes")
 
@@ -104,7 +105,7 @@ def siblings(context: Context) -> None:
     with ThreadPoolExecutor(1) as threads:
         sibling = threads.submit(shell, context.container, "for i in 1 2 3; do sleep 0.5; echo $i; done")
         for _ in range(3):
-            run_late(context.container, "setsid sleep $1 & sleep $1", mark, 0.3)
+            run_late(context, context.container, "setsid sleep $1 & sleep $1", mark, 0.3)
         expect_equal(sibling.result().stdout, b"1\n2\n3\n", "the output of a sibling")
     alive = left_of(context.container, earlier)
     shell(context.container, f"kill {pid}")
@@ -114,10 +115,10 @@ def siblings(context: Context) -> None:
 @check("timeout.flood")
 def flood(context: Context) -> None:
     """A flood of output does not delay a timeout."""
-    result = run_late(context.container, "exec yes", "", 1.0)
+    result = run_late(context, context.container, "exec yes", "", 1.0)
     for _ in range(TRIES - 1):
         if not result.truncated:  # it started too late to write so much
-            result = run_late(context.container, "exec yes", "", 1.0)
+            result = run_late(context, context.container, "exec yes", "", 1.0)
     expect(result.truncated, "the output of one second of `yes` is not reported as truncated")
 
 
@@ -127,7 +128,7 @@ def many(context: Context) -> None:
     mark = marker()
     with ThreadPoolExecutor(20) as threads:
         script = "setsid sleep $1 & sleep $1"
-        late = [threads.submit(run_late, context.container, script, mark, 1.0) for _ in range(20)]
+        late = [threads.submit(run_late, context, context.container, script, mark, 1.0) for _ in range(20)]
         for one in late:
             one.result()
     expect_equal(left_of(context.container, mark), [], "remaining processes")

@@ -19,7 +19,6 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.generation.phases import Phases, unfinished
-from hyperruntime.loop.run import run
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
@@ -111,7 +110,6 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         event.set()
 
     monkeypatch.setattr(OpenContainers, "close_all", close_and_tell)
-    monkeypatch.setattr(run, "_POLL_S", 0.02)
     return event
 
 
