@@ -16,6 +16,7 @@ from threading import Timer
 import attrs
 import pytest
 
+from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import StorageError
 from hyperruntime.host.owner import (
     LABEL,
@@ -28,6 +29,13 @@ from hyperruntime.host.owner import (
 from hyperruntime.host.process import is_alive, process_start_ticks
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing.driver import FakeDriver
+
+
+class DriverWithoutContainers(FakeDriver):
+    """A driver with which ``prune`` removes no containers of other tests."""
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        return ()
 
 
 @pytest.fixture
@@ -212,7 +220,7 @@ def test_prune_removes_a_directory_that_is_written_into_meanwhile(temporary: Pat
         while not (left / "99").exists():
             time.sleep(0.01)
         Timer(0.5, process.kill).start()
-        with Runtime(FakeDriver()) as runtime:
+        with Runtime(DriverWithoutContainers()) as runtime:
             assert str(left) in runtime.prune()
     assert not left.exists()
 
